@@ -76,6 +76,7 @@ def drain_nodes(
 
     planned = drains(nodes)
     if not planned:
+        console.note("nothing is drained: no node is itself at fault")
         return (), None
     names = {node["name"] for node in nodes}
     try:

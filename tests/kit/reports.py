@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tests import ROOT
+from verify.model.check import FAULTS
 
 DATA = ROOT / "tests" / "data" / "verify" / "reports"
 NAMES = ("fit", "unfit", "no-verdict")
@@ -136,6 +137,7 @@ def checks(draw: st.DrawFn, identity: str) -> Any:
         if found := draw(st.lists(rows, max_size=3)):
             measured[kind] = found
     cause = draw(SAID) if status in ("fail", "error") else None
+    whose = draw(st.sampled_from([None, *FAULTS])) if cause else None
     return {
         "id": identity,
         "title": draw(SAID),
@@ -146,6 +148,7 @@ def checks(draw: st.DrawFn, identity: str) -> Any:
         "fix": None if cause is None else draw(st.none() | SAID),
         "measured": {**measured, **draw(st.dictionaries(st.sampled_from(["output", "n"]), TEXTS))},
         "expected": draw(st.dictionaries(TEXTS, TEXTS, max_size=1)),
+        **({"at_fault": whose} if whose else {}),
     }
 
 

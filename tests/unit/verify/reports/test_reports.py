@@ -222,6 +222,16 @@ def test_a_junit_reader_counts_as_we_do(report: Any) -> None:
     assert found.failures == statuses["fail"] + regressions
 
 
+def test_a_failure_says_what_is_at_fault() -> None:
+    report = made_up("unfit")
+    for check in report["checks"]:
+        if check["status"] == "fail":
+            check["at_fault"] = "configuration"
+    shown = {"table": table(report), **{name: FORMATS[name].render(report) for name in FORMATS}}
+    lacking = [name for name, text in shown.items() if "configuration" not in text]
+    assert lacking == ["prometheus"], "which has numbers"
+
+
 def test_a_failure_has_its_cause_and_its_fix() -> None:
     report = made_up("unfit")
     cases = {case.name: case for case in suite(report)}

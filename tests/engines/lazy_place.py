@@ -16,7 +16,7 @@ from tests import need
 
 PACKAGE = "golang-github-containerd-stargz-snapshotter-dev"
 SOURCES = Path("/usr/share/gocode")
-PROGRAM = Path(__file__).parent / "snapshotter" / "main.go"
+PROGRAMS = Path(__file__).parent
 CONFIG = {
     "NoPrometheus": True,
     "NoBackgroundFetch": True,
@@ -70,26 +70,26 @@ class Node:
         return sum(line.get("remote-snapshot-prepared") == "true" for line in self.said())
 
 
-def built(place: Path) -> Path:
-    """The snapshotter, of Debian's libraries."""
+def built(place: Path, name: str = "snapshotter") -> Path:
+    """The snapshotter or the converter, of Debian's libraries."""
     go = need.program("go", "golang-go")
     if not (SOURCES / "src/github.com/containerd/stargz-snapshotter").is_dir():
         need.lacking("stargz-snapshotter's libraries are not here", f"apt-get install {PACKAGE}")
-    own = place / "go" / "src" / "snapshotter"
+    own = place / "go" / "src" / name
     own.mkdir(parents=True)
-    shutil.copy(PROGRAM, own)
+    shutil.copy(PROGRAMS / name / "main.go", own)
     env = {
         "GOPATH": f"{place / 'go'}:{SOURCES}",
         "GO111MODULE": "off",
         "GOCACHE": os.environ.get("GOCACHE", str(place / "go-cache")),
         "GOFLAGS": "-p=2",
     }
-    argv = [go, "build", "-o", str(place / "lazy-snapshotter"), "snapshotter"]
+    argv = [go, "build", "-o", str(place / f"lazy-{name}"), name]
     done = subprocess.run(
         argv, env={**os.environ, **env}, capture_output=True, text=True, timeout=500, check=False
     )
     assert done.returncode == 0, done.stderr
-    return place / "lazy-snapshotter"
+    return place / f"lazy-{name}"
 
 
 @contextmanager

@@ -86,7 +86,7 @@ def _table(
         if found is not None and end == gzip_footer(int(found[1], 16)):
             return _gzip_table(read, size, int(found[1], 16))
         if _ELSEWHERE in end:
-            raise refused("it is in an image of its own, which is not read")
+            raise refused("it is in another image, which is not read")
     for footer, magic in ((ZSTD_FOOTER, ZSTD_MAGIC), (PODMAN_FOOTER, PODMAN_MAGIC)):
         length = SKIPPABLE.size + footer.size
         if size > length and read(size - len(magic), len(magic)) == magic:

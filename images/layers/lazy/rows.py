@@ -30,12 +30,17 @@ _MOST_TEXT = 4096
 _KINDS = frozenset(TYPES.values())
 _LINKS = frozenset({"symlink", "hardlink"})
 _DEVICES = frozenset({"char", "block"})
-_KEYS = frozenset(
-    {"version", "entries", "name", "type", "size", "modtime", "linkName", "mode", "uid", "gid"}
-    | {"userName", "groupName", "offset", "innerOffset", "devMajor", "devMinor", "xattrs"}
-    | {"digest", "chunkOffset", "chunkSize", "chunkDigest", "chunkType", "endOffset"}
-    | {"accesstime", "changetime"}
+_NUMBERS = {
+    **dict.fromkeys(("size", "mode", "offset", "innerOffset", "endOffset"), _MOST_NUMBER),
+    **dict.fromkeys(("version", "chunkOffset", "chunkSize"), _MOST_NUMBER),
+    **dict.fromkeys(("uid", "gid", "devMajor", "devMinor"), _MOST_ID),
+}
+"""The keys with numbers, and the largest of each."""
+_TEXTS = frozenset(
+    {"name", "type", "modtime", "linkName", "userName", "groupName", "digest", "chunkDigest"}
+    | {"chunkType", "accesstime", "changetime"}
 )
+_KEYS = frozenset({"entries", "xattrs", *_NUMBERS, *_TEXTS})
 _FOLDED = frozenset(key.casefold() for key in _KEYS)
 _TIME = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(\.[0-9]{1,9})?"
@@ -81,7 +86,7 @@ def read_rows(text: bytes, end: int) -> dict[str, TableFile]:
     if not isinstance(document, dict) or "entries" not in document:
         raise refused("it has no rows")
     rows = [] if document["entries"] is None else document["entries"]
-    if not isinstance(rows, list) or _number(document, "version", _MOST_NUMBER) != VERSION:
+    if not isinstance(rows, list) or _number(document, "version") != VERSION:
         raise refused("it has no rows, or is of an unknown version")
     grouped = _grouped(rows)
     _check_places((row for group in grouped.values() for row in group), end)
@@ -116,6 +121,7 @@ def _grouped(rows: Iterable[object]) -> dict[str, list[Row]]:
     for row in rows:
         if not isinstance(row, dict):
             raise refused("a row is not an object")
+        _check_types(row)
         kind = _text(row, "type")
         if kind == "chunk":
             if last not in found or found[last][0]["type"] != "reg":
@@ -131,6 +137,16 @@ def _grouped(rows: Iterable[object]) -> dict[str, list[Row]]:
     return found
 
 
+def _check_types(row: Row) -> None:
+    """Every key, used or not: Go's readers refuse a table with one of another type."""
+    for key in row:
+        if key in _NUMBERS:
+            _number(row, key)
+        elif key in _TEXTS:
+            _text(row, key)
+    _xattrs(row)
+
+
 def _name(row: Row, key: str) -> str:
     name = _text(row, key)
     if not name or "\0" in name or ".." in name.split("/"):
@@ -142,9 +158,9 @@ def _check_places(rows: Iterable[Row], end: int) -> None:
     seen: set[tuple[int, int]] = set()
     for row in rows:
         if row["type"] == "chunk" or (row["type"] == "reg" and row.get("size")):
-            place = _number(row, "offset", end - 1), _number(row, "innerOffset", _MOST_NUMBER)
-            if place in seen:
-                raise refused("two chunks are at one place")
+            place = _number(row, "offset"), _number(row, "innerOffset")
+            if place in seen or place[0] >= end:
+                raise refused(f"a chunk is at {place[0]}, as another or outside of the layer")
             seen.add(place)
 
 
@@ -161,17 +177,16 @@ def _check_tree(files: Mapping[str, TableFile], name: str, seen: SeenFile) -> No
 def _file(name: str, rows: Sequence[Row]) -> TableFile:
     row = rows[0]
     kind = _text(row, "type")
-    _check_ignored(rows)
     link = _name(row, "linkName") if kind == "hardlink" else whole_text(_text(row, "linkName"))
     if kind == "symlink" and not link:
         raise refused(f"{name[:200]!r} is a link to nothing")
-    size = _number(row, "size", _MOST_NUMBER)
-    device = _number(row, "devMajor", _MOST_ID), _number(row, "devMinor", _MOST_ID)
+    size = _number(row, "size")
+    device = _number(row, "devMajor"), _number(row, "devMinor")
     seen = SeenFile(
         kind=kind,
-        mode=_number(row, "mode", _MOST_NUMBER) & 0o7777,
-        uid=_number(row, "uid", _MOST_ID),
-        gid=_number(row, "gid", _MOST_ID),
+        mode=_number(row, "mode") & 0o7777,
+        uid=_number(row, "uid"),
+        gid=_number(row, "gid"),
         mtime=_time(row),
         size=size if kind == "reg" else 0,
         link=link if kind in _LINKS else "",
@@ -182,21 +197,13 @@ def _file(name: str, rows: Sequence[Row]) -> TableFile:
     return TableFile(seen, _chunks(name, seen, rows))
 
 
-def _check_ignored(rows: Sequence[Row]) -> None:
-    """What no reader shows must still be of its type: Go refuses the table otherwise."""
-    for row in rows:
-        for key in ("userName", "groupName", "accesstime", "changetime", "name"):
-            _text(row, key)
-        _number(row, "endOffset", _MOST_NUMBER)
-
-
 def _chunks(name: str, seen: SeenFile, rows: Sequence[Row]) -> tuple[ChunkPlace, ...]:
     """The parts of a content; each has a digest, of its own or of the whole file."""
     chunks = []
     at = 0
     for row in rows if seen.size else ():
-        begin = _number(row, "chunkOffset", seen.size)
-        length = _number(row, "chunkSize", seen.size) or seen.size - begin
+        begin = _number(row, "chunkOffset")
+        length = _number(row, "chunkSize") or seen.size - begin
         if begin != at or not 0 < length <= seen.size - at:
             raise refused(f"the chunks of {name[:200]!r} do not follow each other")
         digest = _digest(row, "chunkDigest") or (seen.digest if len(rows) == 1 else "")
@@ -204,10 +211,10 @@ def _chunks(name: str, seen: SeenFile, rows: Sequence[Row]) -> tuple[ChunkPlace,
             raise refused(f"a chunk of {name[:200]!r} has no digest")
         chunks.append(
             ChunkPlace(
-                offset=_number(row, "offset", _MOST_NUMBER),
+                offset=_number(row, "offset"),
                 size=length,
                 digest=digest,
-                inner=_number(row, "innerOffset", _MOST_NUMBER),
+                inner=_number(row, "innerOffset"),
                 is_zeros=_is_zeros(row),
             )
         )
@@ -224,9 +231,9 @@ def _is_zeros(row: Row) -> bool:
     return kind == "zeros"
 
 
-def _number(row: Row, key: str, most: int) -> int:
+def _number(row: Row, key: str) -> int:
     """A number from 0 on; null is 0, as for Go."""
-    found = row.get(key)
+    found, most = row.get(key), _NUMBERS[key]
     if found is None:
         return 0
     if type(found) is not int or not 0 <= found <= most:

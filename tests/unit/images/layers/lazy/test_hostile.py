@@ -79,6 +79,11 @@ def test_the_blob_of_these_tests_is_read() -> None:
     assert content(blob, table, table.files["a"]) == TEXT
 
 
+def test_several_files_in_one_compressed_part_are_read() -> None:
+    blob = blob_of(rows(file(), file(name="b", innerOffset=len(TEXT))))
+    assert read_table(reader(blob), len(blob), {}).files.keys() == {"a", "b"}
+
+
 @pytest.mark.parametrize(
     "table",
     [
@@ -90,6 +95,12 @@ def test_the_blob_of_these_tests_is_read() -> None:
         b"[" * 100_000,
         rows(1),
         rows({"name": "a"}),
+        rows({"name": "a", "type": []}),
+        rows({"name": "a", "type": {}}),
+        rows({"name": [], "type": "dir"}),
+        rows(file(xattrs=[])),
+        rows(file(xattrs={"user.a": "no base64"})),
+        rows({"name": "d", "type": "dir", "chunkSize": "1"}),
         rows(file(type="door")),
         rows(file(name="../a")),
         rows(file(name="a/../../b")),

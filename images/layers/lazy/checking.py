@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _KEPT_BYTES = MOST_PACKED_BYTES + (8 << 20)  # Podman has a frame behind the table
 _PIECE_BYTES = 1 << 18
 _MOST_NAMED = 3
+_REST = 1 << 62  # of an earlier member with the same name, which may be larger
 
 Stream = Callable[[], Generator[bytes, None, None]]
 
@@ -150,7 +151,8 @@ class _HashedContent(io.BufferedIOBase):
     def __init__(self, content: IO[bytes], size: int, sizes: Iterable[int]) -> None:
         self._content = cast("io.BufferedIOBase", content)
         self._sizes = iter(sizes)
-        self._left = next(self._sizes, 0)
+        self._left = next(self._sizes, _REST)
+        self._is_begun = False
         self._has_parts = size > self._left
         self._whole, self._part = hashlib.sha256(), hashlib.sha256()
         self._digests: list[str] = []
@@ -171,7 +173,7 @@ class _HashedContent(io.BufferedIOBase):
         whole = _named(self._whole)
         if not self._has_parts:
             return whole, (whole,)
-        if self._left:
+        if self._is_begun:
             self._next_part()
         return whole, tuple(self._digests)
 
@@ -180,6 +182,7 @@ class _HashedContent(io.BufferedIOBase):
         rest = memoryview(piece if self._has_parts else b"")
         while rest:
             self._part.update(rest[: self._left])
+            self._is_begun = True
             heard = min(self._left, len(rest))
             rest = rest[heard:]
             self._left -= heard
@@ -189,7 +192,8 @@ class _HashedContent(io.BufferedIOBase):
 
     def _next_part(self) -> None:
         self._digests.append(_named(self._part))
-        self._part, self._left = hashlib.sha256(), next(self._sizes, 0)
+        self._part, self._left = hashlib.sha256(), next(self._sizes, _REST)
+        self._is_begun = False
 
 
 class _End:

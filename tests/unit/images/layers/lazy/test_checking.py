@@ -135,6 +135,20 @@ def test_what_other_tools_write_agrees(name: FormatName, chunk: int, maker: str)
     assert len([one for one, _ in layer_members(found)]) >= len(FILES), "a second time"
 
 
+@pytest.mark.parametrize("chunk", [CHUNK, 50], ids=["our chunks", "others"])
+def test_contents_of_every_length_agree(chunk: int) -> None:
+    sizes = sorted({near for n in (1, 2, 3) for at in (n * chunk, n * CHUNK) for near in
+                    (at - 1, at, at + 1)})  # fmt: skip
+    tar = tar_of(*((member(f"{size}"), b"x" * size) for size in sizes))
+    assert len(read(lazy_layer(tar, chunk=chunk))) == len(sizes)
+
+
+@pytest.mark.timeout(20)
+def test_an_earlier_larger_member_of_a_name_does_not_count() -> None:
+    tar = tar_of((member("a"), b"1" * 999), (member("a"), b"2" * 99))
+    assert read(lazy_layer(tar, chunk=50, change=lambda rows: rows[20:])) == ["a", "a"]
+
+
 def test_a_content_can_be_read_while_it_is_compared() -> None:
     texts = {one.name: file.read() for one, file in layer_members(checked(lazy_layer(TAR))) if file}
     assert texts["bin/large"] == FILES[5][1]

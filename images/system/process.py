@@ -161,10 +161,10 @@ def _stop(process: subprocess.Popen[bytes], *, own_group: bool, grace_s: float) 
 def which(program: str, path: str | None = None) -> str | None:
     """The program's path on PATH, or on `path`. None: it is in none of its absolute directories."""
     searched = os.environ.get("PATH", os.defpath) if path is None else path
-    return shutil.which(program, path=without_here({"PATH": searched}).get("PATH", ""))
+    return shutil.which(program, path=without_relative_entries({"PATH": searched}).get("PATH", ""))
 
 
-def without_here(env: Mapping[str, str]) -> dict[str, str]:
+def without_relative_entries(env: Mapping[str, str]) -> dict[str, str]:
     """The variables, without entries of search paths that depend on the working directory: an empty
     one, as in "/usr/lib:", means that directory itself, and anybody may have written to it.
     """
@@ -180,10 +180,12 @@ def environment(
     changes: Mapping[str, str | None] | None = None, *, inherit: bool = True
 ) -> dict[str, str]:
     """The variables for a command: ours, or with `inherit` False none, with changes (None removes
-    one), and `without_here`.
+    one), and `without_relative_entries`.
     """
     found: dict[str, str | None] = {**(os.environ if inherit else {}), **(changes or {})}
-    return without_here({name: value for name, value in found.items() if value is not None})
+    return without_relative_entries(
+        {name: value for name, value in found.items() if value is not None}
+    )
 
 
 def _start(  # the arguments are Popen's own

@@ -168,7 +168,7 @@ def run() -> NoReturn:
         if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores one; Python has Ctrl-C
             signal.signal(number, _interrupt)
     _keep_others_out()
-    search_no_working_directory()
+    drop_relative_path_entries()
     code = main(when_interrupted=_leave_whatever_happens)
     if code == Exit.INTERRUPTED:
         code = _interrupted_code()
@@ -210,13 +210,13 @@ def _keep_others_out() -> None:
         os.umask(umask)
 
 
-def search_no_working_directory() -> None:
+def drop_relative_path_entries() -> None:
     """Drop relative entries of PATH: the Docker SDK searches it itself, for credential helpers."""
     path = os.environ.get("PATH")
     if path is not None and not all(entry.startswith("/") for entry in path.split(os.pathsep)):
-        from images.system.process import without_here
+        from images.system.process import without_relative_entries
 
-        os.environ["PATH"] = without_here({"PATH": path}).get("PATH", os.defpath)
+        os.environ["PATH"] = without_relative_entries({"PATH": path}).get("PATH", os.defpath)
 
 
 def _bug(console: Console) -> int:

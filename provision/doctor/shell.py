@@ -41,7 +41,7 @@ class Token:
 
 def tokens(text: str) -> Iterator[Token]:
     """All of a text but blanks, comments and joined lines. Bodies of here-documents are words, too,
-    unless `without_here_documents` took them out.
+    unless `without_relative_entries_documents` took them out.
     """
     position = 0
     while position < len(text):
@@ -130,7 +130,7 @@ def _line_end(text: str, position: int) -> int:
     return len(text) if found < 0 else found
 
 
-def without_here_documents(text: str) -> str:
+def without_relative_entries_documents(text: str) -> str:
     """The text with the bodies of here-documents blanked: the places of all else stay."""
     lines = text.split("\n")
     waiting: list[str] = []

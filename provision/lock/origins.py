@@ -15,7 +15,7 @@ from provision.lock.lockfile import parse_lock
 PYPI = "https://pypi.org/simple"
 # uv's own setting torch-backend leads to directories of this one, without naming them
 _PYTORCH = "https://download.pytorch.org/whl/"
-_PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;]+)")
+_PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*\])?==([^\s;]+)")
 _FROM = re.compile(r"\s+# from (\S.*)")
 _MOST_NAMES = 3
 

@@ -14,7 +14,7 @@ from provision.doctor.shell import (
     substitution_end,
     tokens,
     unquoted,
-    without_here_documents,
+    without_relative_entries_documents,
     word_end,
 )
 
@@ -92,7 +92,7 @@ def needs_sudo(command: str) -> bool:
 def words(text: str, offset: int = 0) -> Iterator[Word]:
     """All words in order, including those inside $(...), as positions in the whole text."""
     begins, target, starter, argument = True, False, "", False
-    for token in tokens(without_here_documents(text)):
+    for token in tokens(without_relative_entries_documents(text)):
         raw = token.text
         if token.kind == "operator":
             begins, target, starter, argument = True, False, "", False

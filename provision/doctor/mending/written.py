@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from provision.doctor.mending.shell import Word, words
-from provision.doctor.shell import OPERATORS, unquoted, without_here_documents
+from provision.doctor.shell import OPERATORS, unquoted, without_relative_entries_documents
 
 UNNAMED = ""  # a file that is written or removed, but not named in the text
 # Options that take the next word, by program; all other words that begin with "-" take none.
@@ -35,7 +35,7 @@ def written(text: str) -> tuple[str, ...]:
     time: from a variable, xargs or code. Files that packages and other programs (apt-get,
     nvidia-ctk) write are not detected.
     """
-    plain = without_here_documents(text)
+    plain = without_relative_entries_documents(text)
     return tuple(dict.fromkeys(_written(plain, list(words(plain)), 0)))
 
 

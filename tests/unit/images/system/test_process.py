@@ -21,7 +21,7 @@ from images.system.process import (
     environment,
     run,
     which,
-    without_here,
+    without_relative_entries,
 )
 from tests import ROOT
 
@@ -280,11 +280,16 @@ def test_a_detached_command_outlives_the_call_and_is_known_by_its_id(tmp_path: P
 )
 @pytest.mark.parametrize("name", ["PATH", "LD_LIBRARY_PATH", "PYTHONPATH"])
 def test_search_paths_without_the_working_directory(name: str, path: str, kept: str | None) -> None:
-    assert without_here({name: path, "X": ".:"}) == {"X": ".:", **({name: kept} if kept else {})}
+    assert without_relative_entries({name: path, "X": ".:"}) == {
+        "X": ".:",
+        **({name: kept} if kept else {}),
+    }
 
 
 def test_library_paths_have_two_separators_and_a_word_of_their_own() -> None:
-    found = without_here({"LD_LIBRARY_PATH": "/a;.:$ORIGIN/lib:${ORIGIN}/../lib:$LIB/x"})
+    found = without_relative_entries(
+        {"LD_LIBRARY_PATH": "/a;.:$ORIGIN/lib:${ORIGIN}/../lib:$LIB/x"}
+    )
     assert found == {"LD_LIBRARY_PATH": "/a:$ORIGIN/lib:${ORIGIN}/../lib"}
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from images.registry.auth import read_login
-from provision.cli.main import search_no_working_directory
+from provision.cli.main import drop_relative_path_entries
 
 PROGRAMS = (
     *(
@@ -108,6 +108,6 @@ def test_a_credential_helper_of_the_working_directory_is_not_started(
     read_login("registry.example")
     assert (place.parent / "started").exists()  # as it would be
     (place.parent / "started").unlink()
-    search_no_working_directory()
+    drop_relative_path_entries()
     assert read_login("registry.example").problem
     assert not (place.parent / "started").exists()

@@ -240,6 +240,20 @@ def test_wheels_of_a_page_are_locked_and_again_without_a_network(
     assert len(theirs.asked) == asked
 
 
+def test_how_the_user_likes_uv_to_write_is_no_obstacle(index: LocalIndex, tmp_path: Path) -> None:
+    index.more = [pure("ours", "1", extras=["more"])]
+    own = tmp_path / "home/.config/uv/uv.toml"
+    own.parent.mkdir(parents=True)
+    lines = ("no-strip-extras = true", "no-strip-markers = true", "generate-hashes = true")
+    more = ("no-annotate = true", 'annotation-style = "line"', "emit-index-url = true")
+    own.write_text("\n".join(["[pip]", *lines, *more, "emit-find-links = true"]))
+    outcome, reason, text = run_uv(
+        ["ours[more]"], TARGET, index=None, ca_bundle=None, offline=False
+    )
+    assert outcome == "locked", (reason, text)
+    assert parse_lock(text).packages[0].index == index.url("simple")
+
+
 def test_a_cache_that_may_not_be_used_is_no_obstacle(
     index: LocalIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,6 +37,7 @@ def listing_of(**indexes: str) -> str:
     [
         pytest.param(lock_of("x"), listing_of(x=A), {"x": A}, id="one"),
         pytest.param(lock_of("x", "y"), listing_of(y=B, x=A), {"x": A, "y": B}, id="two"),
+        pytest.param(lock_of("x"), listing_of(**{"x[a,b]": A}), {"x": A}, id="with extras"),
         pytest.param(lock_of("x"), listing_of(x=A + "/"), {"x": A + "/"}, id="with a slash"),
         pytest.param(
             lock_of("@x"), "x @ https://files.example/x.whl\n", {"x": None}, id="an address"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -56,6 +58,53 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 
 def known(**values: Value) -> dict[str, Fact]:
     return {k.replace("__", "."): Fact(value=v, where="/there") for k, v in values.items()}
+
+
+CHANGES = """
+import os, sys
+writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+names = ("remove", "rename", "mkdir", "rmdir", "link", "symlink", "chmod", "chown", "truncate")
+changing = {*(f"os.{name}" for name in names), "shutil.rmtree", "shutil.move", "shutil.copyfile"}
+seen = []
+
+def heard(event, words):
+    if event == "open" and isinstance(words[0], (str, bytes)) and words[2] & writing:
+        seen.append(words[0])
+    elif event in changing:
+        seen.append((event, words[0]))
+
+from provision.cli import main as cli
+sys.addaudithook(heard)
+code = cli.main(sys.argv[1:])
+print([one for one in seen if one != os.devnull], file=sys.stderr)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize("words", [[], ["run.log"], ["--json"]], ids=["machine", "log", "JSON"])
+def test_nothing_is_changed_without_fix(words: list[str], tmp_path: Path) -> None:
+    """Python says which files the doctor itself changes; the directories, what its programs do."""
+    for name in ("home", "work", "tmp"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "work" / "run.log").write_text(FALLEN)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", CHANGES, "doctor", *words],
+        cwd=tmp_path / "work",
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(ROOT),
+            "HOME": str(tmp_path / "home"),
+            "TMPDIR": str(tmp_path / "tmp"),
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    assert done.stderr.splitlines()[-1] == "[]", done.stderr
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
 NOUVEAU = known(

@@ -17,11 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from images.errors import Failure
+from images.system import process
 from images.system.process import Completed
 from provision.cli import main as cli
 from provision.errors import BadInputError
+from provision.fleet.nodes import ray_driver
 from provision.fleet.nodes.calls import NodeCall, NodeFailure
 from provision.fleet.nodes.collect import NodeReading, collect
+from provision.fleet.nodes.kubernetes_call import arguments
 from provision.fleet.nodes.program import NodeProgram, node_program
 from provision.fleet.nodes.slurm import (
     SlurmJob,
@@ -102,6 +105,25 @@ def test_hosts_of_one_address_have_their_port_in_the_name(tmp_path: Path) -> Non
     assert calls[0].argv[:3] == ("ssh", "-F", "conf")
     with pytest.raises(BadInputError):
         ssh_calls(read_ssh_hosts(str(_write(tmp_path, "me@a\nyou@a\n"))), None)
+
+
+def test_python_on_a_node_imports_nothing_of_its_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every way to a node starts it isolated, without the variables of Python and the directory."""
+    (tmp_path / "json.py").write_text("raise SystemExit('theirs')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    over_ssh = ssh_calls(read_ssh_hosts(str(_write(tmp_path, "a\n"))), None)[0].argv
+    over_slurm = slurm_calls(parse_sinfo(SINFO), SlurmJob(wait_s=30, run_s=60))[0].argv
+    in_pod = arguments("import json; print('ours')")
+    for words in (over_ssh[-1].split()[1:], over_slurm[-3:], in_pod):
+        done = process.run(
+            [sys.executable, *words[1:]], timeout_s=60, input="import json; print('ours')"
+        )
+        assert (words[0], done.output) == ("python3", "ours")
+    assert ray_driver.run_program(b"import json; print('ours')", 60, 1)[:2] == (0, b"ours\n")
+    assert "--export=PATH,LD_LIBRARY_PATH,HOME,USER,LOGNAME" in over_slurm
 
 
 def _write(folder: Path, text: str) -> Path:

@@ -60,6 +60,14 @@ def labels_for(lock: Lock, version: str, cut: Sequence[ComputeCapability] = ()) 
     }
 
 
+def labels_in(config: Mapping[str, Any]) -> dict[str, str]:
+    """The labels in an image's configuration that are texts, as they should be."""
+    own = config.get("config")
+    labels = own.get("Labels") if isinstance(own, dict) else None
+    found = labels.items() if isinstance(labels, dict) else ()
+    return {name: value for name, value in found if isinstance(value, str)}
+
+
 def targets_of(gpus: Collection[ComputeCapability]) -> list[str]:
     """The names of compute capabilities, ascending, each once: ["sm_80", "sm_86"]."""
     return [f"sm_{major}{minor}" for major, minor in sorted(set(gpus))]

@@ -21,6 +21,7 @@ from images.oci.errors import PlatformMissingError
 from images.oci.model import Platform
 from images.oci.sources import Image
 from images.system.hashed_file import check_unchanged
+from provision.lock.labels import labels_in
 from provision.output.console import Console
 
 if TYPE_CHECKING:
@@ -194,13 +195,10 @@ def prepared(image: Image, runner: Runner, console: Console) -> Iterator[tuple[R
 
 
 def _read(text: str, image: Image, registry: str | None = None) -> Subject:
-    config = image.config.get("config")
-    labels = config.get("Labels") if isinstance(config, dict) else None
-    found = labels.items() if isinstance(labels, dict) else ()
     return Subject(
         name=text,
         image_id=image.image_id,
-        labels={str(key): str(value) for key, value in found},
+        labels=labels_in(image.config),
         image=image,
         registry=registry,
         digest=image.digest,

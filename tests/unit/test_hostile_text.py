@@ -39,6 +39,7 @@ from provision.attestation.provenance.statement import parse_statement as parse_
 from provision.attestation.record.host import recorded_host
 from provision.attestation.record.judge import judge
 from provision.attestation.record.statement import make_statement, parse_statement
+from provision.build.project.find import read_project
 from provision.catalog.overlay import SCHEMA, _checksum
 from provision.cli import main as cli
 from provision.cli.parser import EXPORTS, build_parser
@@ -82,6 +83,7 @@ from tests.kit.exports import deployment
 from tests.kit.fake_engine import report as suite_report
 from tests.kit.hostile import CONTROL, LONG, QUOTES, Case, Ran, cases, problem, run, shape, to_json
 from tests.kit.reports import made_up
+from tests.kit.together import together
 from verify.commands.main import main as verify_main
 from verify.model.expectations import ExpectationsError
 from verify.model.expectations import parse as parse_expectations
@@ -183,21 +185,26 @@ class Layout:
         (place / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
         self.layer = self.blob(bytes(1024))
         self.name = f"oci:{place}:n"
+        self.documents: dict[str, Any] = {}
 
     def blob(self, data: bytes) -> dict[str, Any]:
         digest = hashlib.sha256(data).hexdigest()
         (self.place / "blobs" / "sha256" / digest).write_bytes(data)
         return {"digest": f"sha256:{digest}", "size": len(data)}
 
-    def write(self, labels: Mapping[str, str]) -> None:
+    def write(self, labels: Mapping[str, str], other: Mapping[str, Any] | None = None) -> None:
+        """All documents; `other` has some of them as they are to be."""
+        other = other or {}
         kind = "application/vnd.oci.image."
         config = {
             "architecture": "amd64",
             "os": "linux",
-            "config": {"Labels": dict(labels)},
+            "config": {"Labels": dict(labels), "Env": ["A=b"], "Cmd": ["sh"], "WorkingDir": "/"},
             "rootfs": {"type": "layers", "diff_ids": [self.layer["digest"]]},
+            "history": [{"created_by": "x", "created": "2026-11-21T09:30:00Z"}],
         }
-        made = self.blob(json.dumps(config).encode())
+        self.documents = {"config": config}
+        made = self.blob(to_json(other.get("config", config)))
         layer = {"mediaType": f"{kind}layer.v1.tar", **self.layer}
         manifest = {
             "schemaVersion": 2,
@@ -205,10 +212,12 @@ class Layout:
             "config": {"mediaType": f"{kind}config.v1+json", **made},
             "layers": [layer],
         }
-        found = {**self.blob(json.dumps(manifest).encode()), "mediaType": manifest["mediaType"]}
+        self.documents["manifest"] = manifest
+        found = self.blob(to_json(other.get("manifest", manifest)))
         named = {**found, "annotations": {"org.opencontainers.image.ref.name": "n"}}
-        index = json.dumps({"schemaVersion": 2, "manifests": [named]})
-        (self.place / "index.json").write_text(index)
+        index = {"schemaVersion": 2, "manifests": [{"mediaType": manifest["mediaType"], **named}]}
+        self.documents["index"] = index
+        (self.place / "index.json").write_bytes(to_json(other.get("index", index)))
 
 
 @pytest.fixture
@@ -712,3 +721,103 @@ def test_no_text_of_a_deployment_adds_to_a_file(field: str, consumer: str) -> No
             assert "INJECTED" not in [line.split("=")[0] for line in found.splitlines()[:7]]
             continue
         assert structure(consumer, found) == good, text
+
+
+PROJECT_FILES: dict[str, Any] = {
+    "uv.lock": {
+        "version": 1,
+        "requires-python": ">=3.10",
+        "package": [
+            {
+                "name": "torch",
+                "version": "2.0.1+cu117",
+                "source": {"registry": "https://wheels.example/cu117"},
+                "dependencies": [{"name": "numpy", "marker": "sys_platform == 'linux'"}],
+                "wheels": [
+                    {
+                        "url": "https://e.example/torch-2.0.1-cp311-cp311-linux_x86_64.whl",
+                        "hash": f"sha256:{'1' * 64}",
+                    }
+                ],
+            },
+            {"name": "p", "source": {"virtual": "."}, "dependencies": [{"name": "torch"}]},
+        ],
+    },
+    "pyproject.toml": {
+        "project": {"name": "p", "requires-python": ">=3.10", "dependencies": ["torch==2.0.1"]},
+        "tool": {
+            "uv": {
+                "sources": {"torch": {"index": "cu117"}},
+                "index": [{"name": "cu117", "url": "https://wheels.example/cu117"}],
+            }
+        },
+    },
+    "pixi.toml": {
+        "workspace": {"name": "p", "channels": ["conda-forge"], "platforms": ["linux-64"]},
+        "dependencies": {"python": "3.11.*", "pytorch": {"version": "2.0.1", "build": "cuda*"}},
+        "pypi-dependencies": {"torch": "==2.0.1", "x": {"version": "*", "extras": ["a"]}},
+    },
+    "environment.yml": {
+        "name": "p",
+        "dependencies": ["python=3.11", "pytorch-cuda=12.1", {"pip": ["torch==2.0.1"]}],
+    },
+}
+
+
+@pytest.mark.parametrize("name", PROJECT_FILES)
+def test_project_files(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    for case in cases(PROJECT_FILES[name]):
+        try:
+            document = _in_toml(case.document)
+            text = tomli_w.dumps(document) if name.endswith(("lock", "toml")) else None
+        except (TypeError, UnicodeEncodeError):
+            continue
+        path.write_text(text or json.dumps(document), encoding="utf-8", errors="replace")
+        try:
+            found = read_project(tmp_path)
+        except Failure as failure:
+            said = [failure.message]
+        else:
+            one = found.declared
+            rows = [*one.packages, *one.constraints, *filter(None, (one.python, one.cuda))]
+            said = [*(row.text for row in rows), *one.left_out, *found.notes]
+            for row in one.packages:
+                assert "\n" not in row.text, "a line of what uv reads"
+        check(f"project: {name}", case, Ran(0, "\n".join(said), ""), ["build"])
+    all_is_well(f"project: {name}", 15)
+
+
+def test_images(layout: Layout, lock_text: str) -> None:
+    """The documents of an image itself: its configuration, its manifest, the layout's index."""
+    labels = labels_for(read_lock(lock_text), "1")
+    consumers = [
+        ["inspect", layout.name],
+        ["gate", "--no-test", layout.name],
+        ["export", "slurm", "--with", "apptainer", layout.name],
+    ]
+    for name in ("config", "manifest", "index"):
+        layout.write(labels)
+        for case in cases({"": layout.documents[name]}):
+            layout.write(labels, {name: case.document[""]})
+            for words in consumers:
+                check("image", case, run(cli.main, words), words)
+    all_is_well("image", 300)
+
+
+def test_what_nodes_did_together(tmp_path: Path) -> None:
+    path, rows = tmp_path / "across", tmp_path / "list"
+    failure = {"code": "node-silent", "message": "it does not answer", "fix": "see it"}
+    rows.write_text(json.dumps({"node": "n", "failure": failure}))
+    files = {name: tmp_path / f"x.{name}" for name in ("junit", "html", "prometheus")}
+    words = [word for name, to in files.items() for word in (f"--{name}", str(to))]
+    argv = ["fleet", str(rows), "--level", "standard", "--across", str(path), *words]
+    for case in cases(together("n1", "n2", "n3", "n4")):
+        path.write_bytes(to_json(case.document))
+        check("together", case, run(verify_main, argv), argv)
+        if files["junit"].exists():
+            RAN["together"] += len(files)
+            ET.parse(files["junit"])
+            no_other_element(files["html"].read_text())
+            in_prometheus(files["prometheus"].read_text())
+    all_is_well("together", 100)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from provision.errors import BadInputError
-from provision.lock.labels import PLAN, cut_of, plan_of
+from provision.lock.labels import PLAN, cut_of, labels_in, plan_of
 from provision.model.plan import PACKAGES, TITLES, ComputeCapability, Plan
 from provision.verification.inspection.outcome import (
     InspectionOutcome,
@@ -97,18 +97,12 @@ def _plan_word(found: Inspection) -> str:
     """Say whether the image names its plan: a label of another version may be unreadable."""
     if plan_label(found) is not None:
         return "read"
-    return "unreadable" if PLAN in _labels(found) else "none"
-
-
-def _labels(found: Inspection) -> dict[str, str]:
-    own = found.contents.config.get("config")
-    labels = own.get("Labels") if isinstance(own, dict) else None
-    return labels if isinstance(labels, dict) else {}
+    return "unreadable" if PLAN in labels_in(found.contents.config) else "none"
 
 
 def plan_label(found: Inspection) -> Plan | None:
     """The plan that the image says it was made from; None if it has no readable one."""
-    labels = _labels(found)
+    labels = labels_in(found.contents.config)
     if PLAN not in labels:
         return None
     try:
@@ -121,7 +115,7 @@ def cut_label(found: Inspection) -> tuple[ComputeCapability, ...]:
     """The only GPUs that the image says it has code for; (): no code was removed. BadInputError:
     its label is not valid.
     """
-    return cut_of(_labels(found), found.contents.shown)
+    return cut_of(labels_in(found.contents.config), found.contents.shown)
 
 
 def _against_plan(found: Inspection) -> str | None:

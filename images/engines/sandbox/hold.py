@@ -53,9 +53,13 @@ def unmount(place: str) -> None:
 
 
 def is_mounted(place: str) -> bool:
-    """Whether something is mounted at a place; also a mount whose server has ended."""
+    """Whether something is mounted at a place; also a mount whose server has ended, or which cannot
+    show its root (os.path.ismount says that these are none).
+    """
     try:
-        return os.path.ismount(place)
+        return os.lstat(place).st_dev != os.lstat(f"{place}/..").st_dev
+    except FileNotFoundError:
+        return False
     except OSError:
         return True
 

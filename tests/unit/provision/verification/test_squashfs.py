@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import random
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -290,6 +291,30 @@ def test_damaged_blocks_are_an_error_with_a_fix(here: Place) -> None:
     whole[200_000:600_000] = b"\xff" * 400_000
     file.write_bytes(whole)
     assert code(main("inspect", str(file), "--json")) == (5, "image-unreadable")
+
+
+@pytest.mark.usefixtures("sandbox")
+@pytest.mark.parametrize(
+    "reference",
+    [
+        pytest.param(bytes(8), id="another block"),
+        pytest.param(b"\x40" + bytes(7), id="the middle of a block"),
+    ],
+)
+def test_a_squashfs_without_a_root_ends_at_once_and_leaves_no_mount(
+    here: Place, reference: bytes
+) -> None:
+    file = good(here)
+    whole = bytearray(file.read_bytes())
+    whole[32:40] = reference  # where the root's inode is
+    file.write_bytes(whole)
+    began = time.monotonic()
+    assert code(main("inspect", str(file), "--json")) in {
+        (5, "image-unreadable"),
+        (5, "image-mount"),
+    }
+    assert time.monotonic() - began < 20  # hold gives up after 30
+    assert str(here.path) not in Path("/proc/self/mounts").read_text()
 
 
 def test_a_name_that_leads_to_another_file_mounts_the_one_that_was_hashed(

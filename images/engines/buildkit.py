@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+from urllib.parse import quote
 
 from images.engines.spec import ImageSpec
 from images.errors import Failure
@@ -142,14 +143,23 @@ def staged_context(spec: ImageSpec, suite: Path) -> Iterator[Path]:
         (context / "images" / "recipe").mkdir(parents=True)
         shutil.copy(RECIPE / "uv.txt", context / "images" / "recipe" / "uv.txt")
         if spec.wheels:
-            (context / "images" / "recipe" / "wheels").mkdir()
-        for wheel in spec.wheels:
-            _copy_wheel(wheel, context / "images" / "recipe" / "wheels")
+            _add_wheels(spec.wheels, context / "images" / "recipe")
         shutil.copy(spec.lock, context / spec.lock.name)
         shutil.copytree(suite, context / "verify", ignore=shutil.ignore_patterns("__pycache__"))
         if spec.project is not None:
             _add_project(spec, spec.project, context)
         yield context
+
+
+def _add_wheels(wheels: Mapping[str, Path], recipe: Path) -> None:
+    """The wheels, and a script for sed that puts their places into the lock that uv gets."""
+    (recipe / "wheels").mkdir()
+    lines = []
+    for url, path in wheels.items():
+        _copy_wheel(path, recipe / "wheels")
+        pattern = re.sub(r"[][\\.*^$#]", r"\\\g<0>", url)
+        lines.append(f's#"{pattern}"#"file:///mnt/recipe/wheels/{quote(path.name)}"#\n')
+    (recipe / "wheels.sed").write_text("".join(lines), encoding="utf-8")
 
 
 def _copy_wheel(wheel: Path, to: Path) -> None:

@@ -16,9 +16,10 @@ class ImageSpec:
 
     `base` is a reference that the engine can resolve (with its digest if it is from a registry);
     `lock` is a PEP 751 file or a requirements file with hashes; `apt_packages` install Python in a
-    base without it; `nvcc_flags` become the image's NVCC_APPEND_FLAGS; `wheels` are those that the
-    lock names by a path of this machine. `project` is the layer of the user's own files; the image
-    starts in `working_dir` and runs `command`.
+    base without it; `nvcc_flags` become the image's NVCC_APPEND_FLAGS; `wheels` are those that an
+    engine cannot download, by the lock's address of each: on this machine, or behind a login.
+    `project` is the layer of the user's own files; the image starts in `working_dir` and runs
+    `command`.
     """
 
     base: str
@@ -26,7 +27,7 @@ class ImageSpec:
     labels: Mapping[str, str]
     apt_packages: tuple[str, ...] = ()
     nvcc_flags: str = ""
-    wheels: tuple[Path, ...] = ()
+    wheels: Mapping[str, Path] = field(default_factory=dict)
     project: LayerSource | None = None
     working_dir: str = "/workspace"
     command: tuple[str, ...] = ("python3",)

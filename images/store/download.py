@@ -23,12 +23,16 @@ MAX_BYTES = 32 << 30
 PATIENCE = Patience(first_wait_s=0.8)
 _WORTH_BYTES = 1 << 20
 """A try that downloads this much resets the count of tries ..."""
+_NOT_WHOLE = frozenset({400, 401, 403, 404, 409, 410})
+"""What storage answers without the signature of an address: each service another one."""
 _MOST_TRIES = 100
 """... up to this many tries in all."""
 
 
 class Download:
-    """The download of one wheel into an `IncomingFile`."""
+    """The download of one wheel into an `IncomingFile`. `leaves_out`: the requirement for a wheel
+    whose address is known without login and query only ("a @ https://HOST/a.whl").
+    """
 
     def __init__(
         self,
@@ -36,6 +40,7 @@ class Download:
         incoming: IncomingFile,
         *,
         title: str,
+        leaves_out: str = "",
         size: int | None,
         called_off: threading.Event,
         on_bytes: Callable[[int], None],
@@ -48,6 +53,7 @@ class Download:
         self._exchange = exchange
         self._incoming = incoming
         self._title = title
+        self._leaves_out = leaves_out
         self._size = size
         self._called_off = called_off
         self._on_bytes = on_bytes
@@ -151,6 +157,8 @@ class Download:
             self._refuse_other_than_file(head)
         elif status in AGAIN:
             raise busy(head, REACH_FIX)
+        elif self._leaves_out and status in _NOT_WHOLE:
+            raise self._not_whole(status)
         elif status in {401, 403}:
             raise self._denied(status)
         elif status == 407:
@@ -176,9 +184,17 @@ class Download:
                 REACH_FIX,
             )
 
+    def _not_whole(self, status: int) -> Failure:
+        return self._failure(
+            f"does not hand it over (HTTP {status}) at the address without login and query, which "
+            "is all that a lock has",
+            f"Give the whole address again: --with '{self._leaves_out}?...'; or build with the "
+            "project whose file has it: provision build DIR --lock FILE; or put a login for "
+            f"{self._host} into ~/.netrc",
+        )
+
     def _denied(self, status: int) -> Failure:
-        host = self._exchange.host.rpartition(":")[0] or self._exchange.host
-        entry = f"machine {host} login USER password TOKEN"
+        entry = f"machine {self._host} login USER password TOKEN"
         if self._exchange.has_login:
             return self._failure(
                 f"does not hand it over (HTTP {status}), and was shown a login",
@@ -188,6 +204,10 @@ class Download:
             f"does not hand it over (HTTP {status}), and there is no login for it",
             f"Put one into ~/.netrc: {entry}",
         )
+
+    @property
+    def _host(self) -> str:
+        return self._exchange.host.rpartition(":")[0] or self._exchange.host
 
     def _failure(self, why: str, fix: str) -> WheelUnreachableError:
         size, here = self._size, self._incoming.size

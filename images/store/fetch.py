@@ -87,6 +87,7 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
         self._kind = kind
         self._offline = offline
         self._logins = read_logins(secrets.netrc)
+        self._addresses = secrets.addresses
         self._client = transfer_client(
             ca_bundle=secrets.ca_bundle, patience_s=PATIENCE_S, connections=workers, proxy=proxy
         )
@@ -254,9 +255,10 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
     def _download(
         self, wheel: RemoteFile, incoming: IncomingFile, hexa: str, heard: Callable[[int], None]
     ) -> None:
-        login = authorization(wheel.url, self._logins)
+        url = self._addresses.get(wheel.url, wheel.url)
+        login = authorization(url, self._logins)
         try:
-            exchange = Transfers(wheel.url, self._client, login=login, patience_s=PATIENCE_S)
+            exchange = Transfers(url, self._client, login=login, patience_s=PATIENCE_S)
         except ValueError as error:
             raise _bad_address(wheel, str(error)) from error
         with self._changed:
@@ -267,6 +269,7 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
                     exchange,
                     incoming,
                     title=f"{wheel.name} {wheel.version}",
+                    leaves_out=f"{wheel.name} @ {url}" if wheel.direct and url == wheel.url else "",
                     size=wheel.size,
                     called_off=self._called_off,
                     on_bytes=heard,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteFile:
     """A package's file and its digest; `size` in bytes, None if the index does not say. `url` may
-    be a `file:` URL.
+    be a `file:` URL. `direct`: the user named this file, no index lists it.
     """
 
     name: str
@@ -16,6 +16,7 @@ class RemoteFile:
     url: str
     size: int | None
     sha256: str
+    direct: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

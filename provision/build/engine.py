@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from images.engines.buildkit import Builder
 from images.engines.runner import DockerRunner
 from images.engines.spec import ImageSpec
+from images.net.secrets import Secrets
+from images.store import Fetcher, Store
 from provision.build.base import BuildSettings
 from provision.build.destination import Choice
 from provision.build.maker import LockedImage, MadeImage, RunnableImage
 from provision.build.pipeline import build_image, check_disk, image_spec, secrets_for
 from provision.build.project.code import ProjectCode
+from provision.lock.lockfile import Lock
 from provision.model.plan import Request
 from provision.output.console import Console
 
@@ -55,15 +58,32 @@ class EngineMaker(AbstractContextManager["EngineMaker"]):
         check_disk(lock, self._engine)
         if base.archive is not None and not self._engine.has(base.reference):
             self._engine.load(base.archive)
-        built = build_image(
-            self._engine,
-            self._builder,
-            lock,
-            self._with_project(image_spec(lock, path, base.reference), lock.plan.python or ""),
-            secrets_for(lock, self._request, self._settings),
-            self._console,
-        )
+        secrets = secrets_for(lock, self._request, self._settings)
+        with ExitStack() as fetching:
+            spec = image_spec(lock, path, base.reference, self._fetched(lock, secrets, fetching))
+            built = build_image(
+                self._engine,
+                self._builder,
+                lock,
+                self._with_project(spec, lock.plan.python or ""),
+                secrets,
+                self._console,
+            )
         return MadeImage(image_id=built.image_id, size_bytes=built.size_bytes)
+
+    def _fetched(self, lock: Lock, secrets: Secrets, stack: ExitStack) -> dict[str, Path]:
+        """The wheels whose addresses have more than the lock, which is all that an engine gets."""
+        private = [wheel for wheel in lock.wheels if wheel.url in secrets.addresses]
+        if not private:
+            return {}
+        store = stack.enter_context(
+            Store.open(self._settings.state, limit_bytes=None, on_note=self._console.note)
+        )
+        offline = self._settings.offline
+        with Fetcher(
+            store, secrets=secrets, offline=offline, on_note=self._console.note
+        ) as fetcher:
+            return {wheel.url: fetcher.fetch(wheel) for wheel in private}
 
     def _with_project(self, spec: ImageSpec, python: str) -> ImageSpec:
         if self._code is None:

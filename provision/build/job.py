@@ -47,7 +47,7 @@ from provision.errors import BadInputError, Exit
 from provision.host import in_short
 from provision.host.gpu_request import gpus_to_request
 from provision.lock.labels import targets_of
-from provision.lock.lockfile import Lock, read_lock_file, write_lock
+from provision.lock.lockfile import Lock, read_lock_file, refuse_unlocked, write_lock
 from provision.model.plan import TITLES, HostFacts, Plan
 from provision.output.console import Console
 from provision.resolve import resolve
@@ -81,6 +81,8 @@ def build(
     if not job.dry_run:
         check_writer(job.destination)
     locks = [read_lock_file(path) for path in job.locks]
+    if locks:
+        refuse_unlocked(job.request.companions, locks)
     refuse_documents(job.documenting, len(locks))
     check_names(job.asked, locks[0].plan.framework if locks else job.request.framework)
     planned = None

@@ -192,6 +192,7 @@ class PackageSearch:
             alone=alone,
             releases_only=releases_only,
             constraints=self._request.constraints,
+            addresses=self._request.addresses,
         )
 
     def versions(self, found: PackageTry) -> tuple[str | None, ...]:

@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from images.engines.buildkit import Builder, ask, build_argv, find_builder
@@ -64,15 +65,22 @@ def check_disk(lock: Lock, engine: Docker) -> None:
     )
 
 
-def image_spec(lock: Lock, lock_path: Path, base: str) -> ImageSpec:
-    """The specification for the builder."""
+def image_spec(
+    lock: Lock, lock_path: Path, base: str, fetched: Mapping[str, Path] = MappingProxyType({})
+) -> ImageSpec:
+    """The specification for the builder. `fetched` are wheels that it cannot download, by their
+    addresses in the lock.
+    """
     return ImageSpec(
         base=base,
         lock=lock_path,
         labels=labels_for(lock, VERSION),
         apt_packages=apt_packages(lock.plan),
         nvcc_flags=nvcc_flags(lock.plan),
-        wheels=tuple(path for wheel in lock.wheels if (path := local_path(wheel.url))),
+        wheels={
+            **{wheel.url: path for wheel in lock.wheels if (path := local_path(wheel.url))},
+            **fetched,
+        },
     )
 
 
@@ -175,7 +183,12 @@ def within_reach(
     if other is None or default is None:
         return None
     answer = ask_index(
-        default, other, ca_bundle=settings.ca, offline=False, constraints=request.constraints
+        default,
+        other,
+        ca_bundle=settings.ca,
+        offline=False,
+        constraints=request.constraints,
+        addresses=request.addresses,
     )
     if answer.outcome != "locked":
         return None
@@ -186,9 +199,17 @@ def within_reach(
 
 
 def secrets_for(lock: Lock, request: Request, settings: BuildSettings) -> Secrets:
-    """The CA bundle and the logins for the hosts that the lock names."""
+    """The CA bundle, the logins for the hosts that the lock names, and the addresses of wheels with
+    what the lock leaves out of them.
+    """
     hosts = {urlsplit(wheel.url).hostname or "" for wheel in lock.wheels}
-    return network.make_secrets(ca=settings.ca, index=request.index, hosts=hosts, env=settings.env)
+    return network.make_secrets(
+        ca=settings.ca,
+        index=request.index,
+        hosts=hosts,
+        env=settings.env,
+        addresses=(*lock.addresses, *request.addresses),
+    )
 
 
 def build_image(

@@ -106,7 +106,7 @@ def _locked(
     from provision.build.base import base_from_lock
     from provision.build.maker import LockedImage
     from provision.build.offline.pack import refuse_unpackable
-    from provision.lock.lockfile import read_lock_file
+    from provision.lock.lockfile import read_lock_file, refuse_unlocked
     from provision.output.files import refuse_unwritable
 
     refuse_beside_lock(args, "--lock")
@@ -116,6 +116,7 @@ def _locked(
             fix="Remove one of them.",
         )
     lock = read_lock_file(Path(args.lock))
+    refuse_unlocked(read_request(args, read_catalog(console)).companions, [lock])
     refuse_unpackable(lock.plan)
     refuse_unwritable("--output", output)
     with console.step("base", "pinning the base image"):

@@ -245,8 +245,15 @@ def do_build(args: argparse.Namespace, console: Console) -> int:
 
 
 def refuse_beside_lock(args: argparse.Namespace, decided_by: str) -> None:
-    """Refuse the options that a lock has decided. BadInputError: one is given."""
+    """Refuse the options that a lock has decided. BadInputError: one is given. --with may repeat
+    the address of a wheel: a lock has it without login and query.
+    """
+    from provision.model.request import parse_requirement
+
     given = [option for name, option in _DECIDED_BY_LOCK.items() if getattr(args, name)]
+    whole = all(parse_requirement(word)[1] for word in args.companions)
+    if whole and decided_by == "--lock" and "--with" in given:
+        given.remove("--with")
     if given:
         raise BadInputError(
             f"{decided_by} already determines what {' and '.join(given)} would choose.",

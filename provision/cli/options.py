@@ -287,8 +287,11 @@ def read_build(
             fix="Remove --tag: --push registry.example/team/torch:cu117",
         )
     project = None if args.lock else read_project_option(args)
+    request = read_request_for(project, args, catalog, hosts)
+    if args.lock and args.project is not None:
+        request = replace(request, addresses=(*request.addresses, *_addresses(args.project)))
     return BuildJob(
-        request=read_request_for(project, args, catalog, hosts),
+        request=request,
         catalog=catalog,
         project=project,
         code=_read_code(args, project),
@@ -320,6 +323,21 @@ def read_build(
         verify=not args.no_verify,
         dry_run=args.dry_run,
     )
+
+
+def _addresses(directory: str) -> tuple[str, ...]:
+    """The whole addresses that a project names, for a lock that has them without login and query.
+    The lock decides everything else, also for a project that cannot be read.
+    """
+    from provision.build.project.declaration import ProjectError
+    from provision.build.project.find import project_directory, read_project
+    from provision.build.project.request import addresses_of
+
+    root = project_directory(directory)
+    try:
+        return addresses_of(read_project(root).declared)
+    except ProjectError:
+        return ()
 
 
 def check_builder(text: str) -> None:

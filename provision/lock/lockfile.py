@@ -9,11 +9,12 @@ import hashlib
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from images.net.address import shown_text, shown_url
 from images.text.nearby import no_such, or_nearby
 from images.text.printable import printable
 from images.wheels.locked import Wheel
@@ -34,11 +35,14 @@ LOCK_NAME = re.compile(r"pylock\.([^.]+\.)?toml")  # PEP 751's rule for file nam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lock:
-    """A lock, read and validated. `text` is the file itself, byte for byte."""
+    """A lock, read and validated. `text` is the file, byte for byte. `addresses` are those of
+    wheels with what the file leaves out, a login or a query, where that is known.
+    """
 
     text: str
     plan: Plan
     wheels: tuple[Wheel, ...]
+    addresses: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def sha256(self) -> str:
@@ -82,8 +86,16 @@ def read_lock_file(path: Path) -> Lock:
 
 
 def read_lock(text: str) -> Lock:
-    """Check a lock by PEP 751, and read our table in it. LockFileError: one is malformed."""
+    """Check a lock by PEP 751, and read our table in it. LockFileError: one is malformed.
+
+    Earlier versions wrote the queries of addresses, which may be signatures: the text of the lock,
+    which goes into images, is then without them.
+    """
     pylock = parse_lock(text)
+    whole = addresses_of(pylock)
+    if whole:
+        text = shown_text(text)
+        pylock = parse_lock(text)
     ours = (pylock.tool or {}).get(TOOL)
     if not isinstance(ours, Mapping) or not isinstance(ours.get("plan"), Mapping):
         raise LockFileError(
@@ -98,7 +110,22 @@ def read_lock(text: str) -> Lock:
             f"The plan in the lock's [tool.{TOOL}] table lacks {', '.join(missing)}.",
             fix="The lock was edited or made by another version: lock again with provision lock",
         )
-    return Lock(text=text, plan=plan, wheels=tuple(_wheel(p) for p in pylock.packages))
+    indexed = any(package.index for package in pylock.packages)  # earlier versions named none
+    wheels = tuple(_wheel(p, direct=indexed and not p.index) for p in pylock.packages)
+    return Lock(text=text, plan=plan, wheels=wheels, addresses=whole)
+
+
+def refuse_unlocked(companions: Sequence[str], locks: Sequence[Lock]) -> None:
+    """Refuse a wheel of --with that is not one of the locks. BadInputError: its address, without
+    login and query, is in none.
+    """
+    known = {f"{wheel.name} @ {wheel.url}" for lock in locks for wheel in lock.wheels}
+    for text in companions:
+        if text.partition(" ;")[0] not in known:
+            raise BadInputError(
+                f"--with {text} is not a wheel of the lock, which decides the packages.",
+                fix="Remove it, or lock again: provision lock",
+            )
 
 
 def write_lock(lock: Lock, path: Path) -> None:
@@ -111,7 +138,13 @@ def write_lock(lock: Lock, path: Path) -> None:
     write_named("--output", path, lock.text.encode())
 
 
-def _wheel(package: Package) -> Wheel:
+def addresses_of(pylock: Pylock) -> tuple[str, ...]:
+    """The addresses of a lock's wheels that have a login or a query."""
+    wheels = (wheel for package in pylock.packages for wheel in package.wheels or ())
+    return tuple(one.url for one in wheels if one.url and one.url != shown_url(one.url))
+
+
+def _wheel(package: Package, *, direct: bool) -> Wheel:
     wheels: Sequence[PackageWheel] = package.wheels or ()
     if len(wheels) != 1 or wheels[0].url is None or "sha256" not in wheels[0].hashes:
         raise LockFileError(
@@ -124,6 +157,7 @@ def _wheel(package: Package) -> Wheel:
         url=wheels[0].url,
         size=wheels[0].size,
         sha256=wheels[0].hashes["sha256"],
+        direct=direct,
     )
     size = 0 if wheel.size is None else wheel.size
     for fits, key, want in (

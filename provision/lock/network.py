@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from images.net.address import url_secrets
+from images.net.address import shown_url, url_secrets
 from images.net.secrets import Secrets
 from images.text.nearby import no_such, or_nearby
 from provision.errors import BadInputError
@@ -65,9 +65,16 @@ def _is_readable_file(name: str) -> bool:
 
 
 def make_secrets(
-    *, ca: Path | None, index: str | None, hosts: Iterable[str], env: Mapping[str, str]
+    *,
+    ca: Path | None,
+    index: str | None,
+    hosts: Iterable[str],
+    env: Mapping[str, str],
+    addresses: Sequence[str] = (),
 ) -> Secrets:
-    """What the build must see to download: the CA bundle, and logins for the lock's hosts only."""
+    """What the build must see to download: the CA bundle, logins for the lock's hosts only, and
+    whole addresses of wheels.
+    """
     default = env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL") or pip_index(env) or ""
     logins: dict[str, tuple[str, str]] = {}
     words: set[str] = set()
@@ -82,7 +89,9 @@ def make_secrets(
             login = (unquote(parts.username), unquote(parts.password or ""))
             logins[parts.hostname] = login
             words |= set(url_secrets(url))
+    words.update(word for url in addresses for word in url_secrets(url))
     return Secrets(
+        addresses={shown_url(url): url for url in addresses},
         ca_bundle=ca.read_text(encoding="utf-8", errors="replace") if ca else "",
         netrc="".join(
             f"machine {host} login {_netrc_word(user)} password {_netrc_word(word)}\n"

@@ -17,7 +17,7 @@ from images.net.address import shown_url, url_secrets
 from images.system import process
 from provision.errors import IndexUnreachableError
 from provision.host.uv import plain_index, uv_directory, uv_indexes
-from provision.lock.lockfile import Lock, clip, parse_lock, read_lock, with_wheels
+from provision.lock.lockfile import Lock, addresses_of, clip, parse_lock, read_lock, with_wheels
 from provision.lock.origins import PYPI, account, with_indexes
 from provision.lock.uv import (
     Outcome,
@@ -30,6 +30,7 @@ from provision.lock.uv import (
     uv_environment,
 )
 from provision.lock.wheels import finished
+from provision.model.environment import with_addresses
 from provision.model.plan import PACKAGES, IndexCandidate, Plan, Reason, Request
 
 _UV_TIMEOUT_S = 300.0
@@ -70,7 +71,8 @@ class Solution:
 
 def lock_of(found: Solution, *, ca_bundle: Path | None, offline: bool) -> Lock:
     """The lock for what uv found: with the sizes of the wheels and the plan."""
-    return read_lock(finished(found.text, found.plan, ca_bundle, offline=offline))
+    lock = read_lock(finished(found.text, found.plan, ca_bundle, offline=offline))
+    return replace(lock, addresses=addresses_of(parse_lock(found.text)))
 
 
 def find_wheels(
@@ -92,6 +94,7 @@ def find_wheels(
             ca_bundle=ca_bundle,
             offline=offline,
             constraints=request.constraints,
+            addresses=request.addresses,
         )
         if attempt.outcome == "locked":
             return Solution(text=attempt.text, plan=_with_index(plan, attempt, attempts))
@@ -118,6 +121,7 @@ def ask_index(
     ca_bundle: Path | None,
     offline: bool,
     constraints: Sequence[str] = (),
+    addresses: Sequence[str] = (),
 ) -> Attempt:
     """Let uv resolve everything from one index, and check that it chose the build of the plan."""
     lines = [candidate.requirement, *plan.requirements]
@@ -129,6 +133,7 @@ def ask_index(
         ca_bundle=ca_bundle,
         offline=offline,
         constraints=constraints,
+        addresses=addresses,
     )
     if outcome == "locked" and (problem := wrong_build(text, plan)):
         outcome, reason, text = "absent", problem, ""
@@ -145,15 +150,17 @@ def run_uv(
     alone: bool = False,
     releases_only: bool = False,
     constraints: Sequence[str] = (),
+    addresses: Sequence[str] = (),
 ) -> tuple[Outcome, str, str]:
     """Resolve requirement lines with uv: the outcome, the reason in one line, and the lock or what
     uv printed. `index` goes before the installer's default one; `constraints` are requirements
-    that limit versions; the rest is as for `compile_argv`.
+    that limit versions; `addresses` the whole ones of wheels that the requirements name; the rest
+    is as for `compile_argv`. The lock has whole addresses, too: `finished` shortens them.
     """
     with uv_directory() as made:
         limits = made / "constraints.txt" if constraints else None
         if limits is not None:
-            limits.write_text("\n".join(constraints) + "\n", encoding="utf-8")
+            limits.write_text(_text(constraints, addresses), encoding="utf-8")
         environment = uv_environment(os.environ, ca_bundle)
         if index is not None:
             environment["UV_INDEX"] = index  # every user may read a command line
@@ -161,6 +168,7 @@ def run_uv(
             environment["UV_CACHE_DIR"] = str(made / "cache")
         merged = {**os.environ, **environment}
         default = merged.get("UV_DEFAULT_INDEX") or merged.get("UV_INDEX_URL") or ""
+        secrets = [word for url in (index or "", default, *addresses) for word in url_secrets(url)]
 
         def compile_to(out: Path, *, offline: bool) -> process.Completed:
             return process.run(
@@ -174,9 +182,9 @@ def run_uv(
                 ),
                 timeout_s=_UV_TIMEOUT_S,
                 env=environment,
-                input="\n".join(lines) + "\n",
+                input=_text(lines, addresses),
                 cwd=made,
-                redact=(*url_secrets(index or ""), *url_secrets(default)),
+                redact=secrets,
             )
 
         lock, listing = made / "pylock.toml", made / "requirements.txt"
@@ -198,6 +206,10 @@ def run_uv(
         except ValueError as error:
             return "broken", f"it {error}.", ""
         return "locked", "has it", with_wheels(text)
+
+
+def _text(lines: Sequence[str], addresses: Sequence[str]) -> str:
+    return "".join(f"{line}\n" for line in with_addresses(lines, addresses))
 
 
 def wrong_build(text: str, plan: Plan) -> str | None:

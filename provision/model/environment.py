@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -36,6 +38,40 @@ def is_met(marker: Marker | None, environment: dict[str, str]) -> bool:
         return marker is None or marker.evaluate({**environment, "extra": ""})
     except UndefinedComparison:
         return True
+
+
+def is_wheel_url(url: str) -> bool:
+    """Whether a URL is that of a wheel on a server."""
+    from images.net.address import origin_of, shown_url, usable_url
+
+    shown = shown_url(url)
+    named = shown.startswith(("http://", "https://")) and re.fullmatch(r"\S+\.whl", shown)
+    return bool(named) and origin_of(usable_url(url)) is not None
+
+
+def public_requirement(requirement: Requirement) -> tuple[str, str]:
+    """A requirement as it may be shown and stored, and the whole address of its wheel; "" if that
+    has no more in it, or there is none. Only downloads use the whole one (`with_addresses`).
+    """
+    if requirement.url is None:
+        return str(requirement), ""
+    from images.net.address import shown_url, usable_url
+
+    whole, requirement.url = usable_url(requirement.url), shown_url(requirement.url)
+    return str(requirement), whole if whole != requirement.url else ""
+
+
+def with_addresses(lines: Iterable[str], addresses: Iterable[str]) -> list[str]:
+    """Requirement lines with whole addresses, for the program that downloads the wheels."""
+    from images.net.address import shown_url
+
+    known = {shown_url(one): one for one in addresses}
+    found = []
+    for line in lines:
+        name, sign, rest = line.partition(" @ ")
+        url, blank, marker = rest.partition(" ")
+        found.append(f"{name}{sign}{known.get(url, url)}{blank}{marker}")
+    return found
 
 
 def requirement_of(text: str, most: int = MOST_CHARACTERS) -> Requirement:

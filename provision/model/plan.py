@@ -125,6 +125,7 @@ class Request:
     declared_in: str | None = None  # the file of a project that says the rest: "uv.lock"
     pythons: tuple[str, ...] = ()  # the only ones that it may have ("3.11"); (): any
     constraints: tuple[str, ...] = ()  # PEP 508 requirements that limit versions, install nothing
+    addresses: tuple[str, ...] = ()  # whole ones of wheels, with logins and queries: never shown
     settled: bool = False  # every version is pinned: packages have no release to choose
     notes: tuple[Note, ...] = ()  # remarks on the request, which its plan has, too
 

@@ -10,9 +10,10 @@ import os
 import re
 from collections.abc import Sequence
 
+from images.net.address import shown_text
 from images.text.printable import printable
 from provision.errors import BadInputError
-from provision.model.environment import requirement_of
+from provision.model.environment import is_wheel_url, public_requirement, requirement_of
 from provision.model.plan import ComputeCapability, Flavour, Framework, Request
 
 _MOST_ADDRESS = 1000
@@ -118,44 +119,28 @@ def parse_specifier(text: str) -> str:
         ) from None
 
 
-def parse_requirement(text: str) -> str:
-    """A PEP 508 requirement: by name, or by the address of a wheel. Other URLs and local paths
-    cannot be locked and are refused.
+def parse_requirement(text: str) -> tuple[str, str]:
+    """A PEP 508 requirement: by name, or by the address of a wheel; and its whole address, if that
+    may be secret. Other URLs and local paths cannot be locked and are refused.
     """
     from packaging.requirements import InvalidRequirement
 
+    shown = quoted(shown_text(text))
     try:
         requirement = requirement_of(text, _MOST_ADDRESS if "@" in text else 200)
     except InvalidRequirement:
         raise BadInputError(
-            f"--with {quoted(text)} is not a valid requirement.",
+            f"--with {shown} is not a valid requirement.",
             fix="Give a package name or a requirement, for example --with torchvision "
             "or --with 'transformers>=4.40'",
         ) from None
-    if requirement.url and not _is_wheel(requirement.url):
+    if requirement.url and not is_wheel_url(requirement.url):
         raise BadInputError(
-            f"--with {quoted(text)} names a URL that is not a wheel's, and images are built from "
-            "wheels.",
+            f"--with {shown} names a URL that is not a wheel's, and images are built from wheels.",
             fix="Give the address of a wheel: --with 'flash-attn @ https://HOST/NAME.whl'; or "
             "publish the package to an index and name it there (see --index)",
         )
-    return str(requirement)
-
-
-def _is_wheel(url: str) -> bool:
-    """Whether a URL is that of a wheel on a server, without a login in it: a lock is no secret."""
-    from urllib.parse import urlsplit
-
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return False
-    return (
-        parts.scheme in {"http", "https"}
-        and bool(parts.hostname)
-        and "@" not in parts.netloc
-        and parts.path.endswith(".whl")
-    )
+    return public_requirement(requirement)
 
 
 def parse_index(text: str) -> str:
@@ -252,13 +237,15 @@ def parse_request(
                 fix=f"Use --cuda {theirs}, or --framework-version {framework_version}",
             )
         wanted = theirs
+    named = [parse_requirement(word) for word in companions]
     return Request(
         cuda=wanted,
         framework=parse_framework(framework),
         asked_as=name if name in RENAMED else None,
         framework_version=None if framework_version is None else parse_specifier(framework_version),
         python=None if python is None else parse_python(python),
-        companions=tuple(parse_requirement(word) for word in companions),
+        companions=tuple(text for text, _ in named),
+        addresses=tuple(address for _, address in named if address),
         flavour=flavour,
         base=None if base is None else parse_base(base),
         index=None if index is None else parse_index(index),

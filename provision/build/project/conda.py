@@ -27,7 +27,6 @@ from provision.build.project.declaration import (
     read_requirement,
 )
 from provision.build.project.files import (
-    is_wheel_url,
     line_of,
     listed,
     public,
@@ -38,7 +37,7 @@ from provision.build.project.files import (
 )
 from provision.build.project.requirements import pip_lines
 from provision.doctor.lint.compose import read_yaml
-from provision.model.environment import MOST_CHARACTERS
+from provision.model.environment import MOST_CHARACTERS, is_wheel_url
 
 _SPEC = re.compile(r"(?:[\w./-]+::)?(?P<name>[\w.-]+)\s*(?P<version>[^\[]*)")
 _YAML_BYTES = 1 << 18  # YAML takes seconds to parse more

@@ -17,7 +17,12 @@ from images.net.address import shown_text
 from images.text.printable import printable
 from provision.catalog.loading import load
 from provision.errors import BadInputError, Exit
-from provision.model.environment import MOST_CHARACTERS, environment_of, requirement_of
+from provision.model.environment import (
+    MOST_CHARACTERS,
+    environment_of,
+    public_requirement,
+    requirement_of,
+)
 
 if TYPE_CHECKING:
     from provision.catalog.catalog import Catalog
@@ -53,12 +58,14 @@ class ProjectHashError(Failure):
 class Declared(NamedTuple):
     """One declared value and its place: `text` is a PEP 508 requirement ("torch==2.5.1+cu121"), or
     for Python and CUDA a specifier (">=3.10") or a version ("12.1"); `file` as the user names it,
-    `line` from 1, or 0 if unknown.
+    `line` from 1, or 0 if unknown. `address`: that of its wheel with what the text leaves out, a
+    login or a query.
     """
 
     text: str
     file: str
     line: int = 0
+    address: str = ""
 
     @property
     def where(self) -> str:
@@ -112,7 +119,10 @@ def read_requirement(text: str, file: str, line: int) -> Declared | None:
             fix="Write it as pip accepts it, for example: transformers>=4.40",
         ) from error
     try:
-        return Declared(str(found), file, line) if applies(found) else None
+        if not applies(found):
+            return None
+        public, address = public_requirement(found)
+        return Declared(public, file, line, address)
     except (UndefinedComparison, UndefinedEnvironmentName) as error:
         raise ProjectError(
             f"{Declared('', file, line).where}: the marker of {printable(text, limit=100)!r} "

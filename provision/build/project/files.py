@@ -152,9 +152,3 @@ def line_with(text: str, *words: str) -> int:
 def public(text: str, limit: int = 100) -> str:
     """A text for messages, with its addresses as they may be shown."""
     return printable(shown_text(text), limit=limit)
-
-
-def is_wheel_url(url: str) -> bool:
-    """Whether a URL is that of a wheel on a server, without a login in it: a lock is no secret."""
-    found = re.fullmatch(r"https?://([^/\s]+)/[^\s?#]+\.whl([?#]\S*)?", url)
-    return found is not None and "@" not in found[1]

@@ -29,7 +29,6 @@ from provision.build.project.declaration import (
 from provision.build.project.files import (
     LOCK_BYTES,
     is_file,
-    is_wheel_url,
     line_of,
     listed,
     public,
@@ -43,7 +42,7 @@ from provision.catalog.loading import load
 from provision.doctor.lint.findings import Position
 from provision.doctor.lint.installs import IndexSource
 from provision.lock.lockfile import TOOL
-from provision.model.environment import environment_of
+from provision.model.environment import environment_of, is_wheel_url
 
 _OWN = ("editable", "virtual", "directory")
 _SHA256 = re.compile(r"sha256:([0-9a-f]{64})")

@@ -24,7 +24,6 @@ from provision.build.project.declaration import (
     read_requirement,
 )
 from provision.build.project.files import (
-    is_wheel_url,
     line_of,
     line_with,
     listed,
@@ -36,7 +35,7 @@ from provision.build.project.files import (
 )
 from provision.doctor.lint.findings import Position
 from provision.doctor.lint.installs import IndexSource
-from provision.model.environment import MOST_CHARACTERS
+from provision.model.environment import MOST_CHARACTERS, is_wheel_url
 
 _CUDA_TAG = re.compile(r"cu\d{2,3}")
 _WILD = re.compile(r"(?:==)?\s*\d+(\.\d+)*\.\*")

@@ -90,9 +90,16 @@ def request_of(
         pythons=() if python else pin.pythons or pythons,
         companions=tuple(dict.fromkeys((*given.companions, *companions))),
         constraints=constraints,
+        addresses=(*given.addresses, *addresses_of(declared)),
         settled=exact and not own and any(pin_of(one.requirement) for one in pin.declared),
         notes=(*_notes(project, pin, named=named), *python_notes),
     )
+
+
+def addresses_of(declared: Declaration) -> tuple[str, ...]:
+    """The whole addresses of wheels that a project names, where they may be secret."""
+    rows = (*declared.packages, *declared.constraints)
+    return tuple(dict.fromkeys(one.address for one in rows if one.address))
 
 
 def with_locked_cuda(

@@ -20,7 +20,6 @@ from provision.build.project.files import (
     is_file,
     is_inside,
     is_there,
-    is_wheel_url,
     outside,
     public,
     read_text,
@@ -29,6 +28,7 @@ from provision.build.project.files import (
 from provision.doctor.lint.findings import Position
 from provision.doctor.lint.installs import IndexSource, read_package
 from provision.doctor.lint.requirements import logical_lines, without_comment, without_options
+from provision.model.environment import is_wheel_url
 
 _OPTION = re.compile(r"(?P<flag>--?[A-Za-z][\w-]*)(?:\s*=\s*|\s+|$)(?P<value>.*)")
 _SHORT = re.compile(r"(?P<flag>-[riecf])(?P<value>[^\s=-].*)")  # pip accepts -rFILE
@@ -157,7 +157,8 @@ def _package(
             return
         wheel = read.address.partition(";")[0].partition("#")[0].strip()
         if read.name and is_wheel_url(wheel):
-            content = f"{read.name} @ {wheel}"
+            named = read.requirement is not None and read.requirement.url is not None
+            content = content if named else f"{read.name} @ {wheel}"
         else:
             url = public(content)
             found.left_out.append(f"{url} ({at.where}; images are built from wheels)")

@@ -15,6 +15,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from images.net.address import shown_url
 from provision.doctor.lint.findings import Position, table
 from provision.doctor.lint.shell import ExpandedWord, ShellCommand
 from provision.model.environment import requirement_of
@@ -140,7 +141,7 @@ def read_package(text: str, at: Position) -> RequestedPackage:
 def _wheel(address: str) -> Requirement | None:
     """The pin that a wheel's URL amounts to; a marker after it is kept."""
     url, _, marker = address.partition(";")
-    file = unquote(url.partition("#")[0].rstrip().rpartition("/")[2])
+    file = unquote(shown_url(url.rstrip()).rpartition("/")[2])
     try:
         name, version, _build, _tags = parse_wheel_filename(file)
         return Requirement(f"{name}=={version}" + (f" ; {marker}" if marker else ""))

@@ -6,6 +6,7 @@ import gc
 import io
 import os
 import stat
+import subprocess
 import tarfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -832,13 +833,21 @@ def test_only_files_below_the_directory_are_copied_out(tmp_path: Path) -> None:
 
 
 def test_the_context_has_the_wheels_that_a_lock_names_by_path(tmp_path: Path) -> None:
-    lock, wheel = tmp_path / "pylock.toml", tmp_path / "x-1-py3-none-any.whl"
-    lock.touch()
+    lock, wheel = tmp_path / "pylock.toml", tmp_path / "x-1+c-py3-none-any.whl"
     wheel.write_bytes(b"wheel")
     (tmp_path / "suite").mkdir()
-    spec = ImageSpec(base="b", lock=lock, labels={}, wheels=(wheel,))
+    here, behind_login = wheel.as_uri(), "https://h.example/[a]/$x.*/x-1%2Bc-py3-none-any.whl"
+    lines = [f'url = "{url}"' for url in (here, behind_login, f"{behind_login}.other")]
+    lock.write_text("\n".join(lines))
+    spec = ImageSpec(base="b", lock=lock, labels={}, wheels={here: wheel, behind_login: wheel})
     with staged_context(spec, tmp_path / "suite") as context:
-        assert (context / "images/recipe/wheels" / wheel.name).read_bytes() == b"wheel"
+        recipe = context / "images/recipe"
+        assert (recipe / "wheels" / wheel.name).read_bytes() == b"wheel"
+        said = subprocess.run(
+            ["sed", "-f", recipe / "wheels.sed", lock], capture_output=True, text=True, check=True
+        ).stdout
+    place = 'url = "file:///mnt/recipe/wheels/x-1%2Bc-py3-none-any.whl"'
+    assert said.splitlines() == [place, place, lines[2]]
     wheel.unlink()
     with (
         pytest.raises(Failure, match="cannot be read: No such file"),

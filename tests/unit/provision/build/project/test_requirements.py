@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.build.project.declaration import Declaration, ProjectError
+from provision.build.project.declaration import Declaration, Declared, ProjectError
 from provision.build.project.requirements import pip_lines, read_requirements
+from provision.model.environment import with_addresses
 from tests.kit.projects import project
 
 HASH = "a" * 64
+WHEEL = "h.example/w/a-1-py3-none-any.whl"
 
 
 def read(root: Path, **files: str) -> Declaration:
@@ -54,8 +56,6 @@ def test_what_a_line_declares(line: str, packages: list[str], tmp_path: Path) ->
         pytest.param("./wheels/a-1-py3-none-any.whl", "./wheels", id="a file of this machine"),
         pytest.param("-e ../other", "../other", id="another project"),
         pytest.param("https://h.example/a.tar.gz", "a.tar.gz", id="a source archive"),
-        pytest.param("a @ https://u:p@h.example/a-1-py3-none-any.whl", "a @ https://h.example",
-                     id="a wheel behind a login"),
         pytest.param("--index-url https://u:secret@h.example/simple",
                      "--index-url https://h.example/simple (requirements.txt, line 1; to use it: "
                      "--index URL)", id="an index"),
@@ -194,7 +194,7 @@ def test_a_checkout_of_git_is_one_project(
         monkeypatch.setenv("HOME", str(tmp_path / "top"))
     if git in {"directory", "file"}:
         (package,) = read_requirements(root / "requirements.txt", root).packages
-        assert package == ("a==1", "../base.txt", 1)
+        assert package == Declared("a==1", "../base.txt", 1)
     else:
         with pytest.raises(ProjectError, match="outside of the project"):
             read_requirements(root / "requirements.txt", root)
@@ -219,6 +219,29 @@ def test_a_malformed_line_is_quoted_without_its_secrets(line: str, tmp_path: Pat
     assert "line 1" in said
     assert "h.example" in said
     assert "5ecret" not in said
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        pytest.param(f"https://u:5ecret@{WHEEL}", id="a login"),
+        pytest.param(f"https://u:5ecret%2Fx@{WHEEL}", id="a password with a slash"),
+        pytest.param(f"https://{WHEEL}?X-Amz-Signature=5ecret&X-Amz-Date=1", id="a signature"),
+        pytest.param(f"https://{WHEEL}?raw=true", id="a query that is not secret"),
+    ],
+)
+@pytest.mark.parametrize("form", ["a @ {}", "a[x] @ {} ; python_version > '3'", "{}"])
+def test_the_whole_address_of_a_wheel_is_kept_apart(whole: str, form: str, tmp_path: Path) -> None:
+    (one,) = read(tmp_path, requirements_txt=form.format(whole.replace("%2F", "/"))).packages
+    marker = "" if form != "a[x] @ {} ; python_version > '3'" else ' ; python_version > "3"'
+    assert (
+        one.text == f"{form.partition(' @ ')[0] if '@' in form else 'a'} @ https://{WHEEL}{marker}"
+    )
+    assert "5ecret" not in one.text
+    assert one.address == whole
+    (line,) = with_addresses([one.text], [one.address])
+    assert one.text.replace(f"https://{WHEEL}", whole) == line
+    assert with_addresses([one.text, "b==1"], []) == [one.text, "b==1"]
 
 
 @given(st.text(max_size=60))

@@ -23,15 +23,16 @@ MAX_BYTES = 32 << 30
 PATIENCE = Patience(first_wait_s=0.8)
 _WORTH_BYTES = 1 << 20
 """A try that downloads this much resets the count of tries ..."""
-_NOT_WHOLE = frozenset({400, 401, 403, 404, 409, 410})
+_NOT_SIGNED = frozenset({400, 401, 403, 404, 409, 410})
 """What storage answers without the signature of an address: each service another one."""
 _MOST_TRIES = 100
 """... up to this many tries in all."""
 
 
 class Download:
-    """The download of one wheel into an `IncomingFile`. `leaves_out`: the requirement for a wheel
-    whose address is known without login and query only ("a @ https://HOST/a.whl").
+    """The download of one wheel into an `IncomingFile`. `named`: the requirement that names
+    it by its address, without login and query ("a @ https://HOST/a.whl"); `whole`: whether they
+    are known.
     """
 
     def __init__(
@@ -40,7 +41,8 @@ class Download:
         incoming: IncomingFile,
         *,
         title: str,
-        leaves_out: str = "",
+        named: str = "",
+        whole: bool = True,
         size: int | None,
         called_off: threading.Event,
         on_bytes: Callable[[int], None],
@@ -53,7 +55,8 @@ class Download:
         self._exchange = exchange
         self._incoming = incoming
         self._title = title
-        self._leaves_out = leaves_out
+        self._named = named
+        self._whole = whole
         self._size = size
         self._called_off = called_off
         self._on_bytes = on_bytes
@@ -157,8 +160,8 @@ class Download:
             self._refuse_other_than_file(head)
         elif status in AGAIN:
             raise busy(head, REACH_FIX)
-        elif self._leaves_out and status in _NOT_WHOLE:
-            raise self._not_whole(status)
+        elif self._named and status in _NOT_SIGNED:
+            raise self._not_signed(status)
         elif status in {401, 403}:
             raise self._denied(status)
         elif status == 407:
@@ -184,13 +187,18 @@ class Download:
                 REACH_FIX,
             )
 
-    def _not_whole(self, status: int) -> Failure:
+    def _not_signed(self, status: int) -> Failure:
+        why = f"does not hand it over (HTTP {status})"
+        if self._whole:
+            return self._failure(
+                f"{why}: the login or the signature of its address may have expired",
+                f"Give its present address, in the project's file or by --with: {self._named}?...",
+            )
         return self._failure(
-            f"does not hand it over (HTTP {status}) at the address without login and query, which "
-            "is all that a lock has",
-            f"Give the whole address again: --with '{self._leaves_out}?...'; or build with the "
-            "project whose file has it: provision build DIR --lock FILE; or put a login for "
-            f"{self._host} into ~/.netrc",
+            f"{why} at the address without login and query, which is all that a lock has",
+            f"Give the whole address again: --with '{self._named}?...'; or build with the project "
+            f"whose file has it: provision build DIR --lock FILE; or put a login for {self._host} "
+            "into ~/.netrc",
         )
 
     def _denied(self, status: int) -> Failure:

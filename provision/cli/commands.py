@@ -251,7 +251,7 @@ def refuse_beside_lock(args: argparse.Namespace, decided_by: str) -> None:
     from provision.model.request import parse_requirement
 
     given = [option for name, option in _DECIDED_BY_LOCK.items() if getattr(args, name)]
-    whole = all(parse_requirement(word)[1] for word in args.companions)
+    whole = all(" @ " in parse_requirement(word)[0] for word in args.companions)
     if whole and decided_by == "--lock" and "--with" in given:
         given.remove("--with")
     if given:

@@ -11,7 +11,7 @@ from images.errors import Failure
 from provision.errors import BadInputError, LockFileError
 from provision.lock import solve as lock
 from provision.lock import uv
-from provision.lock.lockfile import read_lock, read_lock_file, write_lock
+from provision.lock.lockfile import read_lock, read_lock_file, refuse_unlocked, write_lock
 from provision.lock.network import make_secrets
 from provision.lock.wheels import finished as finish
 from provision.model.plan import Base, IndexCandidate, Plan, Request
@@ -78,6 +78,42 @@ def test_a_finished_lock_holds_no_login_and_no_sdist() -> None:
     assert "canary" not in text
     assert "sdist" not in text
     assert "e.example/torch-2.0.1-cp311-cp311-linux_x86_64.whl" in text
+
+
+WHOLE = "https://u:5ecret@e.example/torch-2.0.1-cp311-cp311-linux_x86_64.whl?sig=5ecret&x=1"
+
+
+def test_a_lock_has_addresses_without_queries_and_the_build_the_whole_ones() -> None:
+    found = lock.Solution(text=uv_lock(url=WHOLE), plan=PLAN)
+    made = lock.lock_of(found, ca_bundle=None, offline=True)
+    assert made.addresses == (WHOLE,)
+    assert made.wheels[0].url == "https://e.example/torch-2.0.1-cp311-cp311-linux_x86_64.whl"
+    assert "5ecret" not in f"{made} {made.text}"
+    secrets = make_secrets(ca=None, index=None, hosts=[], env={}, addresses=made.addresses)
+    assert secrets.addresses == {made.wheels[0].url: WHOLE}
+    assert {"5ecret", "sig=5ecret&x=1"} <= set(secrets.values)
+    assert "5ecret" not in repr(secrets)
+
+
+def test_a_lock_of_an_earlier_version_loses_the_query_when_it_is_read() -> None:
+    plain = finished()
+    shown = "https://e.example/torch-2.0.1-cp311-cp311-linux_x86_64.whl"
+    old = plain.replace(shown, WHOLE).replace("numpy<2", f"numpy @ {WHOLE}")
+    read = read_lock(old)
+    assert read.text == plain.replace("numpy<2", f"numpy @ {shown}")
+    assert (read.addresses, read.wheels[0].url) == ((WHOLE,), shown)
+    assert read.plan.requirements == (f"numpy @ {shown}",)
+    assert read_lock(plain).text == plain
+
+
+def test_only_wheels_of_the_lock_are_named_beside_it() -> None:
+    read = read_lock(finished())
+    wheel = read.wheels[0]
+    refuse_unlocked([], [read])
+    refuse_unlocked([f"torch @ {wheel.url}", f"torch @ {wheel.url} ; os_name == 'posix'"], [read])
+    for text in ("numpy @ https://e.example/numpy.whl", f"other @ {wheel.url}", "torch==2.0.1"):
+        with pytest.raises(BadInputError, match="is not a wheel of the lock"):
+            refuse_unlocked([text], [read])
 
 
 def test_a_finished_lock_says_for_which_machine_it_is() -> None:

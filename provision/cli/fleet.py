@@ -137,14 +137,15 @@ def do_fleet_plan(args: argparse.Namespace, console: Console) -> int:
     """The fewest images, which node gets which, and why there are not fewer."""
     driver = None if args.if_driver is None else parse_driver(args.if_driver, "--if-driver")
     catalog = read_catalog(console)
-    resolver = FleetResolver(read_request(args, catalog), catalog)
+    request = read_request(args, catalog)
+    resolver = FleetResolver(request, catalog)
     classes = classes_of(read_fleet_hosts(args.hosts))
     plan = plan_fleet(classes, resolver)
     change = None if driver is None else change_driver(classes, driver, resolver)
 
     def command(image: FleetImage) -> str:
         hosts = [word for one in image.classes for word in ("--host", one.path)]
-        packages = [word for name in args.companions for word in ("--with", name)]
+        packages = [word for name in request.companions for word in ("--with", name)]
         typed = plan_words(args)
         words = shlex.join(["provision", "build", *hosts, *packages])
         return f"{words} {typed}" if typed else words

@@ -35,7 +35,8 @@ def do_wheel(args: argparse.Namespace, console: Console) -> int:
     if args.json:
         print_json(result)
     else:
-        print_result(describe_wheels(result["wheels"], args.companions, order.job.settings.typed))
+        job = order.job
+        print_result(describe_wheels(result["wheels"], job.request.companions, job.settings.typed))
     return Exit.DONE
 
 

@@ -10,13 +10,13 @@ import os
 import re
 from collections.abc import Sequence
 
-from images.net.address import shown_text
 from images.text.printable import printable
 from provision.errors import BadInputError
 from provision.model.environment import is_wheel_url, public_requirement, requirement_of
 from provision.model.plan import ComputeCapability, Flavour, Framework, Request
 
-_MOST_ADDRESS = 1000
+_MOST_ADDRESS = 4000  # a signature with a session token has 2,000
+_MOST_QUOTED = 10_000  # read of what is shortened for display: a token has thousands
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})", re.ASCII)
 _WHEEL_TAG = re.compile(r"cu(\d{2,3})", re.ASCII)
 _DRIVER = re.compile(r"\d{3,4}(?:\.\d{1,4}){0,3}", re.ASCII)
@@ -37,7 +37,11 @@ RENAMED = frozenset({"tensorflow-gpu"})
 
 
 def quoted(text: str, limit: int = 40) -> str:
-    """The text for display: one line, printable, shortened."""
+    """The text for display: one line, printable, shortened, without the secrets of an address."""
+    if "://" in text:
+        from images.net.address import shown_text  # 2 ms that most commands do not need
+
+        text = shown_text(text[:_MOST_QUOTED])
     clean = printable(text[: limit + 1])
     return repr(clean[:limit] + ("..." if len(text) > limit else ""))
 
@@ -125,18 +129,18 @@ def parse_requirement(text: str) -> tuple[str, str]:
     """
     from packaging.requirements import InvalidRequirement
 
-    shown = quoted(shown_text(text))
     try:
         requirement = requirement_of(text, _MOST_ADDRESS if "@" in text else 200)
     except InvalidRequirement:
         raise BadInputError(
-            f"--with {shown} is not a valid requirement.",
+            f"--with {quoted(text)} is not a valid requirement.",
             fix="Give a package name or a requirement, for example --with torchvision "
             "or --with 'transformers>=4.40'",
         ) from None
     if requirement.url and not is_wheel_url(requirement.url):
         raise BadInputError(
-            f"--with {shown} names a URL that is not a wheel's, and images are built from wheels.",
+            f"--with {quoted(text)} names a URL that is not a wheel's, and images are built from "
+            "wheels.",
             fix="Give the address of a wheel: --with 'flash-attn @ https://HOST/NAME.whl'; or "
             "publish the package to an index and name it there (see --index)",
         )

@@ -115,6 +115,32 @@ def test_bad_words_are_refused_with_a_fix(parse: object, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "public", "whole"),
+    [
+        pytest.param("numpy<2", "numpy<2", "", id="a name"),
+        pytest.param("a @ https://h/a.whl", "a @ https://h/a.whl", "", id="an address"),
+        pytest.param("a @ https://h/a.whl?sig=5e", "a @ https://h/a.whl", "https://h/a.whl?sig=5e",
+                     id="a signature"),
+        pytest.param("a[x] @ http://u:5e/c@h/a.whl ; os_name=='posix'",
+                     'a[x] @ http://h/a.whl ; os_name == "posix"', "http://u:5e%2Fc@h/a.whl",
+                     id="a password with a slash"),
+    ],
+)  # fmt: skip
+def test_the_address_of_a_wheel_is_kept_apart(text: str, public: str, whole: str) -> None:
+    assert request.parse_requirement(text) == (public, whole)
+    made = request.parse_request(companions=[text])
+    assert (made.companions, made.addresses) == ((public,), (whole,) if whole else ())
+
+
+@pytest.mark.parametrize("secret", ["https://u:5ecret@h/x.zip", "https://h/x.zip?token=5ecret"])
+def test_no_word_is_quoted_with_its_secrets(secret: str) -> None:
+    for parse in PARSERS:
+        refused = refusal(parse, f"x @ {secret}")
+        assert refused is not None
+        assert "5ecret" not in f"{refused.message} {refused.fix}"
+
+
+@pytest.mark.parametrize(
     ("text", "specifier"),
     [
         pytest.param("2.0.1", "==2.0.1", id="a bare version means exactly it"),

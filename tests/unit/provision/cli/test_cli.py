@@ -154,9 +154,9 @@ BAD_WORDS = [
         ["--with", "x @ https://e.example/x.tar.gz"], "not a wheel's", id="a URL of a source"
     ),
     pytest.param(
-        ["--with", "x @ https://me:word@e.example/x-1-py3-none-any.whl"],
-        "not a wheel's",
-        id="a URL with a login",
+        ["--with", "x @ https://me:word@e.example/x-1.tar.gz"],
+        "'x @ https://e.example/x-1.tar.gz' names a URL that is not a wheel's",
+        id="a URL of a source, with a login",
     ),
     pytest.param(
         ["--with", 'x; os_name == "a\n--index-url http://e.example"'],

@@ -125,7 +125,7 @@ def parse_specifier(text: str) -> str:
 
 def parse_requirement(text: str) -> tuple[str, str]:
     """A PEP 508 requirement: by name, or by the address of a wheel; and its whole address, if that
-    may be secret. Other URLs and local paths cannot be locked and are refused.
+    may be secret. BadInputError: other URLs and local paths, which cannot be locked.
     """
     from packaging.requirements import InvalidRequirement
 

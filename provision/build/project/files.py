@@ -76,7 +76,7 @@ def outside(name: str, said: str = "") -> ProjectError:
     shown: it may be anybody's. `said`: where the project names it.
     """
     return ProjectError(
-        f"{said}{name} is outside of the project and is not read.",
+        f"{said}{name} leads outside of the project and is not read.",
         fix="Copy it into the project; or, if both are in one git repository, build from a "
         "checkout that has them.",
     )

@@ -142,7 +142,7 @@ def test_patterns_are_read_in_the_project_alone(tmp_path: Path) -> None:
     root = project(tmp_path / "p", {"main.py": ""})
     project(tmp_path, {"other": "main.py\n"})
     (root / ".dockerignore").symlink_to("../other")
-    with pytest.raises(ProjectError, match=r"\.dockerignore is outside of the project"):
+    with pytest.raises(ProjectError, match=r"\.dockerignore leads outside of the project"):
         read_tree(root)
 
 

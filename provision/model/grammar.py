@@ -41,9 +41,9 @@ NAME = Grammar(
     "a name of letters, digits, hyphens, dots and underscores", r"[A-Za-z0-9][A-Za-z0-9._+-]*"
 )
 DIGEST = Grammar("sha256: and 64 hexadecimal digits", r"sha256:[0-9a-f]{64}")
-ADDRESS = Grammar("an address without spaces", r"[^\s\"<>\\^`{|}]+", 4000)
+ADDRESS = Grammar("an address without spaces", r"[^\s\"<>\\^`{|}]+", 8000)
 REQUIREMENT = Grammar(  # PEP 508, as far as it matters where it is printed or a word of a command
     "a requirement of a package",
     r"[A-Za-z0-9][A-Za-z0-9._-]* {0,3}(\[[A-Za-z0-9._, -]*\])? {0,3}([(~=!<>@;].*)?",
-    4000,
+    8000,
 )

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from images.text.printable import printable
 from provision.errors import BadInputError
+from provision.model import grammar
 from provision.model.environment import is_wheel_url, public_requirement, requirement_of
 from provision.model.plan import ComputeCapability, Flavour, Framework, Request
 
@@ -156,6 +157,8 @@ def parse_index(text: str) -> str:
     try:
         parts = urlsplit(text)
         usable = parts.scheme in {"http", "https"} and bool(parts.hostname)
+        shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+        usable = usable and grammar.ADDRESS.fits(shown)
         _ = parts.port
     except ValueError:
         usable = False

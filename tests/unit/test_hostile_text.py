@@ -137,6 +137,7 @@ requires-python = ">=3.11"
 [[packages]]
 name = "torch"
 version = "2.0.1"
+index = "https://e.example/simple"
 [[packages.wheels]]
 name = "torch-2.0.1-cp311-cp311-linux_x86_64.whl"
 url = "https://e.example/torch-2.0.1-cp311-cp311-linux_x86_64.whl"

@@ -102,6 +102,7 @@ def test_a_cuda_version_for_a_driver_is_recognised(text: str, *, hint: bool) -> 
         pytest.param(request.parse_requirement, "./local", id="a path"),
         pytest.param(request.parse_index, "ftp://e.example", id="another scheme"),
         pytest.param(request.parse_index, "https://", id="no host"),
+        pytest.param(request.parse_index, "https://e.example/{x}", id="not an address of a lock"),
         pytest.param(request.parse_index, "https://e.example:99999999/", id="no such port"),
         pytest.param(request.parse_base, "Python:3.11", id="capitals in an image's name"),
         pytest.param(request.parse_base, "--privileged", id="an option as a base"),

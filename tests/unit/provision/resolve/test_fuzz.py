@@ -21,7 +21,7 @@ from provision.cli.render.plan import describe_plan
 from provision.errors import Exit
 from provision.model.facts import parse_host
 from provision.model.plan import HostFacts, Plan
-from provision.model.planfile import plan_to_json
+from provision.model.planfile import plan_from_json, plan_to_json
 from provision.model.request import parse_request
 from provision.resolve import resolve
 
@@ -105,7 +105,8 @@ def judge(plan: Plan) -> None:
     """What holds of every plan."""
     text = describe_plan(plan, explain=True)
     assert all(line == line.rstrip() for line in text.splitlines())
-    json.dumps(plan_to_json(plan))
+    read_back = plan_from_json(json.loads(json.dumps(plan_to_json(plan))))
+    assert plan_to_json(read_back) == plan_to_json(plan), "we read what we write"
     assert (plan.error is None) == (plan.verdict != "none")
     if plan.error is not None:
         assert plan.error.code

@@ -54,17 +54,19 @@ def _any(starts: list[str]) -> str:
 
 
 @cache
-def token_starts() -> str:
-    """A regular expression for what tokens start with."""
-    return _any([start for row in _data()["tokens"] for start in row["starts"]])
+def token_pattern() -> str:
+    """A regular expression for tokens that are one word, without groups."""
+    rows = (row for row in _data()["tokens"] if not re.compile(row["rest"]).groups)
+    return "|".join(f"(?:{_any(row['starts'])})(?:{row['rest']})" for row in rows)
 
 
 @cache
 def _quick() -> Any:  # noqa: ANN401  re2 is untyped
-    """The same for bytes: ten times as fast as `re`, which then reads only what it finds."""
+    """What tokens start with: ten times as fast as `re`, which then reads only what it finds."""
     import re2
 
-    return re2.compile(token_starts().encode())
+    starts = [start for row in _data()["tokens"] for start in row["starts"]]
+    return re2.compile(_any(starts).encode())
 
 
 def find_tokens(content: bytes) -> Iterator[FoundSecret]:

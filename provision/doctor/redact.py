@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from images.net.address import LOGIN, QUERY
-from images.text.tokens import token_starts
+from images.text.tokens import token_pattern
 
 # Accounts and hosts that half of all machines have identify nobody.
 _COMMON = frozenset(
@@ -106,9 +106,11 @@ _NAMED_SECRET = re.compile(
 )
 _BEARER = re.compile(r"((?:Bearer|Basic) )([\w.~+/=-]{8,2000})", re.IGNORECASE)
 _JWT = r"eyJ[\w-]{8,4000}\.[\w-]{8,4000}\.[\w-]{0,4000}"
+# Also what only looks like one of the formats: shortened, or of another release of a service.
 _TOKEN = re.compile(
-    rf"(?<![A-Za-z0-9])(?:(?:{token_starts()})[\w.-]{{16,255}}|xox[a-z]-[\w-]{{8,255}}"
-    rf"|A(?:KIA|SIA)[A-Z0-9]{{12,124}}|{_JWT})"
+    rf"(?<![A-Za-z0-9])(?:{token_pattern()}"
+    r"|(?:gh[oprsu]_|github_pat_|hf_)\w{16,255}|(?:glpat-|nvapi-|sk-|pypi-)[\w-]{16,255}"
+    rf"|xox[a-z]-[\w-]{{8,255}}|A(?:KIA|SIA)[A-Z0-9]{{12,124}}|{_JWT})"
 )
 _MAIL = re.compile(
     r"(?<![\w.+-])(?<!://)[\w.+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import random
+import re
 import string
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from images.text import tokens
-from images.text.tokens import find_tokens, is_placeholder, token_starts
+from images.text.tokens import find_tokens, is_placeholder, token_pattern
 
 CHANCE = random.Random(5)
 LETTERS, DIGITS = string.ascii_letters, string.digits
@@ -129,7 +130,16 @@ def test_what_is_no_token_is_not_found(text: str) -> None:
     assert found(text) == []
 
 
+def test_logs_are_searched_for_the_tokens_that_are_one_word() -> None:
+    pattern = re.compile(token_pattern())
+    assert pattern.groups == 0
+    for kind in ("a token of GitHub", "a key of OpenAI", "a token of Docker Hub"):
+        token = TOKENS[kind]()
+        assert pattern.fullmatch(token)
+    assert not pattern.search("ops_with_inplace_method hf_xet-1.8.0-cp38-abi3-linux_x86_64.whl")
+
+
 @given(st.text())
 def test_no_text_is_a_bug(text: str) -> None:
     found(text)
-    found(f"{token_starts().partition('|')[0]} {text}")
+    found(f"hf_{text} sk-{text} -----BEGIN {text}")

@@ -4,7 +4,7 @@ Each document is a good one, written by this project's own code, with one value 
 (`tests/kit/hostile.py`). What reads it runs in this process. It may refuse the document in its own
 words, or take the text as data; it never ends as a bug, prints no control character, and writes no
 file that its own parser reads as more than the good one. Each test asserts how often a hostile
-document was read: some 11,000 times in all.
+document was read: some 13,000 times in all.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import json
 import re
 import shlex
 import tarfile
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from html.parser import HTMLParser
@@ -30,8 +30,20 @@ import pytest
 import tomli_w
 import yaml
 
+from images.engines.squashfs.files import (
+    RECORD,
+    add_files,
+    apptainer_files,
+    enroot_files,
+    read_record,
+)
 from images.errors import Failure
+from images.inspect.tree import ImageTree
+from images.layers.lazy.checking import checked
+from images.layers.lazy.formats import FormatName
+from images.oci.tarstream import layer_members
 from images.system import process
+from images.system.hashed_file import hash_file
 from provision.attestation.provenance.check import judge as judge_origin
 from provision.attestation.provenance.statement import BuildRun
 from provision.attestation.provenance.statement import make_statement as make_provenance
@@ -82,7 +94,9 @@ from provision.verification.subject import Subject
 from tests.kit.exports import deployment
 from tests.kit.fake_engine import report as suite_report
 from tests.kit.hostile import CONTROL, LONG, QUOTES, Case, Ran, cases, problem, run, shape, to_json
+from tests.kit.lazy_maker import lazy_tar
 from tests.kit.reports import made_up
+from tests.kit.sandbox_images import entry
 from tests.kit.together import together
 from verify.commands.main import main as verify_main
 from verify.model.expectations import ExpectationsError
@@ -161,6 +175,7 @@ HOST = HostFacts(
     sources=(("driver", "nvml"), ("gpus", "nvml")),
     absent=(Absent(fact="glibc", source="ldd", reason="not found"),),
 )
+OCI = "application/vnd.oci.image."
 WRONG: list[str] = []
 NOW = datetime(2026, 11, 21, 9, 30, tzinfo=timezone.utc)
 RAN: Counter[str] = Counter()
@@ -184,7 +199,8 @@ class Layout:
         self.place = place
         (place / "blobs" / "sha256").mkdir(parents=True)
         (place / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
-        self.layer = self.blob(bytes(1024))
+        self.layer = {"mediaType": f"{OCI}layer.v1.tar", **self.blob(bytes(1024))}
+        self.diff_id = self.layer["digest"]
         self.name = f"oci:{place}:n"
         self.documents: dict[str, Any] = {}
 
@@ -196,22 +212,20 @@ class Layout:
     def write(self, labels: Mapping[str, str], other: Mapping[str, Any] | None = None) -> None:
         """All documents; `other` has some of them as they are to be."""
         other = other or {}
-        kind = "application/vnd.oci.image."
         config = {
             "architecture": "amd64",
             "os": "linux",
             "config": {"Labels": dict(labels), "Env": ["A=b"], "Cmd": ["sh"], "WorkingDir": "/"},
-            "rootfs": {"type": "layers", "diff_ids": [self.layer["digest"]]},
+            "rootfs": {"type": "layers", "diff_ids": [self.diff_id]},
             "history": [{"created_by": "x", "created": "2026-11-21T09:30:00Z"}],
         }
         self.documents = {"config": config}
         made = self.blob(to_json(other.get("config", config)))
-        layer = {"mediaType": f"{kind}layer.v1.tar", **self.layer}
         manifest = {
             "schemaVersion": 2,
-            "mediaType": f"{kind}manifest.v1+json",
-            "config": {"mediaType": f"{kind}config.v1+json", **made},
-            "layers": [layer],
+            "mediaType": f"{OCI}manifest.v1+json",
+            "config": {"mediaType": f"{OCI}config.v1+json", **made},
+            "layers": [self.layer],
         }
         self.documents["manifest"] = manifest
         found = self.blob(to_json(other.get("manifest", manifest)))
@@ -804,6 +818,180 @@ def test_images(layout: Layout, lock_text: str) -> None:
             for words in consumers:
                 check("image", case, run(cli.main, words), words)
     all_is_well("image", 300)
+
+
+def test_records_in_a_squashfs(
+    lock_text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, tree = tmp_path / "x.sqfs", tmp_path / "tree"
+    host = tmp_path / "host.json"
+    host.write_text(json.dumps(facts.host_to_json(HOST)))
+    file.write_bytes(b"hsqs" + bytes(92))
+    monkeypatch.setattr(
+        "images.engines.squashfs.reading.mounted", lambda *_: contextlib.nullcontext(tree)
+    )
+    path = tree / RECORD[1:]
+    path.parent.mkdir(parents=True)
+    own = {
+        "Labels": labels_for(read_lock(lock_text), "1"),
+        "Env": ["A=b", "PATH=/bin"],
+        "Entrypoint": ["/bin/x"],
+        "Cmd": ["sh"],
+        "WorkingDir": "/work",
+        "Volumes": {"/data": {}},
+    }
+    config = {"architecture": "amd64", "os": "linux", "config": own}
+    good = {"schema": 1, "digest": f"sha256:{'1' * 64}", "config": config}
+    consumers = [
+        ["inspect", str(file)],
+        ["inspect", str(file), "--json"],
+        ["gate", "--no-test", str(file)],
+        ["fleet", "check", "--image", str(file), str(host)],
+        ["export", "slurm", "--with", "apptainer", str(file)],
+    ]
+    texts = (CONTROL, QUOTES, "/a b", "/../../etc", "/${A}", "a", "/a\\056", "/a\nINJECTED")
+    keyed = [
+        Case(f"{name}: {text!r:.20}", {**good, "config": {**config, "config": {**own, **more}}})
+        for text in texts
+        for name, more in (
+            ("Volumes", {"Volumes": {text: {}}}),
+            ("Labels", {"Labels": {text: text}}),
+            ("Env", {"Env": [f"{text}=b", f"A={text}"]}),
+        )
+    ]
+    path.write_bytes(to_json(good))
+    before = [run(cli.main, words) for words in consumers]
+    assert [ran.code for ran in before] == [1, 1, 7, 0, 0], before
+    for case in [*cases(good, long=("config", "config", "Labels", PLAN)), *keyed]:
+        path.write_bytes(to_json(case.document))
+        for words in consumers:
+            ran = run(cli.main, words)
+            check("squashfs", case, ran, words)
+            if words[0] == "export":
+                read_back("squashfs", case, words, ran, [before[-1].out])
+        with contextlib.suppress(Failure):
+            image = read_record(path.read_bytes(), hash_file(file))
+            no_other_line(image.config)
+            merged = ImageTree()
+            add_files(merged, image)
+            assert not any(set(name) & {"\0", "\ud800"} for name, _ in merged.walk())
+            RAN["squashfs"] += 3
+    all_is_well("squashfs", 500)
+
+
+def no_other_line(config: Mapping[str, Any]) -> None:
+    """No line of the files for enroot and Apptainer comes from a text."""
+    own = config.get("config")
+    own = own if isinstance(own, dict) else {}
+    rows = own.get("Env")
+    settings = [one for one in rows if isinstance(one, str)] if isinstance(rows, list) else []
+    files = {**enroot_files(config), **apptainer_files(config)}
+    lines = {path: content.decode().split("\n") for path, content in files.items()}
+    assert {*lines["/etc/environment"]} <= {*settings, ""}
+    for line in lines["/etc/fstab"][:-1]:
+        mount = r"\$\{ENROOT_ROOTFS\}(/[^\s$\\]*) \1 none x-create=dir,bind,rw,nosuid,nodev"
+        found = re.fullmatch(mount, line)
+        assert found is not None, line
+        assert ".." not in found[1].split("/"), line
+    for path, scripts in (
+        ("/etc/rc", enroot_files),
+        ("/.singularity.d/runscript", apptainer_files),
+    ):
+        assert in_shell(files[path]) == in_shell(scripts({})[path]), files[path]
+    path = "/.singularity.d/env/10-docker2singularity.sh"
+    one = apptainer_files({"config": {"Env": ["A=b", "PATH=b"]}})[path]
+    found_lines = in_shell(files[path])
+    assert all(line in in_shell(one) for line in found_lines), files[path]
+    assert len(found_lines) <= len(settings) + 2
+
+
+def in_shell(script: bytes) -> list[tuple[list[str], list[str]]]:
+    """Of each line of a script its first word, and what a shell interprets: without the comments at
+    its begin, and without words in quotes.
+    """
+    text = re.sub(r"\A(# [^\n]*\n)*", "", script.decode()).lstrip("\n")
+    text = re.sub(r"'[^']*'|\"'\"", "", text)
+    return [(line.split()[:1], re.findall(r"[^\w@%+=:,./ -]", line)) for line in text.split("\n")]
+
+
+@pytest.mark.parametrize("form", ["zstd", "gzip"])
+def test_tables_of_contents(
+    form: FormatName,
+    layout: Layout,
+    lock_text: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("images.layers.lazy.formats.write_table", to_json)
+    document, junit = f"table: {form}", tmp_path / "x.junit"
+    labels = labels_for(read_lock(lock_text), "1")
+    made = lazy_tar(tar_of_all(), form, chunk=64, podman=form == "zstd")
+    good: Any = {"version": 1, "entries": made.rows}
+    words = ["inspect", layout.name, "--junit", str(junit)]
+
+    def read(document: Any, changed: Mapping[str, Any] | None = None) -> Ran:
+        layer = made.layer(document)
+        with contextlib.closing(layer.stream()) as stream:
+            blob = layout.blob(b"".join(stream))
+        annotations = {**layer.blob.annotations, **(changed or {})}
+        layout.layer = {
+            "mediaType": f"{OCI}layer.v1.tar+{form}",
+            **blob,
+            "annotations": annotations,
+        }
+        layout.diff_id = layer.diff_id
+        layout.write(labels)
+        try:
+            deque(layer_members(checked(layer)), maxlen=0)
+        except Failure as failure:
+            said = failure.message
+        else:
+            said = ""
+        assert "\n" not in said, said
+        ran = run(cli.main, words)
+        ET.parse(junit)
+        return Ran(ran.code, ran.out, f"{ran.err}{said}")
+
+    ran = read(good)
+    assert (ran.code, "error" in ran.err) == (1, False), ran
+    for name, case in tables(good):
+        check(document, case, read(case.document), [name, *words])
+        RAN[document] += 1
+    annotations = dict(made.layer(good).blob.annotations)
+    for case in cases(annotations):
+        check(document, case, read(good, case.document), words)
+    all_is_well(document, 450)
+
+
+def tar_of_all() -> bytes:
+    """Members of each kind, one of two chunks, and one with a hostile name."""
+    odd = CONTROL.translate({0: None, 0xD800: 0xDCE9})
+    attributes = {"SCHILY.xattr.user.a": "1"}
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for info, content in (
+            entry("d", type=tarfile.DIRTYPE),
+            entry("d/f", b"1" * 100, pax_headers=attributes),
+            entry("d/s", type=tarfile.SYMTYPE, linkname="f"),
+            entry("d/h", type=tarfile.LNKTYPE, mode=0o644, linkname="d/f"),
+            entry("d/c", type=tarfile.CHRTYPE, devmajor=1, devminor=3),
+            entry(odd, b"2"),
+        ):
+            tar.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def tables(good: Mapping[str, Any]) -> Iterator[tuple[str, Case]]:
+    """The table with other values, and each row with each of its own."""
+    for case in cases({"": good}):
+        yield "table", case._replace(document=case.document[""])
+    rows = good["entries"]
+    for at, row in enumerate(rows):
+        more = [Case("xattrs", {**row, "xattrs": {CONTROL: "MQ=="}})]
+        more += [Case("a key", {**row, CONTROL: 1}), Case("mode", {**row, "mode": 0o4777})]
+        for case in [*cases(row), *more]:
+            changed = [*rows[:at], case.document, *rows[at + 1 :]]
+            yield str(row["name"]), case._replace(document={**good, "entries": changed})
 
 
 def test_what_nodes_did_together(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ MOST_RECORD_BYTES = 4 << 20
 _SCHEMA = 1
 _STICKY = frozenset({"tmp", "var/tmp"})
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VOLUME = re.compile(r"/[^\s$\\\x00-\x1f]*")  # enroot and libmount would expand $ and \
 _RUNSCRIPT = """\
 #!/bin/sh
 if [ $# -gt 0 ]; then
@@ -101,7 +102,7 @@ def enroot_files(config: Mapping[str, Any]) -> dict[str, bytes]:
     mounts = [
         f"${{ENROOT_ROOTFS}}{path} {path} none x-create=dir,bind,rw,nosuid,nodev\n"
         for path in (volumes if isinstance(volumes, dict) else {})
-        if not any(letter.isspace() for letter in path)
+        if _VOLUME.fullmatch(path) and ".." not in path.split("/")
     ]
     environment = [f"{line}\n" for line in _texts(settings.get("Env")) if "\n" not in line]
     entrypoint, command = _texts(settings.get("Entrypoint")), _texts(settings.get("Cmd"))
@@ -208,4 +209,6 @@ def _texts(found: object) -> tuple[str, ...]:
 
 def _directory(settings: Mapping[str, Any]) -> str:
     found = settings.get("WorkingDir")
-    return posixpath.normpath(f"/{found.lstrip('/')}") if isinstance(found, str) else "/"
+    if not isinstance(found, str) or "\0" in found:
+        return "/"
+    return posixpath.normpath(f"/{found.lstrip('/')}")

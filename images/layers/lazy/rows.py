@@ -238,7 +238,7 @@ def _number(row: Row, key: str) -> int:
         return 0
     if type(found) is not int or not 0 <= found <= most:
         name = str(row.get("name"))[:200]
-        raise refused(f"{name!r} has {key} {str(found)[:40]}, and at most {most} is possible")
+        raise refused(f"{name!r} has {key} {found!r:.40}, and at most {most} is possible")
     return found
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from images.layers.lazy.table import TYPES
 from images.oci.tarstream import XATTR
+from images.text.printable import printable
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _ROUNDED_S = 0.5
@@ -78,7 +79,7 @@ def difference(tar: SeenFile | None, table: SeenFile | None) -> str:
     if tar.xattrs != table.xattrs:
         names = tar.xattrs.keys() | table.xattrs.keys()
         wrong = sorted(n for n in names if tar.xattrs.get(n) != table.xattrs.get(n))
-        return f"extended attribute {wrong[0][:60]}"
+        return f"extended attribute {printable(wrong[0], limit=60)}"
     if abs(tar.mtime - table.mtime) > _ROUNDED_S:
         return f"time {tar.mtime} in the tar, {table.mtime} in the table"
     if table.digest and tar.digest != table.digest:

@@ -16,7 +16,7 @@ def changed_by_others(path: Path, *, home: Path | None = None) -> str:
     another in its place: a sentence without a full stop. "" if nobody else could.
 
     The file, its links and all directories above them count, except those above `home` (default:
-    $HOME): whoever can change these has the whole account. Below a directory that others may not
+    $HOME): a user who can change these controls the account. Below a directory that others may not
     enter, their rights do not count. OSError: it cannot be read.
     """
     home = Path(os.environ.get("HOME") or "/") if home is None else home

@@ -77,7 +77,7 @@ def gated() -> Iterator[Gated]:
             f"Prolog={script}",
             "PrologFlags=Alloc",
             f"HealthCheckProgram={script}",
-            "HealthCheckInterval=2",
+            "HealthCheckInterval=10",
         )
         for node in ("n0", "n1", "n2"):
             (place / "says" / node).write_text("fit")

@@ -460,12 +460,12 @@ def test_programs_of_the_working_directory_are_never_run(checkout: Checkout, pat
     mark = checkout.root / "mark"
     for folder in (checkout.elsewhere, checkout.elsewhere / "here"):
         folder.mkdir(exist_ok=True)
-        for name in (*TOOLS, "python3", "python3.14", "whoever"):
+        for name in (*TOOLS, "python3", "python3.14", "anybody"):
             (folder / name).write_text(f"#!/bin/sh\n: >'{mark}'\n")
             (folder / name).chmod(0o755)
     done = checkout.run("tool", PATH=path.format(checkout.bin))
     assert done.returncode == 0, done.stderr
-    assert checkout.run("whoever", PATH=path.format(checkout.bin)).returncode == 127
+    assert checkout.run("anybody", PATH=path.format(checkout.bin)).returncode == 127
     assert not mark.exists()
 
 

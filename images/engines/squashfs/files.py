@@ -154,8 +154,8 @@ def write_record(image: Image) -> bytes:
 
 def read_record(content: bytes, file: HashedFile) -> Image:
     """The image that a file is, as its record describes it, without layers: identified by the
-    file's digest, since whoever can write the file can write any record. ImageUnreadableError: the
-    record is damaged.
+    file's digest, since anybody who can write the file can write any record.
+    ImageUnreadableError: the record is damaged.
     """
     shown = str(file.path)
     record = read_object(content, shown)

@@ -126,4 +126,4 @@ def check_to_json(
 
 
 def _listed(images: Collection[str]) -> str:
-    return " or ".join(sorted(images)) or "not known by any digest"
+    return " or ".join(sorted(set(images))) or "not known by any digest"

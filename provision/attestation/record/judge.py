@@ -84,7 +84,7 @@ def judge(
     if not same and not statement.images.isdisjoint(claims):
         said = (
             f"The record is of the image that {name} says it is ({statement.image[:19]}), not of "
-            f"this file ({image[:19]}): whoever can write a file can make it say that."
+            f"this file ({image[:19]}): a file can claim to be any image."
         )
         return no(code="record-not-of-file", message=said, fix=f"Test the file: {again}")
     if not same:

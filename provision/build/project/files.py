@@ -72,7 +72,7 @@ def _bounds(root: Path) -> Path:
 
 
 def outside(name: str, said: str = "") -> ProjectError:
-    """The error for a file that a project names and that is none of its own. Its text is never
+    """The error for a file outside of a project that the project names. Its text is never
     shown: it may be anybody's. `said`: where the project names it.
     """
     return ProjectError(

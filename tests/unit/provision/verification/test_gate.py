@@ -230,7 +230,7 @@ def test_a_test_decides(here: Place, verdict: str, opens: object, code: str | No
 def failing(name: str, at_fault: str | None) -> dict[str, Any]:
     """A report in which a check failed, by the word of its judge, or without one."""
     found = report()
-    row_of(found, name).update(status="fail", cause="broken", fix="mend it")
+    row_of(found, name).update(status="fail", cause="broken", fix="replace the GPU")
     row_of(found, name).update({"at_fault": at_fault} if at_fault else {})
     return {**found, "verdict": "unfit"}
 
@@ -256,7 +256,7 @@ def test_only_a_fault_of_the_node_closes_the_gate(
     assert found["at_fault"] == whose
     assert found["error"]["code"] == ("gate-unfit" if closed else "gate-not-node")
     assert f"tested now: {name}: of {name}" in found["message"]
-    assert found["error"]["fix"] == "mend it"
+    assert found["error"]["fix"] == "replace the GPU"
     # and so does its record, without another test; only what is not known is tested again
     here.engine.suite = nothing_runs if whose != "unknown" else here.engine.suite
     again = answer("--level", "standard")

@@ -1,5 +1,9 @@
 """Hostile text in every leaf of every document from outside, given to everything that reads it.
 
+The documents: an image's labels and its own, the record in a squashfs, the table of a lazy layer;
+locks, host files, project files, catalog copies; answers and reports of nodes, lists of a fleet,
+records, provenance, bundles of a machine, the fields of a deployment.
+
 Each document is a good one, written by this project's own code, with one value replaced
 (`tests/kit/hostile.py`). What reads it runs in this process. It may refuse the document in its own
 words, or take the text as data; it never ends as a bug, prints no control character, and writes no
@@ -21,6 +25,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from html.parser import HTMLParser
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -739,6 +744,28 @@ def test_no_text_of_a_deployment_adds_to_a_file(field: str, consumer: str) -> No
 
 
 PROJECT_FILES: dict[str, Any] = {
+    "requirements.txt": {
+        "package": {
+            "name": "torch",
+            "is": "==",
+            "version": "2.0.1",
+            "more": " ; python_version>'3'",
+        },
+        "hash": {"name": "numpy==1.26.0 --hash=sha256:", "value": "1" * 64},
+        "index": {"option": "--extra-index-url ", "value": "https://wheels.example/cu117"},
+        "links": {"option": "-f ", "value": "https://wheels.example"},
+        "file": {"option": "-r ", "value": "requirements.txt"},
+        "limits": {"option": "-c", "value": "requirements.txt"},
+        "editable": {"option": "-e ", "value": "."},
+        "address": {
+            "name": "x @ ",
+            "value": "https://e.example/x-1-py3-none-any.whl",
+            "at": "#a=b",
+        },
+        "source": {"name": "git+https://", "value": "e.example/x"},
+        "variable": {"name": "y==", "value": "${VERSION}"},
+        "other": {"option": "--pre", "value": "", "comment": " # a comment"},
+    },
     "uv.lock": {
         "version": 1,
         "requires-python": ">=3.10",
@@ -779,16 +806,31 @@ PROJECT_FILES: dict[str, Any] = {
 }
 
 
+PROJECT_LEAST = {
+    "requirements.txt": 350,
+    "pyproject.toml": 105,
+    "pixi.toml": 48,
+    "uv.lock": 45,
+    "environment.yml": 45,
+}
+
+
 @pytest.mark.parametrize("name", PROJECT_FILES)
 def test_project_files(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
+    consumers = [["doctor", str(path)], ["build", str(tmp_path), "--dry-run", "--offline"]]
+    if name in ("uv.lock", "pixi.toml"):  # most of these are valid, and planned in 0.2 s
+        consumers = []
+    path.write_text(in_format(name, PROJECT_FILES[name]))
+    assert read_project(tmp_path).declared.packages
     for case in cases(PROJECT_FILES[name]):
         try:
-            document = _in_toml(case.document)
-            text = tomli_w.dumps(document) if name.endswith(("lock", "toml")) else None
+            text = in_format(name, _in_toml(case.document))
         except (TypeError, UnicodeEncodeError):
             continue
-        path.write_text(text or json.dumps(document), encoding="utf-8", errors="replace")
+        path.write_text(text, encoding="utf-8", errors="replace")
+        for words in consumers:
+            check(f"project: {name}", case, run(cli.main, words), words)
         try:
             found = read_project(tmp_path)
         except Failure as failure:
@@ -798,9 +840,19 @@ def test_project_files(name: str, tmp_path: Path) -> None:
             rows = [*one.packages, *one.constraints, *filter(None, (one.python, one.cuda))]
             said = [*(row.text for row in rows), *one.left_out, *found.notes]
             for row in one.packages:
-                assert "\n" not in row.text, "a line of what uv reads"
+                assert len(row.text.splitlines()) == 1, "a line of what uv reads"
         check(f"project: {name}", case, Ran(0, "\n".join(said), ""), ["build"])
-    all_is_well(f"project: {name}", 15)
+    all_is_well(f"project: {name}", PROJECT_LEAST[name])
+
+
+def in_format(name: str, document: Any) -> str:
+    """The document in a file of that name; the lines of requirements are joined texts."""
+    if name.endswith(".yml"):
+        return json.dumps(document)
+    if name.endswith(".txt"):
+        lines = [one.values() if isinstance(one, dict) else [one] for one in document.values()]
+        return "\n".join("".join(map(str, parts)) for parts in lines)
+    return tomli_w.dumps(document)
 
 
 def test_images(layout: Layout, lock_text: str) -> None:
@@ -876,7 +928,7 @@ def test_records_in_a_squashfs(
             add_files(merged, image)
             assert not any(set(name) & {"\0", "\ud800"} for name, _ in merged.walk())
             RAN["squashfs"] += 3
-    all_is_well("squashfs", 500)
+    all_is_well("squashfs", 700)
 
 
 def no_other_line(config: Mapping[str, Any]) -> None:
@@ -914,9 +966,11 @@ def in_shell(script: bytes) -> list[tuple[list[str], list[str]]]:
     return [(line.split()[:1], re.findall(r"[^\w@%+=:,./ -]", line)) for line in text.split("\n")]
 
 
-@pytest.mark.parametrize("form", ["zstd", "gzip"])
+@pytest.mark.parametrize(("form", "step", "least"), [("zstd", 1, 450), ("gzip", 5, 100)])
 def test_tables_of_contents(
     form: FormatName,
+    step: int,
+    least: int,
     layout: Layout,
     lock_text: str,
     tmp_path: Path,
@@ -954,13 +1008,13 @@ def test_tables_of_contents(
 
     ran = read(good)
     assert (ran.code, "error" in ran.err) == (1, False), ran
-    for name, case in tables(good):
+    for name, case in islice(tables(good), 0, None, step):  # both formats have the same rows
         check(document, case, read(case.document), [name, *words])
         RAN[document] += 1
     annotations = dict(made.layer(good).blob.annotations)
     for case in cases(annotations):
         check(document, case, read(good, case.document), words)
-    all_is_well(document, 450)
+    all_is_well(document, least)
 
 
 def tar_of_all() -> bytes:

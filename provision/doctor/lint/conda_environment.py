@@ -53,7 +53,7 @@ def judge_environment(path: str, text: str, catalog: Catalog) -> Iterator[RuleHi
         if part is None:
             continue
         lines = [(item.text or "", item.at) for item in part.items()]
-        install = read_requirements("\n".join(line.replace("\n", " ") for line, _ in lines))
+        install = read_requirements("\n".join(" ".join(line.splitlines()) for line, _ in lines))
         install = replace(
             install,
             packages=tuple(replace(one, at=lines[one.at.line - 1][1]) for one in install.packages),

@@ -215,6 +215,15 @@ def test_enroot_gets_the_images_settings() -> None:
 
 
 @pytest.mark.parametrize(
+    "path",
+    ["/../../etc", "/a/..", "data", "/a b", "/a\n/b", "/${HOME}", "/\\056\\056/etc", "/a\0"],
+    ids=repr,
+)
+def test_enroot_mounts_no_volume_from_outside_the_image(path: str) -> None:
+    assert enroot_files({"config": {"Volumes": {path: {}}}})["/etc/fstab"] == b""
+
+
+@pytest.mark.parametrize(
     ("arguments", "expected"),
     [
         pytest.param([], ["--x", "$HOME"], id="the image's command"),

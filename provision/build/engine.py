@@ -12,6 +12,7 @@ from images.engines.runner import DockerRunner
 from images.engines.spec import ImageSpec
 from images.net.secrets import Secrets
 from images.store import Fetcher, Store
+from images.store.local import local_path
 from provision.build.base import BuildSettings
 from provision.build.destination import Choice
 from provision.build.maker import LockedImage, MadeImage, RunnableImage
@@ -72,9 +73,15 @@ class EngineMaker(AbstractContextManager["EngineMaker"]):
         return MadeImage(image_id=built.image_id, size_bytes=built.size_bytes)
 
     def _fetched(self, lock: Lock, secrets: Secrets, stack: ExitStack) -> dict[str, Path]:
-        """The wheels whose addresses have more than the lock, which is all that an engine gets."""
-        private = [wheel for wheel in lock.wheels if wheel.url in secrets.addresses]
-        if not private:
+        """The wheels that the user named by their addresses. All that an engine gets is the lock,
+        which has these without login and query, and a refusal there would not say so.
+        """
+        direct = [
+            wheel
+            for wheel in lock.wheels
+            if (wheel.direct or wheel.url in secrets.addresses) and local_path(wheel.url) is None
+        ]
+        if not direct:
             return {}
         store = stack.enter_context(
             Store.open(self._settings.state, limit_bytes=None, on_note=self._console.note)
@@ -83,7 +90,7 @@ class EngineMaker(AbstractContextManager["EngineMaker"]):
         with Fetcher(
             store, secrets=secrets, offline=offline, on_note=self._console.note
         ) as fetcher:
-            return {wheel.url: fetcher.fetch(wheel) for wheel in private}
+            return {wheel.url: fetcher.fetch(wheel) for wheel in direct}
 
     def _with_project(self, spec: ImageSpec, python: str) -> ImageSpec:
         if self._code is None:

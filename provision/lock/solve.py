@@ -164,7 +164,8 @@ def run_uv(
         environment = uv_environment(os.environ, ca_bundle)
         if index is not None:
             environment["UV_INDEX"] = index  # every user may read a command line
-        if not uses_cache(os.environ):
+        # uv's cache keeps addresses whole, in files that others may read
+        if (addresses and not offline) or not uses_cache(os.environ):
             environment["UV_CACHE_DIR"] = str(made / "cache")
         merged = {**os.environ, **environment}
         default = merged.get("UV_DEFAULT_INDEX") or merged.get("UV_INDEX_URL") or ""

@@ -22,6 +22,7 @@ from urllib.parse import quote, unquote
 from tests import need
 
 USER = "ann"
+SIGNATURE = "canary-in-the-signature-7c15"
 _JSON = "application/vnd.pypi.simple.v1+json"
 
 
@@ -137,7 +138,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, *, body: bool) -> None:
         index, path = self.server.index, unquote(self.path.partition("?")[0])
-        if not self._may():
+        if path.startswith("/signed/"):  # as in a bucket: no login, and a signature in the query
+            signed = index.wheels.get(path.removeprefix("/signed/"))
+            may = signed is not None and self.path.endswith(f"?signature={SIGNATURE}")
+            data = signed.data if signed is not None and may else b""
+            self._send(200 if may else 403, data, "application/octet-stream", body=body)
+        elif not self._may():
             self._send(401, b"", "text/plain", body=body)
         elif path.startswith("/simple/"):
             project = path.removeprefix("/simple/").strip("/")

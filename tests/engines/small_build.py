@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tests.engines.lab import World
-from tests.engines.private_index import Authority, Index, Wheel, make_wheel, serve
+from tests.engines.private_index import SIGNATURE, Authority, Index, Wheel, make_wheel, serve
 
 TORCH = "torch-2.0.1+cu117-cp311-cp311-linux_x86_64.whl"
 NUMPY = make_wheel("numpy-1.26.4-py3-none-any.whl", {"numpy/__init__.py": b""})
 PIP = make_wheel("pip-26.1-py3-none-any.whl", {"pip/__init__.py": b""})
+SIGNED = make_wheel("signed-1.0-py3-none-any.whl", {"signed/__init__.py": b""})
 CA_CANARY = "canary-in-the-authority-2f9d"
 PASSWORD = "canary/in the:login@81c3"
 
@@ -36,7 +37,7 @@ class Source:
         """An index with a torch whose whole code is `torch`."""
         code = {"torch/__init__.py": torch.encode()}
         wheel = make_wheel(TORCH, code, claims=claims, zeros=zeros)
-        wheels = (wheel, NUMPY, PIP, self.uv_wheel)
+        wheels = (wheel, NUMPY, PIP, SIGNED, self.uv_wheel)
         with serve(self.authority, *wheels, password=password, held=held) as index:
             yield index
 
@@ -45,6 +46,11 @@ class Source:
         argv = ["build", "--cuda", "11.7", "--python", "3.11", "--base", "bootstrap", "--json"]
         argv += ["--index", index.url, "--ca-bundle", str(self.authority.bundle), "--tag", tag]
         return [*argv, *more]
+
+    def signed(self, index: Index) -> str:
+        """A requirement whose address has a signature."""
+        place = f"https://{index.address}:{index.port}/signed/{SIGNED.name}"
+        return f"{SIGNED.project} @ {place}?signature={SIGNATURE}"
 
     def env(self, index: Index) -> dict[str, str]:
         """The index is the default one too, so that nothing comes from anywhere else."""

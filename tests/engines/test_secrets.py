@@ -18,7 +18,7 @@ import pytest
 from tests import need
 from tests.engines.lab import Done, World, new_world
 from tests.engines.private_engine import PrivateEngine
-from tests.engines.private_index import USER
+from tests.engines.private_index import SIGNATURE, USER
 from tests.engines.small_build import CA_CANARY, PASSWORD, Source
 
 pytestmark = pytest.mark.docker
@@ -29,6 +29,7 @@ CANARIES = {
     "the password in an address": quote(PASSWORD, safe=""),
     "the login in a header": base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode(),
     "the authority's bundle": CA_CANARY,
+    "the signature of an address": SIGNATURE,
 }
 canary = pytest.mark.parametrize(
     "secret", [pytest.param(secret, id=name) for name, secret in CANARIES.items()]
@@ -45,12 +46,14 @@ class Left:
     history: str
     archive: Path
     agents: frozenset[str]
+    lock: Path
 
 
 @pytest.fixture(scope="module")
 def left(own_engine: PrivateEngine, source: Source) -> Iterator[Left]:
     with new_world(DOCKER_HOST=own_engine.url) as world, source.index("x = 1") as index:
-        argv = source.words(index, TAG, "--no-verify", "--verbose")
+        signed = source.signed(index)
+        argv = source.words(index, TAG, "--no-verify", "--verbose", "--with", signed)
         done = world.provision(*argv, **source.env(index))
         assert done.code == 0, done.err
         archive = world.place / "saved.tar"
@@ -65,6 +68,7 @@ def left(own_engine: PrivateEngine, source: Source) -> Iterator[Left]:
                 str(image.history()),
                 archive,
                 frozenset(index.logins),
+                Path(done.account["lock"]["path"]),
             )
             client.images.remove(TAG, force=True)
 
@@ -105,6 +109,18 @@ def test_the_secrets_were_needed_and_used(left: Left) -> None:
 def test_the_image_was_searched_whole(image_bytes: bytes) -> None:
     assert b"pylock" in image_bytes
     assert b"x = 1" in image_bytes
+
+
+def test_a_lock_alone_says_what_the_server_of_a_signed_wheel_lacks(
+    left: Left, own_engine: PrivateEngine, source: Source
+) -> None:
+    with new_world(DOCKER_HOST=own_engine.url) as world:
+        bundle = ("--ca-bundle", str(source.authority.bundle))
+        lock = ("--lock", str(left.lock), "--tag", f"{TAG}-unsigned", "--no-verify")
+        done = world.provision("build", "--builder", "docker", *lock, *bundle)
+    assert done.code == 5, done.err
+    assert "does not hand it over (HTTP 403) at the address without login and query" in done.err
+    assert "--with 'signed @ https://" in done.err
 
 
 @canary

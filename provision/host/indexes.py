@@ -33,7 +33,7 @@ def pip_index(env: Mapping[str, str]) -> str | None:
     if pip is None:
         return None
     done = local_runner(env)([pip, "config", "list", "--verbose"], _ASK_S)
-    found = re.search(r"^global\.index-url=(.+)$", done.out, re.MULTILINE)
+    found = re.search(r"""^global\.index-url=('.+'|".+")$""", done.out, re.MULTILINE)
     if not done.ok or found is None:
         return None
     for file in re.findall(r"^For variant '(?:global|user)'.* '(.+)'$", done.out, re.MULTILINE):

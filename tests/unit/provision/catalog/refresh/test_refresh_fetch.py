@@ -389,7 +389,8 @@ def test_an_index_that_is_named_wins_and_its_login_is_not_its_name() -> None:
 
 def test_pip_is_asked_for_its_configuration(tmp_path: Path) -> None:
     pip = tmp_path / "pip"
-    pip.write_text('#!/bin/sh\n[ "$3" = global.index-url ] && echo https://corp.example/simple\n')
+    setting = "global.index-url='https://corp.example/simple'"
+    pip.write_text(f'#!/bin/sh\n[ "$1 $2" = "config list" ] && echo "{setting}"\n')
     pip.chmod(0o755)
     found = default_index(None, {"PATH": f"{tmp_path}:/usr/bin:/bin"})
     assert found.name == "corp.example"

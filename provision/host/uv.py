@@ -5,6 +5,7 @@ configuration, and the indexes that these name.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import sys
@@ -74,6 +75,13 @@ def uv_indexes(env: Mapping[str, str], *, offline: bool = False) -> UvIndexes:
     default = next((one for one in defaults[1:] if one != defaults[0]), defaults[0])
     named = {plain_index(default)} if default else set[str]()
     return UvIndexes(default, frozenset(named.union(*others)))
+
+
+@functools.cache
+def builtin_index() -> str:
+    """The index that uv uses where nothing is configured, PyPI's, as `plain_index` writes it."""
+    bare = {k: v for k, v in os.environ.items() if not k.startswith(("UV_", "PIP_"))}
+    return plain_index(uv_indexes({**bare, "UV_NO_CONFIG": "1", "UV_NO_CACHE": "1"}).default)
 
 
 def plain_index(address: str, base: Path = Path("/")) -> str:

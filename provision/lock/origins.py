@@ -12,7 +12,6 @@ from provision.errors import Exit
 from provision.host.uv import plain_index
 from provision.lock.lockfile import parse_lock
 
-PYPI = "https://pypi.org/simple"
 # uv's own setting torch-backend leads to directories of this one, without naming them
 _PYTORCH = "https://download.pytorch.org/whl/"
 _PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*\])?==([^\s;]+)")

@@ -16,9 +16,9 @@ from images.errors import Failure
 from images.net.address import shown_url, url_secrets
 from images.system import process
 from provision.errors import IndexUnreachableError
-from provision.host.uv import plain_index, uv_directory, uv_indexes
+from provision.host.uv import builtin_index, plain_index, uv_directory, uv_indexes
 from provision.lock.lockfile import Lock, addresses_of, clip, parse_lock, read_lock, with_wheels
-from provision.lock.origins import PYPI, account, with_indexes
+from provision.lock.origins import account, with_indexes
 from provision.lock.uv import (
     Outcome,
     WheelTarget,
@@ -228,7 +228,9 @@ def wrong_build(text: str, plan: Plan) -> str | None:
 def _with_index(plan: Plan, found: Attempt, failed: Sequence[Attempt]) -> Plan:
     chosen = found.candidate
     skipped = "".join(f"; {a.candidate.name} {a.reason}" for a in failed)
-    names = {PYPI: "PyPI"} | ({plain_index(chosen.url): chosen.name} if chosen.url else {})
+    names = {builtin_index(): "PyPI"} | (
+        {plain_index(chosen.url): chosen.name} if chosen.url else {}
+    )
     come_from = account(found.text, first=PACKAGES[plan.framework], names=names)
     reason = Reason(
         code="index-chosen",

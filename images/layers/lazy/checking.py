@@ -2,8 +2,8 @@
 
 Compared is all that a container sees of a file: name, kind, content, size, mode, owner, time,
 target, device and extended attributes. Contents are hashed while the layer is read anyway. Where a
-chunk begins is known only at the layer's end, so those of our own size are assumed, and a layer
-with others is read twice.
+chunk begins is known only at the layer's end, so chunks of the size that this
+project writes are assumed, and a layer with others is read twice.
 """
 
 from __future__ import annotations

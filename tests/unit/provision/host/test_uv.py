@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from provision.host.indexes import ExposedConfigError, pip_index
-from provision.host.uv import plain_index, uv_indexes, uv_variables
+from provision.host.uv import builtin_index, plain_index, uv_indexes, uv_variables
 
-PYPI = "https://pypi.org/simple"
+PYPI = builtin_index()
 A, B = "https://a.example/simple", "https://b.example/simple"
 SOMEBODY = 12345
 

@@ -67,7 +67,9 @@ def test_each_wheel_has_the_index_that_listed_it(
         pytest.param("https://a.example.evil.example/simple", id="a host that begins like it"),
         pytest.param("https://download.pytorch.org.evil.example/whl/cu128", id="like PyTorch's"),
         pytest.param("file:///tmp/wheels", id="a directory"),
-        pytest.param("https://pypi.org/simple", id="PyPI, which another one replaces"),
+        pytest.param(
+            "https://pypi.example/simple", id="the default one, which another one replaces"
+        ),
     ],
 )
 def test_an_index_that_nobody_named_is_an_error(index: str) -> None:

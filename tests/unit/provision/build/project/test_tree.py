@@ -29,7 +29,10 @@ def paths(root: Path) -> list[str]:
 @contextlib.contextmanager
 def as_another_user() -> Iterator[None]:
     """Root reads everything; nobody else does."""
-    codecs.lookup("utf-8-sig")  # the other user may not be able to import it
+    # What is read at the first use, the other user may not be able to read: the checkout of root.
+    codecs.lookup("utf-8-sig")
+    with tempfile.TemporaryDirectory() as other:
+        read_tree(project(Path(other), {"main.py": "", ".dockerignore": "x\n"}))
     root = os.geteuid() == 0
     if root:
         os.seteuid(65534)

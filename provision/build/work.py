@@ -18,7 +18,7 @@ from provision.verification.suite import SuiteRequest
 if TYPE_CHECKING:
     from provision.build.packing import Making
     from provision.build.project.code import ProjectCode
-    from provision.build.project.find import Project
+    from provision.sources.find import Project
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,9 +32,9 @@ from provision.output.stdout import print_json, print_result
 
 if TYPE_CHECKING:
     from provision.build.maker import LockedImage
-    from provision.build.project.find import Project
     from provision.catalog.catalog import Catalog
     from provision.cli.render.install import HostInstall
+    from provision.sources.find import Project
 
 # Options that contradict what a lock has already decided.
 _DECIDED_BY_LOCK = {

@@ -26,11 +26,11 @@ from provision.model.request import parse_compute_capability, parse_driver, pars
 if TYPE_CHECKING:
     from provision.build.base import BuildSettings
     from provision.build.project.code import ProjectCode
-    from provision.build.project.find import Project
     from provision.build.work import BuildJob
     from provision.catalog.catalog import Catalog
     from provision.cli.render.install import HostInstall
     from provision.output.console import Console
+    from provision.sources.find import Project
     from provision.verification.subject import ImagePlaces
 
 BUILDERS = ("auto", "docker", "oci")
@@ -72,7 +72,7 @@ def read_project_option(args: argparse.Namespace) -> Project | None:
     """The project that is named on the command line; None: none is."""
     if args.project is None:
         return None
-    from provision.build.project.find import project_directory, read_project
+    from provision.sources.find import project_directory, read_project
 
     return read_project(project_directory(args.project))
 
@@ -87,9 +87,9 @@ def read_request_for(
     given = read_request(args, catalog)
     if project is None:
         return given
-    from provision.build.project.declaration import pythons_of
     from provision.build.project.request import request_of, with_locked_cuda
     from provision.resolve import resolve
+    from provision.sources.declaration import pythons_of
 
     arch = next((facts.arch for facts in hosts() if facts.arch), os.uname().machine)
     named, known = args.framework is not None, pythons_of(catalog)
@@ -329,9 +329,9 @@ def _addresses(directory: str) -> tuple[str, ...]:
     """The whole addresses that a project names, for a lock that has them without login and query.
     The lock decides everything else, also for a project that cannot be read.
     """
-    from provision.build.project.declaration import ProjectError
-    from provision.build.project.find import project_directory, read_project
     from provision.build.project.request import addresses_of
+    from provision.sources.errors import ProjectError
+    from provision.sources.find import project_directory, read_project
 
     root = project_directory(directory)
     try:
@@ -352,7 +352,7 @@ def _read_code(args: argparse.Namespace, project: Project | None) -> ProjectCode
         return None
     from provision.attestation.provenance.documents import beside
     from provision.build.project.code import read_code
-    from provision.build.project.find import project_directory
+    from provision.sources.find import project_directory
 
     written = [
         absolute_file("--output", name)

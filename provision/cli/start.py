@@ -84,8 +84,8 @@ def has_project(directory: Path) -> bool:
     """Whether a project here requires a framework, so that `provision build .` serves it."""
     from packaging.utils import canonicalize_name
 
-    from provision.build.project.find import read_project
     from provision.resolve.packages import FRAMEWORKS
+    from provision.sources.find import read_project
 
     try:
         declared = read_project(directory).declared

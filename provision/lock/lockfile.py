@@ -21,12 +21,12 @@ from images.wheels.locked import Wheel
 from provision.errors import BadInputError, LockFileError
 from provision.model import grammar
 from provision.model.plan import Plan
-from provision.model.planfile import plan_from_json
+from provision.model.planfile import TOOL, plan_from_json
 from provision.output.files import write_named
 
 if TYPE_CHECKING:
     from packaging.pylock import Package, PackageWheel, Pylock
-TOOL = "gpu-provision"
+
 LOCK_LIMIT_BYTES = 64 << 20
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 _MOST_BYTES = 1 << 50

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from images.net.address import shown_url
 from provision.errors import LockFileError
-from provision.lock.lockfile import TOOL, clip, parse_lock
+from provision.lock.lockfile import clip, parse_lock
 from provision.model.environment import environment_of
 from provision.model.plan import Plan
-from provision.model.planfile import plan_to_json, without_nulls
+from provision.model.planfile import TOOL, plan_to_json, without_nulls
 
 if TYPE_CHECKING:
     from packaging.markers import Environment

@@ -18,6 +18,8 @@ from provision.model.frozen import asdict
 from provision.model.plan import Cell, LimitedBy, Plan
 
 SCHEMA = 1
+TOOL = "gpu-provision"
+"""The table of a lock, under [tool], that has the plan."""
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:

@@ -56,7 +56,6 @@ from provision.attestation.provenance.statement import parse_statement as parse_
 from provision.attestation.record.host import recorded_host
 from provision.attestation.record.judge import judge
 from provision.attestation.record.statement import make_statement, parse_statement
-from provision.build.project.find import read_project
 from provision.catalog.overlay import SCHEMA, _checksum
 from provision.cli import main as cli
 from provision.cli.parser import EXPORTS, build_parser
@@ -94,6 +93,7 @@ from provision.output.export import (
     slurm,
 )
 from provision.output.export.deployment import Deployment, ImageSource
+from provision.sources.find import read_project
 from provision.verification.record_check import Checked, check_to_json
 from provision.verification.subject import Subject
 from tests.kit.exports import deployment

@@ -1,9 +1,8 @@
 """A user's project: what it declares becomes the request, and its code the last layer.
 
-In: a directory. Out: a `Project`. How the data flows:
+In: a `Project`, as `provision/sources` reads it. How the data flows:
 
-    uv.lock, requirements.txt ...  --find----> a `Declaration` (one reader for each format)
-    options, Declaration           --request-> a `Request`; `pins` names the line behind a refusal
+    options, Project               --request-> a `Request`; `pins` names the line behind a refusal
     the directory's other files    --code----> a layer: `tree` lists them, `program` what they run
 
 Nothing of the project is run, and nothing of it is installed from the network.

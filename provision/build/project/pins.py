@@ -8,25 +8,27 @@ from contextlib import contextmanager
 
 from packaging.version import Version
 
+from images.errors import Failure
 from images.text.printable import printable
-from provision.build.project.declaration import (
-    Declaration,
-    Declared,
-    ProjectHashError,
-    pin_of,
-    pythons_of,
-)
-from provision.build.project.find import Project
 from provision.build.project.request import FrameworkPin, framework_pin, is_of_the_build
 from provision.catalog.catalog import Catalog
-from provision.errors import NothingCompatibleError
+from provision.errors import Exit, NothingCompatibleError
 from provision.lock.lockfile import Lock
 from provision.lock.solve import NoSolutionError
 from provision.model.frozen import replace
 from provision.model.plan import PACKAGES, HostFacts, Request
 from provision.resolve import fitting_releases, resolve
+from provision.sources.declaration import Declaration, Declared, pin_of, pythons_of
+from provision.sources.find import Project
 
 _MOST_NAMED = 4
+
+
+class ProjectHashError(Failure):
+    """An index has another file for a version than the one whose hash the project declares."""
+
+    code = "project-hash-mismatch"
+    exit_code = Exit.NOTHING_COMPATIBLE
 
 
 @contextmanager

@@ -20,8 +20,8 @@ from images.layers.own import PREFIX, site_of
 from images.layers.scripts import Call, script
 from images.layers.tar import TarEntry
 from images.text.printable import printable
-from provision.build.project.files import is_file, listed, read_text, read_toml, table
 from provision.build.project.tree import APP, ProjectTree
+from provision.sources.files import is_file, listed, read_text, read_toml, table
 
 _CALL = re.compile(r"\s*([A-Za-z_][\w.]*)\s*:\s*([A-Za-z_][\w.]*)\s*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}")

@@ -15,18 +15,13 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from provision.build.project.declaration import (
-    Declaration,
-    Declared,
-    ProjectConflictError,
-    allowed_by,
-    pin_of,
-)
-from provision.build.project.find import Project
+from provision.errors import BadInputError
 from provision.model.environment import environment_of, is_met
 from provision.model.plan import PACKAGES, TITLES, Framework, Note, Request
 from provision.model.request import parse_cuda
 from provision.resolve.packages import FRAMEWORKS, PAIRED
+from provision.sources.declaration import Declaration, Declared, allowed_by, pin_of
+from provision.sources.find import Project
 
 _FRAMEWORKS: dict[str, Framework] = {
     **FRAMEWORKS,
@@ -48,6 +43,12 @@ _BROUGHT = re.compile(
 )
 _RUNTIME = re.compile(r"nvidia-cuda-runtime(-cu\d+)?")
 _TAG = re.compile(r"cu\d{2,3}")
+
+
+class ProjectConflictError(BadInputError):
+    """An option of the command line contradicts what the project declares."""
+
+    code = "project-conflict"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from typing import Any
 from images.layers.own_errors import ProjectFilesError
 from images.net.address import LOGIN, QUERY, is_loopback
 from images.text.tokens import FoundSecret, find_tokens, is_placeholder, line_at
-from provision.build.project.files import is_file
+from provision.sources.files import is_file
 
 MOST_BYTES = 1 << 20
 """The largest file that is searched for secrets; no source or setting is larger."""

@@ -15,7 +15,6 @@ from images.layers.project import DiskFile, sha256_of
 from images.layers.tar import TarEntry
 from images.text.printable import printable
 from images.text.tokens import FoundSecret
-from provision.build.project.files import is_file, read_text
 from provision.build.project.ignore import (
     CACHES,
     IgnoreRule,
@@ -27,6 +26,7 @@ from provision.build.project.ignore import (
 )
 from provision.build.project.secrets import MOST_BYTES as MOST_SEARCHED
 from provision.build.project.secrets import is_secret, secret_error, secrets_in
+from provision.sources.files import is_file, read_text
 
 APP = "app"
 """The directory of a project in its image."""

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from provision.doctor.lint.dockerfile import Dockerfile, Stage
-from provision.doctor.lint.findings import Position, RuleHit, table
+from provision.doctor.lint.findings import RuleHit, table
 from provision.doctor.lint.images import CudaBase, cuda_base
+from provision.sources.packages import Position
 
 if TYPE_CHECKING:
     from provision.catalog.catalog import Catalog

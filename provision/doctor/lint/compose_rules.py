@@ -9,9 +9,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from provision.doctor.lint.base_rules import judge_image
-from provision.doctor.lint.compose import YamlNode, environment_of, read_yaml
 from provision.doctor.lint.env_rules import capabilities_without_compute
-from provision.doctor.lint.findings import Position, RuleHit, table
+from provision.doctor.lint.findings import RuleHit, table
+from provision.sources.packages import Position
+from provision.sources.yaml import YamlNode, read_yaml
 
 if TYPE_CHECKING:
     from provision.catalog.catalog import Catalog
@@ -284,3 +285,15 @@ RULES: tuple[ServiceRule, ...] = (
     swarm,
     image_tag,
 )
+
+
+def environment_of(service: YamlNode) -> dict[str, tuple[str | None, Position]]:
+    """The environment of a service, of either form: the value (None: from outside), its place."""
+    node = service.get("environment")
+    if node is None:
+        return {}
+    found = {name: (value.text, node.key_place(name)) for name, value in node.pairs()}
+    for item in node.items():
+        name, equals, value = (item.text or "").partition("=")
+        found[name.strip()] = (value if equals else None, item.at)
+    return found

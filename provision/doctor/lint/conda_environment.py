@@ -10,17 +10,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from provision.doctor.lint.compose import YamlNode, read_yaml
-from provision.doctor.lint.findings import Position, RuleHit, table
+from provision.doctor.lint.findings import RuleHit, table
 from provision.doctor.lint.package_rules import judge_install
 from provision.doctor.lint.requirements import read_requirements
-from provision.doctor.lint.setting import Setting
+from provision.doctor.lint.setting import Setting, known_pythons
+from provision.sources.conda import CondaSpec, conda_specifier, read_spec
+from provision.sources.declaration import allowed_by
+from provision.sources.packages import Position
+from provision.sources.yaml import YamlNode, read_yaml
 
 if TYPE_CHECKING:
     from provision.catalog.catalog import Catalog
-
-_NAME = re.compile(r"(?:(?P<channel>[\w.-]+)::)?(?P<name>[\w.-]+)\s*(?P<rest>.*)")
-_PYTHON = re.compile(r"={1,2}\s*(3\.\d+)(\.[\d*]+)?(=.*)?")
 
 
 def looks_like_environment(text: str) -> bool:
@@ -34,20 +34,14 @@ def judge_environment(path: str, text: str, catalog: Catalog) -> Iterator[RuleHi
     """What the rules find in pip's part, in conda's, and in both together."""
     root = read_yaml(path, text, kind="environment file")
     listed = list(_items(root, "dependencies"))
-    packages = [(found, node.at) for node in listed if (found := _NAME.fullmatch(node.text or ""))]
-    names = {found["name"].lower() for found, _ in packages}
+    packages = [(spec, node.at) for node in listed if (spec := read_spec(node.text or ""))]
+    names = {spec.name for spec, _ in packages}
     channels = {node.text for node in _items(root, "channels")}
-    python = next(
-        (
-            match[1]
-            for found, _ in packages
-            if found["name"] == "python" and (match := _PYTHON.fullmatch(found["rest"]))
-        ),
-        None,
-    )
+    python = next((spec.version for spec, _ in packages if spec.name == "python"), "")
+    allowed = conda_specifier(python)
     setting = Setting(
         for_cpus=any(word in path.lower() for word in ("cpu", "rocm")) or "cpuonly" in names,
-        pythons=(python,) if python else (),
+        pythons=allowed_by(allowed, known_pythons(catalog)) if allowed else (),
     )
     for part in (node.get("pip") for node in listed):
         if part is None:
@@ -72,17 +66,17 @@ def judge_environment(path: str, text: str, catalog: Catalog) -> Iterator[RuleHi
 
 
 def _ended_channel(
-    packages: list[tuple[re.Match[str], Position]], channels: set[str | None]
+    packages: list[tuple[CondaSpec, Position]], channels: set[str | None]
 ) -> Iterator[RuleHit]:
     """A release of PyTorch that was never published on its own channel."""
     known = table("known.toml")["conda"]
     last = known["pytorch_channel_until"]
-    for found, at in packages:
-        asked = re.match(r"[=>~]=?\s*(\d+)\.(\d+)", found["rest"])
-        its_own = found["channel"] == "pytorch" or (
-            found["channel"] is None and "pytorch" in channels and "conda-forge" not in channels
+    for spec, at in packages:
+        asked = re.match(r"[=>~]=?\s*(\d+)\.(\d+)", spec.version)
+        its_own = spec.channel == "pytorch" or (
+            spec.channel is None and "pytorch" in channels and "conda-forge" not in channels
         )
-        if found["name"] != "pytorch" or not asked or not its_own:
+        if spec.name != "pytorch" or not asked or not its_own:
             continue
         if (int(asked[1]), int(asked[2])) > tuple(last):
             yield RuleHit(

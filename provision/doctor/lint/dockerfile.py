@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from provision.doctor.lint.findings import Position, table
+from provision.doctor.lint.findings import table
 from provision.doctor.lint.shell import VALUE_LIMIT, ShellCommand, Text, commands, expand
 from provision.errors import BadInputError
+from provision.sources.packages import Position
 
 _ESCAPE = re.compile(r"#\s*escape\s*=\s*([\\`])\s*$", re.IGNORECASE)
 _DIRECTIVE = re.compile(r"#\s*\w+\s*=")

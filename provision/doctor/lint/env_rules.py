@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from provision.doctor.lint.dockerfile import Dockerfile, Instruction, Stage
-from provision.doctor.lint.findings import Position, RuleHit, table
+from provision.doctor.lint.findings import RuleHit, table
 from provision.doctor.lint.images import cuda_base
 from provision.doctor.lint.installs import pip_install
+from provision.sources.packages import Position
 
 if TYPE_CHECKING:
     from provision.catalog.catalog import Catalog

@@ -11,12 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+if TYPE_CHECKING:
+    from provision.sources.packages import Position
 
 Level: TypeAlias = Literal["error", "warning", "note"]
 LEVELS: tuple[Level, ...] = ("error", "warning", "note")
@@ -31,14 +34,6 @@ class Rule:
     title: str
     help: str
     links: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """A place in a file; lines and columns count from 1."""
-
-    line: int
-    column: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

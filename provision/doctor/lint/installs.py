@@ -8,17 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from urllib.parse import unquote
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import SpecifierSet
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
-
-from images.net.address import shown_url
-from provision.doctor.lint.findings import Position, table
+from provision.doctor.lint.findings import table
 from provision.doctor.lint.shell import ExpandedWord, ShellCommand
-from provision.model.environment import requirement_of
+from provision.sources.packages import IndexSource, Position, RequestedPackage, read_package
 
 _PIP = re.compile(r"pip(\d+(\.\d+)?)?")
 _PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)?)?")
@@ -26,66 +19,6 @@ _INDEX_FLAGS = frozenset(["-i", "--index-url", "--default-index"])
 _EXTRA_FLAGS = frozenset(["--extra-index-url", "--index"])
 _LINK_FLAGS = frozenset(["-f", "--find-links"])
 _FILE_FLAGS = frozenset(["-r", "--requirement", "-c", "--constraint"])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestedPackage:
-    """A requirement and its position. `address`: the URL of a direct or unnamed reference.
-
-    `name` is normalized, "" if only a URL is known.
-    """
-
-    name: str
-    written: str
-    at: Position
-    requirement: Requirement | None = None
-    address: str = ""
-
-    @property
-    def specifier(self) -> SpecifierSet:
-        return self.requirement.specifier if self.requirement else SpecifierSet()
-
-    @property
-    def extras(self) -> frozenset[str]:
-        return frozenset(self.requirement.extras) if self.requirement else frozenset()
-
-    @property
-    def pin(self) -> Version | None:
-        """The version of `==`, its local part included; None: not pinned."""
-        for one in self.specifier:
-            if one.operator in {"==", "==="} and not one.version.endswith("*"):
-                try:
-                    return Version(one.version)
-                except InvalidVersion:
-                    return None
-        return None
-
-    @property
-    def release(self) -> str | None:
-        """The pin without its local part: "2.1.0"."""
-        return self.pin.public if self.pin else None
-
-    @property
-    def local(self) -> str | None:
-        """The local part of the pin: "cu118"."""
-        return self.pin.local if self.pin else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexSource:
-    """An index or a page of links."""
-
-    url: str
-    at: Position
-    replaces_default: bool = False
-
-    @property
-    def torch_tag(self) -> str | None:
-        """The tag of an index of PyTorch ("cu118", "cpu"); None: another index, or not of
-        one tag.
-        """
-        match = re.search(table("known.toml")["python"]["index_of_pytorch"], self.url)
-        return match["tag"] if match and not match["kind"] else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,42 +44,6 @@ class Install:
     def default_index(self) -> bool:
         """Whether only the default index is used."""
         return self.complete and not self.sources
-
-
-def read_package(text: str, at: Position) -> RequestedPackage:
-    """A requirement as it is written; one that cannot be parsed keeps only its text."""
-    try:
-        requirement = requirement_of(text)
-    except InvalidRequirement:
-        address = text if "://" in text or text.startswith((".", "/")) else ""
-        egg = re.search(r"#egg=([\w.-]+)", text)
-        name = canonicalize_name(egg[1]) if egg else ""
-        wheel = _wheel(address)
-        return RequestedPackage(
-            name=canonicalize_name(wheel.name) if wheel else name,
-            written=text,
-            at=at,
-            requirement=wheel,
-            address=address,
-        )
-    return RequestedPackage(
-        name=canonicalize_name(requirement.name),
-        written=text,
-        at=at,
-        requirement=requirement,
-        address=requirement.url or "",
-    )
-
-
-def _wheel(address: str) -> Requirement | None:
-    """The pin that a wheel's URL amounts to; a marker after it is kept."""
-    url, _, marker = address.partition(";")
-    file = unquote(shown_url(url.rstrip()).rpartition("/")[2])
-    try:
-        name, version, _build, _tags = parse_wheel_filename(file)
-        return Requirement(f"{name}=={version}" + (f" ; {marker}" if marker else ""))
-    except (InvalidRequirement, InvalidWheelFilename):
-        return None
 
 
 def pip_install(command: ShellCommand, environment: Iterable[str] = ()) -> Install | None:

@@ -10,7 +10,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from provision.doctor.lint.findings import Level, RuleHit, table
-from provision.doctor.lint.installs import Install, RequestedPackage
+from provision.doctor.lint.installs import Install
 from provision.doctor.lint.setting import (
     CUDA_PACKAGE,
     PackageRule,
@@ -27,6 +27,7 @@ from provision.doctor.lint.tensorflow_rules import (
     jax_old_index,
     tensorflow_gpu,
 )
+from provision.sources.packages import RequestedPackage
 
 if TYPE_CHECKING:
     from provision.catalog.catalog import Catalog

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
-from provision.doctor.lint.findings import Position, RuleHit
-from provision.doctor.lint.installs import IndexSource, Install, RequestedPackage, read_package
+from provision.doctor.lint.findings import RuleHit
+from provision.doctor.lint.installs import Install
 from provision.doctor.lint.package_rules import COMPANIONS, judge_install
 from provision.doctor.lint.setting import Setting, applies_on_linux, known_pythons
 from provision.errors import BadInputError
 from provision.model.environment import MOST_CHARACTERS
+from provision.sources.packages import IndexSource, Position, RequestedPackage, read_package
 
 if sys.version_info >= (3, 11):
     import tomllib

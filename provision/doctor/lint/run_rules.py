@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING
 from provision.doctor.lint.dockerfile import Dockerfile, StageStep
 from provision.doctor.lint.findings import RuleHit, table
 from provision.doctor.lint.images import python_of, system_of
-from provision.doctor.lint.installs import (
-    Install,
-    RequestedPackage,
-    system_install,
-)
+from provision.doctor.lint.installs import Install, system_install
 from provision.doctor.lint.package_rules import chosen_tag, judge_install
 from provision.doctor.lint.shell import ExpandedWord
 from provision.doctor.lint.stage import StageView
+from provision.sources.packages import RequestedPackage
 
 if TYPE_CHECKING:
     from provision.catalog.catalog import Catalog

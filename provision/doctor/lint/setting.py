@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from provision.doctor.lint.findings import RuleHit, table
-from provision.doctor.lint.installs import Install, RequestedPackage
+from provision.doctor.lint.installs import Install
+from provision.sources.packages import RequestedPackage
 
 if TYPE_CHECKING:
     from provision.catalog.catalog import Catalog

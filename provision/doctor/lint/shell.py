@@ -12,8 +12,8 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from provision.doctor.lint.findings import Position
 from provision.doctor.shell import after, substitution_end, tokens
+from provision.sources.packages import Position
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)

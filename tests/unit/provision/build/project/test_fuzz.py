@@ -12,17 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.build.project.code import read_code
-from provision.build.project.declaration import ProjectConflictError, ProjectError, pythons_of
-from provision.build.project.find import read_project
-from provision.build.project.request import request_of
+from provision.build.project.request import ProjectConflictError, request_of
 from provision.catalog.loading import load
 from provision.errors import BadInputError
 from provision.model.plan import Request
+from provision.sources.declaration import pythons_of
+from provision.sources.errors import ProjectError
+from provision.sources.find import read_project
 from tests.kit.projects import project
-from tests.unit.provision.build.project.test_conda import ENVIRONMENT, PIXI
-from tests.unit.provision.build.project.test_find import STANDARD
-from tests.unit.provision.build.project.test_locks import PYLOCK, UV
-from tests.unit.provision.build.project.test_pyproject import POETRY
+from tests.unit.provision.sources.test_conda import ENVIRONMENT, PIXI
+from tests.unit.provision.sources.test_find import STANDARD
+from tests.unit.provision.sources.test_locks import PYLOCK, UV
+from tests.unit.provision.sources.test_pyproject import POETRY
 
 SAMPLES = {
     "pylock.toml": PYLOCK,

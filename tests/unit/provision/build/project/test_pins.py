@@ -8,9 +8,7 @@ import pytest
 
 from images.wheels.locked import Wheel
 from provision.build.base import require_plan
-from provision.build.project.declaration import ProjectHashError, pythons_of
-from provision.build.project.find import Project, read_project
-from provision.build.project.pins import check_hashes, naming_pins
+from provision.build.project.pins import ProjectHashError, check_hashes, naming_pins
 from provision.build.project.request import request_of
 from provision.catalog.loading import load
 from provision.errors import NothingCompatibleError
@@ -18,6 +16,8 @@ from provision.lock.lockfile import Lock
 from provision.lock.solve import NoSolutionError
 from provision.model.plan import Plan, Request
 from provision.resolve import resolve
+from provision.sources.declaration import pythons_of
+from provision.sources.find import Project, read_project
 from tests.kit.hosts import host
 from tests.kit.projects import project
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from provision.build.project.declaration import Declaration, Declared, ProjectConflictError
-from provision.build.project.find import Project
-from provision.build.project.request import request_of, with_locked_cuda
+from provision.build.project.request import ProjectConflictError, request_of, with_locked_cuda
 from provision.model.plan import Request
 from provision.model.request import parse_request
+from provision.sources.declaration import Declaration, Declared
+from provision.sources.find import Project
 
 KNOWN = ("3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from images.layers.own_errors import ProjectFilesError
-from provision.build.project.declaration import ProjectError
 from provision.build.project.secrets import ProjectSecretError
 from provision.build.project.tree import in_words, notes_of, read_tree
+from provision.sources.errors import ProjectError
 from tests.kit.projects import project
 
 

@@ -19,14 +19,10 @@ from typing import Any
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from images.text.printable import printable
-from provision.build.project.declaration import (
-    Declaration,
-    Declared,
-    ProjectError,
-    read_python,
-    read_requirement,
-)
-from provision.build.project.files import (
+from provision.model.environment import MOST_CHARACTERS, is_wheel_url
+from provision.sources.declaration import Declaration, Declared, read_python, read_requirement
+from provision.sources.errors import ProjectError
+from provision.sources.files import (
     line_of,
     listed,
     public,
@@ -35,13 +31,31 @@ from provision.build.project.files import (
     shown,
     table,
 )
-from provision.build.project.requirements import pip_lines
-from provision.doctor.lint.compose import read_yaml
-from provision.model.environment import MOST_CHARACTERS, is_wheel_url
+from provision.sources.requirements import pip_lines
+from provision.sources.yaml import read_yaml
 
-_SPEC = re.compile(r"(?:[\w./-]+::)?(?P<name>[\w.-]+)\s*(?P<version>[^\[]*)")
+_SPEC = re.compile(r"(?:(?P<channel>[\w./-]+)::)?(?P<name>[\w.-]+)\s*(?P<version>.*)")
 _YAML_BYTES = 1 << 18  # YAML takes seconds to parse more
 _RELEASE = r"\d+(?:\.\d+)*(?:\.?(?:a|b|rc|post|dev)\d+)?"
+
+
+@dataclass(frozen=True, slots=True)
+class CondaSpec:
+    """A package of conda: its name in lower case, and its version as it is written (">=1.2", "=1.24
+    py310_0"), "" for any. `channel` is None if the file's channels are asked in their order.
+    """
+
+    name: str
+    version: str = ""
+    channel: str | None = None
+
+
+def read_spec(text: str) -> CondaSpec | None:
+    """ "conda-forge::numpy=1.24"; None: it is malformed."""
+    match = _SPEC.fullmatch(text.strip()) if len(text) <= MOST_CHARACTERS else None
+    if match is None:
+        return None
+    return CondaSpec(match["name"].lower(), match["version"], match["channel"])
 
 
 @dataclass
@@ -135,12 +149,12 @@ def _conda(text: str, found: _Found, line: int, *, exact: bool = False) -> None:
     """Take one package of conda, if it is certain what it is. `exact`: a bare version is not a
     beginning ("1.2" is 1.2, as pixi reads it).
     """
-    match = _SPEC.fullmatch(text.strip()) if len(text) <= MOST_CHARACTERS else None
+    spec = read_spec(text)
     at = Declared("", found.name, line)
-    name = match["name"].lower() if match else ""
+    name = spec.name if spec else ""
     if name in _data()["tools"]:
         return
-    specifier = conda_specifier(match["version"], exact=exact) if match else None
+    specifier = conda_specifier(spec.version, exact=exact) if spec else None
     if specifier is not None and name == "python":
         found.python = read_python(specifier, found.name, line)
         return

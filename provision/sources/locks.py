@@ -18,15 +18,18 @@ from packaging.markers import InvalidMarker, Marker, UndefinedComparison, Undefi
 from packaging.utils import canonicalize_name
 
 from images.text.printable import printable
-from provision.build.project.declaration import (
+from provision.catalog.loading import load
+from provision.model.environment import environment_of, is_wheel_url
+from provision.model.planfile import TOOL
+from provision.sources.declaration import (
     Declaration,
     Declared,
-    ProjectError,
     pythons_of,
     read_python,
     read_requirement,
 )
-from provision.build.project.files import (
+from provision.sources.errors import ProjectError
+from provision.sources.files import (
     LOCK_BYTES,
     is_file,
     line_of,
@@ -37,12 +40,8 @@ from provision.build.project.files import (
     shown,
     table,
 )
-from provision.build.project.pyproject import read_pyproject
-from provision.catalog.loading import load
-from provision.doctor.lint.findings import Position
-from provision.doctor.lint.installs import IndexSource
-from provision.lock.lockfile import TOOL
-from provision.model.environment import environment_of, is_wheel_url
+from provision.sources.packages import IndexSource, Position
+from provision.sources.pyproject import read_pyproject
 
 _OWN = ("editable", "virtual", "directory")
 _SHA256 = re.compile(r"sha256:([0-9a-f]{64})")
@@ -203,9 +202,9 @@ def _cuda(rows: Iterable[_Row], name: str, lines: Mapping[tuple[str, str], int])
     for row in rows:
         url = _source(row).get("registry")
         if row["name"] == "torch" and isinstance(url, str):
-            tag = IndexSource(url=url, at=Position(1)).torch_tag or ""
-            if re.fullmatch(r"cu\d{2,3}", tag):
-                return Declared(f"{tag[2:-1]}.{tag[-1]}", name, lines[id_of(row)])
+            cuda = IndexSource(url=url, at=Position(1)).cuda
+            if cuda is not None:
+                return Declared(cuda, name, lines[id_of(row)])
     return None
 
 

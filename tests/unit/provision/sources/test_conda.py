@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.build.project.conda import conda_specifier, read_environment, read_pixi
 from provision.errors import BadInputError
+from provision.sources.conda import conda_specifier, read_environment, read_pixi
 from tests import ROOT
 from tests.kit.projects import project
 
@@ -136,7 +136,7 @@ def test_an_environment_without_packages_declares_nothing(text: str, tmp_path: P
 
 
 def test_the_names_are_sorted_and_in_lower_case() -> None:
-    path = ROOT / "provision/build/project/data/conda.json"
+    path = ROOT / "provision/sources/data/conda.json"
     names = list(json.loads(path.read_text(encoding="utf-8"))["pypi"])
     assert names == sorted(names)
     assert names == [name.lower() for name in names]

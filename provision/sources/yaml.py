@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from provision.doctor.lint.findings import Position
 from provision.errors import BadInputError
+from provision.sources.packages import Position
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?[^}]*\}|\$(\w+)")
 
@@ -95,15 +95,3 @@ def read_yaml(path: str, text: str, *, kind: str = "compose file") -> YamlNode |
             f"{path} is nested too deeply to be a {kind}.", fix="Name another file."
         ) from error
     return None if root is None else YamlNode(root)
-
-
-def environment_of(service: YamlNode) -> dict[str, tuple[str | None, Position]]:
-    """The environment of a service, of either form: the value (None: from outside), its place."""
-    node = service.get("environment")
-    if node is None:
-        return {}
-    found = {name: (value.text, node.key_place(name)) for name, value in node.pairs()}
-    for item in node.items():
-        name, equals, value = (item.text or "").partition("=")
-        found[name.strip()] = (value if equals else None, item.at)
-    return found

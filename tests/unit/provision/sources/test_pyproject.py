@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.build.project.declaration import ProjectError
-from provision.build.project.pyproject import poetry_specifier, read_pyproject
+from provision.sources.errors import ProjectError
+from provision.sources.pyproject import poetry_specifier, read_pyproject
 from tests.kit.projects import project
 
 STANDARD = """\

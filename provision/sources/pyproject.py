@@ -16,14 +16,10 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from images.text.printable import printable
-from provision.build.project.declaration import (
-    Declaration,
-    Declared,
-    ProjectError,
-    read_python,
-    read_requirement,
-)
-from provision.build.project.files import (
+from provision.model.environment import MOST_CHARACTERS, is_wheel_url
+from provision.sources.declaration import Declaration, Declared, read_python, read_requirement
+from provision.sources.errors import ProjectError
+from provision.sources.files import (
     line_of,
     line_with,
     listed,
@@ -33,11 +29,8 @@ from provision.build.project.files import (
     shown,
     table,
 )
-from provision.doctor.lint.findings import Position
-from provision.doctor.lint.installs import IndexSource
-from provision.model.environment import MOST_CHARACTERS, is_wheel_url
+from provision.sources.packages import IndexSource, Position
 
-_CUDA_TAG = re.compile(r"cu\d{2,3}")
 _WILD = re.compile(r"(?:==)?\s*\d+(\.\d+)*\.\*")
 
 
@@ -104,11 +97,10 @@ class _Sources:
     def read_cuda(self, index: object) -> str | None:
         """The tag of a PyTorch index, by the name that the project gives it; its CUDA is kept."""
         url = self._indexes.get(str(index), "")
-        tag = IndexSource(url=url, at=Position(1)).torch_tag
-        if tag and _CUDA_TAG.fullmatch(tag):
-            line = line_with(self._text, url)
-            self.cuda = Declared(f"{tag[2:-1]}.{tag[-1]}", self._name, line)
-        return tag
+        index = IndexSource(url=url, at=Position(1))
+        if index.cuda is not None:
+            self.cuda = Declared(index.cuda, self._name, line_with(self._text, url))
+        return index.torch_tag
 
     def are_an_index(self, declared: Declared, left_out: list[str]) -> bool:
         """Whether a package comes from an index; else it is added to `left_out`."""

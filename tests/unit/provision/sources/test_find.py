@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from provision.build.project.code import read_code
-from provision.build.project.declaration import ProjectError, allowed_by, pythons_of
-from provision.build.project.find import MOST_PACKAGES, project_directory, read_project
 from provision.build.project.request import request_of
 from provision.catalog.loading import load
 from provision.errors import BadInputError
 from provision.model.plan import Request
+from provision.sources.declaration import allowed_by, pythons_of
+from provision.sources.errors import ProjectError
+from provision.sources.find import MOST_PACKAGES, project_directory, read_project
 from tests.kit.projects import project
 
 OF_UV = """\

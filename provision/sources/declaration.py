@@ -12,47 +12,21 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from images.errors import Failure
-from images.net.address import shown_text
 from images.text.printable import printable
 from provision.catalog.loading import load
-from provision.errors import BadInputError, Exit
 from provision.model.environment import (
     MOST_CHARACTERS,
     environment_of,
     public_requirement,
     requirement_of,
 )
+from provision.sources.errors import ProjectError
 
 if TYPE_CHECKING:
     from provision.catalog.catalog import Catalog
 
 _ARCHS = ("x86_64", "aarch64")
 _MOST_PATCH = 40
-
-
-class ProjectError(BadInputError):
-    """A project that cannot be read, or declares nothing. Lines that its message quotes are shown
-    without the secrets of their addresses.
-    """
-
-    code = "bad-project"
-
-    def __init__(self, message: str, *, fix: str) -> None:
-        super().__init__(shown_text(message), fix=fix)
-
-
-class ProjectConflictError(BadInputError):
-    """An option of the command line contradicts what the project declares."""
-
-    code = "project-conflict"
-
-
-class ProjectHashError(Failure):
-    """An index has another file for a version than the one whose hash the project declares."""
-
-    code = "project-hash-mismatch"
-    exit_code = Exit.NOTHING_COMPATIBLE
 
 
 class Declared(NamedTuple):

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from provision.build.project.declaration import Declaration, ProjectError
-from provision.build.project.locks import read_pylock, read_uv_lock
+from provision.sources.declaration import Declaration
+from provision.sources.errors import ProjectError
+from provision.sources.locks import read_pylock, read_uv_lock
 from tests.kit.projects import project
 
 UV = """\

@@ -12,7 +12,7 @@ from typing import Any
 
 from images.net.address import shown_text
 from images.text.printable import printable
-from provision.build.project.declaration import ProjectError
+from provision.sources.errors import ProjectError
 
 if sys.version_info >= (3, 11):
     import tomllib

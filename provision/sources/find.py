@@ -10,12 +10,13 @@ from pathlib import Path
 
 from images.text.nearby import no_such, or_nearby
 from images.text.printable import printable
-from provision.build.project.conda import read_environment, read_pixi
-from provision.build.project.declaration import Declaration, Declared, ProjectError, read_python
-from provision.build.project.files import is_file, is_there, line_of, read_text, read_toml, table
-from provision.build.project.locks import read_pylock, read_uv_lock
-from provision.build.project.pyproject import read_pyproject
-from provision.build.project.requirements import read_requirements
+from provision.sources.conda import read_environment, read_pixi
+from provision.sources.declaration import Declaration, Declared, read_python
+from provision.sources.errors import ProjectError
+from provision.sources.files import is_file, is_there, line_of, read_text, read_toml, table
+from provision.sources.locks import read_pylock, read_uv_lock
+from provision.sources.pyproject import read_pyproject
+from provision.sources.requirements import read_requirements
 
 Reader = Callable[[Path, Path], Declaration | None]
 """Reads a file in a project's directory; None: it declares nothing."""

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.build.project.declaration import Declaration, Declared, ProjectError
-from provision.build.project.requirements import pip_lines, read_requirements
 from provision.model.environment import with_addresses
+from provision.sources.declaration import Declaration, Declared
+from provision.sources.errors import ProjectError
+from provision.sources.requirements import pip_lines, read_requirements
 from tests.kit.projects import project
 
 HASH = "a" * 64

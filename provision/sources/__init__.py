@@ -1,0 +1,18 @@
+"""The one reader of project files: for `lock`, `build`, `bundle`, `plan` and the linter.
+
+In: a directory or a text. Out: values with their places. Nothing of a project is run. How the data
+flows:
+
+    a requirement, an index   --packages--> a `RequestedPackage`, an `IndexSource`, a `Position`
+    a requirements file       --requirements-> a `RequirementLine` for each line
+    a package of conda        --conda-----> a `CondaSpec`
+    YAML                      --yaml------> a `YamlNode`, with positions
+
+    requirements.txt, pyproject.toml, environment.yml, pixi.toml, uv.lock, pylock.toml
+        --one reader a format--> a `Declaration`: packages, constraints, python, cuda, hashes,
+                                 each `Declared` at its line; in words what was not taken
+    a directory --find--> a `Project`: its most authoritative file, read
+
+`files` reads the disk within the project's bounds. The linter judges the values of the upper half;
+`provision/build/project/request.py` makes a `Project` a request.
+"""

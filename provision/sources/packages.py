@@ -1,0 +1,130 @@
+"""A requirement and an index as they are written, wherever they are written."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from images.net.address import shown_url
+from provision.model.environment import requirement_of
+
+_INDEX_OF_PYTORCH = re.compile(
+    r"download\.pytorch\.org/whl/(?P<kind>nightly/|test/)?(?P<tag>cu\d+|cpu)"
+    r"(?:/torch_stable\.html|/?$)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in a file; lines and columns count from 1."""
+
+    line: int
+    column: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestedPackage:
+    """A requirement and its position. `address`: the URL of a direct or unnamed reference.
+
+    `name` is normalized, "" if only a URL is known.
+    """
+
+    name: str
+    written: str
+    at: Position
+    requirement: Requirement | None = None
+    address: str = ""
+
+    @property
+    def specifier(self) -> SpecifierSet:
+        return self.requirement.specifier if self.requirement else SpecifierSet()
+
+    @property
+    def extras(self) -> frozenset[str]:
+        return frozenset(self.requirement.extras) if self.requirement else frozenset()
+
+    @property
+    def pin(self) -> Version | None:
+        """The version of `==`, its local part included; None: not pinned."""
+        for one in self.specifier:
+            if one.operator in {"==", "==="} and not one.version.endswith("*"):
+                try:
+                    return Version(one.version)
+                except InvalidVersion:
+                    return None
+        return None
+
+    @property
+    def release(self) -> str | None:
+        """The pin without its local part: "2.1.0"."""
+        return self.pin.public if self.pin else None
+
+    @property
+    def local(self) -> str | None:
+        """The local part of the pin: "cu118"."""
+        return self.pin.local if self.pin else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexSource:
+    """An index or a page of links."""
+
+    url: str
+    at: Position
+    replaces_default: bool = False
+
+    @property
+    def torch_tag(self) -> str | None:
+        """The tag of an index of PyTorch ("cu118", "cpu"); None: another index, or not of
+        one tag.
+        """
+        match = _INDEX_OF_PYTORCH.search(self.url)
+        return match["tag"] if match and not match["kind"] else None
+
+    @property
+    def cuda(self) -> str | None:
+        """The CUDA of an index of PyTorch: "12.1"."""
+        match = re.fullmatch(r"cu(\d{1,2})(\d)", self.torch_tag or "")
+        return f"{match[1]}.{match[2]}" if match else None
+
+
+def read_package(text: str, at: Position) -> RequestedPackage:
+    """A requirement as it is written; one that cannot be parsed keeps only its text."""
+    try:
+        requirement = requirement_of(text)
+    except InvalidRequirement:
+        address = text if "://" in text or text.startswith((".", "/")) else ""
+        egg = re.search(r"#egg=([\w.-]+)", text)
+        name = canonicalize_name(egg[1]) if egg else ""
+        wheel = _wheel(address)
+        return RequestedPackage(
+            name=canonicalize_name(wheel.name) if wheel else name,
+            written=text,
+            at=at,
+            requirement=wheel,
+            address=address,
+        )
+    return RequestedPackage(
+        name=canonicalize_name(requirement.name),
+        written=text,
+        at=at,
+        requirement=requirement,
+        address=requirement.url or "",
+    )
+
+
+def _wheel(address: str) -> Requirement | None:
+    """The pin that a wheel's URL amounts to; a marker after it is kept."""
+    url, _, marker = address.partition(";")
+    file = unquote(shown_url(url.rstrip()).rpartition("/")[2])
+    try:
+        name, version, _build, _tags = parse_wheel_filename(file)
+        return Requirement(f"{name}=={version}" + (f" ; {marker}" if marker else ""))
+    except (InvalidRequirement, InvalidWheelFilename):
+        return None

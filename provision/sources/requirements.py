@@ -1,0 +1,249 @@
+"""A requirements.txt with the files that it includes.
+
+https://pip.pypa.io/en/stable/reference/requirements-file-format/
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from images.text.printable import printable
+from provision.model.environment import is_wheel_url
+from provision.sources.declaration import Declaration, Declared, read_requirement
+from provision.sources.errors import ProjectError
+from provision.sources.files import (
+    is_file,
+    is_inside,
+    is_there,
+    outside,
+    public,
+    read_text,
+    shown,
+)
+from provision.sources.packages import IndexSource, Position, RequestedPackage, read_package
+
+_OPTION = re.compile(r"(?P<flag>-[riecf](?=[^\s=-])|--?[A-Za-z][\w-]*)[=\s]*(?P<value>.*)")
+_LONG = {
+    "-r": "--requirement",
+    "-c": "--constraint",
+    "-i": "--index-url",
+    "-e": "--editable",
+    "-f": "--find-links",
+}
+# One blank before, not all: a long line of blanks is then read once.
+_COMMENT = re.compile(r"(^|\s)#.*$")
+_TRAILING = re.compile(r"\s--(hash|config-settings?|global-option|install-option)\b.*$")
+_HASH = re.compile(r"--hash[=\s]+sha256:([0-9a-f]{64})")
+INDEXES = frozenset({"--index-url", "--extra-index-url", "--find-links"})
+"""The options that say where packages are looked for."""
+FILES = frozenset({"--requirement", "--constraint"})
+"""The options that include another file."""
+_HARMLESS = frozenset({"--only-binary", "--prefer-binary", "--require-hashes", "--use-feature"})
+_MOST_FILES = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequirementLine:
+    """A line of a requirements file: a requirement, or an option.
+
+    `content` is without comment and the options after a requirement, `written` without the comment.
+    `flag` is the option as it is written ("-r"), `option` its long name, both "" for a requirement;
+    `value` is the requirement ("-e" has one, too), file or address.
+    """
+
+    at: Position
+    written: str
+    content: str
+    flag: str = ""
+    option: str = ""
+    value: str = ""
+
+    @property
+    def package(self) -> RequestedPackage | None:
+        """What it installs; None: an option that installs nothing."""
+        installs = self.option in {"", "--editable"}
+        return read_package(self.value, self.at) if installs else None
+
+    @property
+    def index(self) -> IndexSource | None:
+        """Where packages are looked for; None: it does not say that."""
+        if self.option not in INDEXES:
+            return None
+        replaces = self.option == "--index-url"
+        return IndexSource(url=self.value, at=self.at, replaces_default=replaces)
+
+
+def read_lines(text: str) -> Iterator[RequirementLine]:
+    """The lines of a requirements file, joined with their continuations; empty ones are skipped."""
+    for number, line in _logical_lines(text):
+        found = read_line(line, Position(number, len(line) - len(line.lstrip()) + 1))
+        if found is not None:
+            yield found
+
+
+def read_line(line: str, at: Position) -> RequirementLine | None:
+    """One line; None: it is empty, or a comment."""
+    written = _COMMENT.sub("", line).strip()
+    content = _TRAILING.sub("", written).rstrip()
+    if not content:
+        return None
+    match = _OPTION.fullmatch(content)
+    if match is None:
+        return RequirementLine(at=at, written=written, content=content, value=content)
+    return RequirementLine(
+        at=at,
+        written=written,
+        content=content,
+        flag=match["flag"],
+        option=_LONG.get(match["flag"], match["flag"]),
+        value=match["value"].strip().strip("\"'"),
+    )
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines joined with their backslash continuations, and the number of the first."""
+    pending, first = "", 0
+    for number, line in enumerate(text.splitlines(), start=1):
+        first = first or number
+        if line.endswith("\\"):
+            pending += line[:-1]
+            continue
+        yield first, pending + line
+        pending, first = "", 0
+    if pending:
+        yield first, pending
+
+
+@dataclass
+class _Found:
+    packages: list[Declared] = field(default_factory=list)
+    constraints: list[Declared] = field(default_factory=list)
+    cuda: Declared | None = None
+    hashes: dict[str, set[str]] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+    seen: set[tuple[Path, bool]] = field(default_factory=set)
+    itself: bool = False  # the project is installed, too, with what its pyproject.toml declares
+
+
+def read_requirements(path: Path, root: Path) -> Declaration:
+    """The declaration of a requirements file. ProjectError: a file cannot be read, or a line is
+    malformed.
+    """
+    found = _Found()
+    _read(path, root, found, limits=False)
+    return _declaration(shown(path, root), found)
+
+
+def pip_lines(lines: list[tuple[str, int]], file: str, root: Path) -> Declaration:
+    """The same for lines of another file, each with its number: pip's in an environment.yml."""
+    found = _Found()
+    for text, number in lines:
+        line = read_line(text, Position(number))
+        if line is not None:
+            _take(line, file, root / file, root, found, limits=False)
+    return _declaration(file, found)
+
+
+def _declaration(source: str, found: _Found) -> Declaration:
+    return Declaration(
+        source=source,
+        packages=tuple(found.packages),
+        constraints=tuple(found.constraints),
+        cuda=found.cuda,
+        hashes={name: frozenset(values) for name, values in found.hashes.items()},
+        left_out=tuple(found.left_out),
+        itself=found.itself,
+    )
+
+
+def _read(path: Path, root: Path, found: _Found, *, limits: bool) -> None:
+    key = (path.resolve(), limits)
+    if key in found.seen:
+        return
+    found.seen.add(key)
+    name = shown(path, root)
+    if len(found.seen) > _MOST_FILES:
+        raise ProjectError(
+            f"{name}: more than {_MOST_FILES} requirements files include each other.",
+            fix="Put the requirements into fewer files.",
+        )
+    for line in read_lines(read_text(path, root)):
+        _take(line, name, path, root, found, limits=limits)
+
+
+def _take(
+    line: RequirementLine, name: str, path: Path, root: Path, found: _Found, *, limits: bool
+) -> None:
+    at = Declared("", name, line.at.line)
+    if line.option in FILES:
+        _include(line, at.where, path, root, found, limits=limits)
+    elif line.index is not None:
+        _index(line.index, line.flag, at, found)
+    elif line.package is not None:
+        _package(line, line.package, at, root, found, limits=limits)
+    elif line.option not in _HARMLESS:
+        found.left_out.append(f"{public(line.content, 80)} ({at.where})")
+
+
+def _include(
+    line: RequirementLine, where: str, path: Path, root: Path, found: _Found, *, limits: bool
+) -> None:
+    value, flag = line.value, line.flag
+    if "://" in value or not value:
+        found.left_out.append(f"{flag} {public(value, 80)} ({where})")
+        return
+    target = path.parent / value
+    if not is_inside(target, root):
+        raise outside(printable(value, limit=100), f"{where}: ")
+    if not is_file(target):
+        name = printable(value, limit=100)
+        there = f"{name} is not a regular file" if is_there(target) else f"there is no file {name}"
+        raise ProjectError(
+            f"{where}: {there}.",
+            fix=f"Correct the line: {flag} FILE, relative to {shown(path, root)}",
+        )
+    _read(target, root, found, limits=limits or line.option == "--constraint")
+
+
+def _index(source: IndexSource, flag: str, at: Declared, found: _Found) -> None:
+    if source.cuda is not None:
+        found.cuda = found.cuda or at._replace(text=source.cuda)
+        return
+    found.left_out.append(f"{flag} {public(source.url)} ({at.where}; to use it: --index URL)")
+
+
+def _package(
+    line: RequirementLine,
+    read: RequestedPackage,
+    at: Declared,
+    root: Path,
+    found: _Found,
+    *,
+    limits: bool,
+) -> None:
+    content = line.value
+    if read.address:
+        path = content.partition(";")[0].partition("[")[0].strip().removeprefix("file:")
+        if "://" not in content and (root / path).resolve() == root.resolve():
+            found.itself = True
+            return
+        wheel = read.address.partition(";")[0].partition("#")[0].strip()
+        if read.name and is_wheel_url(wheel):
+            named = read.requirement is not None and read.requirement.url is not None
+            content = content if named else f"{read.name} @ {wheel}"
+        else:
+            url = public(content)
+            found.left_out.append(f"{url} ({at.where}; images are built from wheels)")
+            return
+    if "${" in content:
+        found.left_out.append(f"{public(content, 80)} ({at.where})")
+        return
+    declared = read_requirement(content, at.file, at.line)
+    if declared is None:
+        return
+    (found.constraints if limits else found.packages).append(declared)
+    if hashes := _HASH.findall(line.written):
+        found.hashes.setdefault(declared.name, set()).update(hashes)

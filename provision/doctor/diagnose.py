@@ -66,7 +66,7 @@ def _complete(knowledge: Knowledge, hits: Mapping[str, Hit]) -> set[str]:
     """The parts of the symptoms whose parts are all there."""
     return {
         part
-        for failure in knowledge.failures
+        for failure in knowledge.candidates(hits)
         for symptom in failure.symptoms
         if all(part in hits for part in symptom.parts)
         for part in symptom.parts
@@ -124,7 +124,7 @@ def _apart(knowledge: Knowledge, hits: Mapping[str, Hit]) -> list[Symptom]:
     """The symptoms whose parts are all there, and not where their first lines are together."""
     return [
         symptom
-        for failure in knowledge.failures
+        for failure in knowledge.candidates(hits)
         for symptom in failure.symptoms
         if len(symptom.parts) > 1
         and all(part in hits for part in symptom.parts)

@@ -67,7 +67,7 @@ def judge(
     reading = reading or TextContext()
     suspects = [
         suspect
-        for failure in knowledge.failures
+        for failure in knowledge.candidates(hits, host=True)
         if (suspect := _suspect(failure, hits, facts, reading)) is not None
     ]
     facts = {**reading.stated, **facts}  # a fix is for the machine here

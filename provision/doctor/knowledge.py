@@ -134,6 +134,28 @@ class Knowledge:
     def by_code(self) -> Mapping[str, KnownFailure]:
         return {one.code: one for one in self.failures}
 
+    @cached_property
+    def _by_part(self) -> Mapping[str, Sequence[int]]:
+        """The numbers of the failures that have a symptom which begins with a pattern."""
+        found: dict[str, list[int]] = {}
+        for number, one in enumerate(self.failures):
+            for symptom in one.symptoms:
+                found.setdefault(symptom.parts[0], []).append(number)
+        return found
+
+    @cached_property
+    def _of_the_host(self) -> frozenset[int]:
+        return frozenset(number for number, one in enumerate(self.failures) if one.host)
+
+    def candidates(self, hits: Iterable[str], *, host: bool = False) -> list[KnownFailure]:
+        """The failures, in their order, that may have a symptom among the patterns that were found:
+        all others have none. `host`: and those that a machine alone can show.
+        """
+        numbers = set(self._of_the_host if host else ())
+        for pattern in hits:
+            numbers.update(self._by_part.get(pattern, ()))
+        return [self.failures[number] for number in sorted(numbers)]
+
 
 @cache
 def load() -> Knowledge:

@@ -22,7 +22,7 @@ ROUNDS = 5
 PACKAGES = ("bitsandbytes", "transformers", "vllm")
 HOST = ("--gpu", "H100", "--driver", "580.95.05", "--base", "bootstrap")
 CALL = "import sys; from provision.cli.main import main; sys.exit(main(sys.argv[1:]))"
-WITHOUT = "import provision.build.package_cuda as p; p.needed_runtimes = lambda *_, **__: ()\n"
+WITHOUT = "import provision.build.package_cuda as p; p.needed_cuda = lambda *_, **__: None\n"
 
 
 def seconds(code: str, package: str, folder: Path, home: str) -> float:

@@ -9,7 +9,7 @@ from provision.build.base import BuildSettings
 from provision.build.package_cuda import THREADS, WheelRuntimes, other_cuda_warning
 from provision.lock.gpu_code import MOST_BYTES, MissingCode, missing_code
 from provision.lock.lead import PackageRelease, native_in
-from provision.lock.runtimes import runtime_of, runtimes_in
+from provision.lock.runtimes import major_of, runtimes_in
 from provision.lock.solve import Solution
 from provision.model.plan import Warned
 from provision.resolve.fleet import Fleet, GpuKind, show_capability, with_capability
@@ -52,9 +52,9 @@ class WheelLook:
         coded = {
             name: address
             for name, address in addresses.items()
-            if name not in others and self._runtimes.all_of(address)
+            if name not in others and self._runtimes.of(address)
         }
-        for name, missing in self._missing(coded, runtime_of(cuda), requested).items():
+        for name, missing in self._missing(coded, major_of(cuda), requested).items():
             title = f"{name} {releases[name].version}"
             kinds = [kind for kind in self._fleet.devices if kind.capability in missing.gpus]
             fix = _request_another(name, missing) if name in requested else _if_used(name)

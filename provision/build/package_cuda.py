@@ -17,9 +17,8 @@ from provision.lock.lead import PackageRelease
 from provision.lock.runtimes import (
     FEW_LIBRARIES,
     MOST_LIBRARIES,
-    NeededRuntime,
-    needed_runtimes,
-    runtime_of,
+    NeededCuda,
+    needed_cuda,
 )
 from provision.lock.solve import NoSolutionError
 from provision.model.frozen import replace
@@ -46,52 +45,47 @@ class OtherCuda(NamedTuple):
 
     package: str
     release: PackageRelease
-    needed: NeededRuntime
+    needed: NeededCuda
     cuda: str
 
     def words(self, subject: str, cuda: str) -> str:
         """What is wrong, with the plan's CUDA."""
         return (
-            f"{subject} is compiled for CUDA {self.needed.cuda} ({self.needed.file} needs "
-            f"libcudart.so.{self.needed.version}), and this plan has CUDA {cuda}."
+            f"{subject} is compiled for CUDA {self.needed.words} ({self.needed.shown_by}), and "
+            f"this plan has CUDA {cuda}."
         )
 
     def obstacle(self, cuda: str) -> tuple[str, str]:
         """Why the release was not taken for a plan with this CUDA, and what would allow it."""
         fix = (
             f"Name an index that has {self.package} for CUDA {cuda} with --index, or use hosts "
-            f"that run CUDA {self.needed.cuda}."
+            f"that run CUDA {self.needed.words}."
         )
         return self.words(self.release.version, cuda), fix
 
 
 class WheelRuntimes:
-    """The runtimes that wheels need; each wheel is looked at once."""
+    """The CUDA that wheels need; each wheel is looked at once."""
 
     def __init__(self, ca_bundle: Path | None, *, offline: bool) -> None:
         self._ca = ca_bundle
         self._offline = offline
-        self._known: dict[str, tuple[NeededRuntime, ...]] = {}
+        self._known: dict[str, NeededCuda | None] = {}
 
-    def all_of(self, address: str, most: int = MOST_LIBRARIES) -> tuple[NeededRuntime, ...]:
-        """What the wheel at this address needs; () if that is not known, or nothing. `most`: how
+    def of(self, address: str, most: int = MOST_LIBRARIES) -> NeededCuda | None:
+        """What the wheel at this address needs; None if that is nothing, or not known. `most`: how
         many of its libraries are read, if it was not looked at before.
         """
         if self._offline:
-            return ()
+            return None
         if address not in self._known:
-            self._known[address] = needed_runtimes(address, ca_bundle=self._ca, most=most)
+            self._known[address] = needed_cuda(address, ca_bundle=self._ca, most=most)
         return self._known[address]
-
-    def of(self, address: str) -> NeededRuntime | None:
-        """The only runtime that it needs; None: nothing, or one of several."""
-        found = self.all_of(address)
-        return found[0] if len(found) == 1 else None
 
     def read(self, addresses: Iterable[str]) -> None:
         """Look at several wheels at a time, and only at a few libraries of each."""
         with ThreadPoolExecutor(THREADS) as threads:
-            for _ in threads.map(lambda address: self.all_of(address, FEW_LIBRARIES), addresses):
+            for _ in threads.map(lambda address: self.of(address, FEW_LIBRARIES), addresses):
                 pass
 
     def other(
@@ -101,11 +95,11 @@ class WheelRuntimes:
         cuda: str | None,
         brought: Collection[str] = (),
     ) -> OtherCuda | None:
-        """The release, if it is for another CUDA than this, whose runtime is not `brought` by other
-        packages.
+        """The release, if it is for another CUDA than this, whose libraries are not `brought` by
+        other packages (major versions).
         """
         needed = self.of(found.address) if cuda else None
-        if needed is None or not cuda or needed.version in {runtime_of(cuda), *brought}:
+        if needed is None or not cuda or needed.fits(cuda) or any(map(needed.fits, brought)):
             return None
         return OtherCuda(package, found.release, needed, cuda)
 
@@ -126,16 +120,20 @@ class WheelRuntimes:
 
 
 def other_build(
-    plan: Plan, found: OtherCuda, hosts: Sequence[HostFacts], request: Request, catalog: Catalog
+    plan: Plan,
+    by: str,
+    fits: Callable[[str], bool],
+    hosts: Sequence[HostFacts],
+    request: Request,
+    catalog: Catalog,
 ) -> Plan | None:
-    """The plan for the same release of the framework, for a CUDA that the package is compiled for;
-    None if the request names the CUDA, or no such build runs on the hosts.
+    """The plan for the same release of the framework, for a CUDA that `fits` the packages; None if
+    the request names the CUDA, or no such build runs on the hosts. `by`: what decides, in words.
     """
     if request.cuda is not None:
         return None
     exact = replace(request, framework_version=f"=={plan.framework_version}", python=plan.python)
-    by = f"{found.package} {found.release.version}"
-    for cuda in cudas_of(plan, {found.needed.version}, catalog, release=plan.framework_version):
+    for cuda in cudas_of(plan, fits, catalog, release=plan.framework_version):
         other = resolve(hosts, replace(exact, cuda=cuda, led_by=by), catalog)
         if other.error is None:
             return other
@@ -143,15 +141,15 @@ def other_build(
 
 
 def cudas_of(
-    plan: Plan, runtimes: Collection[str], catalog: Catalog, *, release: str | None = None
+    plan: Plan, fits: Callable[[str], bool], catalog: Catalog, *, release: str | None = None
 ) -> tuple[str, ...]:
-    """The CUDAs with one of these runtimes that the framework was built for, or this release of it;
-    the newest first.
+    """The CUDAs that fit and that the framework was built for, or this release of it; the newest
+    first.
     """
     found = {
         build.cuda
         for build in builds_of(plan.framework, plan.arch or "", catalog)
-        if build.cuda and release in {None, build.version} and runtime_of(build.cuda) in runtimes
+        if build.cuda and release in {None, build.version} and fits(build.cuda)
     }
     return tuple(sorted(found, key=version, reverse=True))
 
@@ -228,15 +226,25 @@ def _minor(version: str) -> tuple[int, int]:
     return read.major, read.minor
 
 
-def no_release(found: OtherCuda, plan: Plan) -> NoSolutionError:
-    """The error that no release of a package is for the plan's CUDA."""
+def no_release(
+    found: OtherCuda, plan: Plan, request: Request, instead: str | None
+) -> NoSolutionError:
+    """The error that a package does not go with the plan's CUDA. `instead`: the version of its
+    newest release that does.
+    """
     title = TITLES[plan.framework]
-    return NoSolutionError(
-        f"{found.package} {found.release.version} does not work with {title} "
-        f"{plan.framework_version}: {found.words('it', found.cuda)} No release was found that is "
-        f"compiled for CUDA {found.cuda}.",
-        fix=found.obstacle(found.cuda)[1],
-    )
+    name = found.package
+    mine = f"{name} {found.release.version} does not work with {title} {plan.framework_version}"
+    message = f"{mine}: {found.words('it', found.cuda)}"
+    if instead is None:
+        return NoSolutionError(
+            f"{message} No release was found that is compiled for CUDA {found.cuda}.",
+            fix=found.obstacle(found.cuda)[1],
+        )
+    pin = f"{name}=={instead}"
+    file = request.declared_in
+    fix = f"In {file}, pin {pin}." if file else f"Use --with {pin}."
+    return NoSolutionError(message, fix=fix)
 
 
 def other_cuda_warning(found: OtherCuda) -> Warned:

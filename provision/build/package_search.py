@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from images.inspect.texts import WheelMetadata
 from provision.build.base import BuildSettings
-from provision.build.package_cuda import bounded
+from provision.build.package_cuda import FoundRelease, bounded
+from provision.build.package_wheels import Resolved, TriedWheels
 from provision.catalog.catalog import Catalog
 from provision.lock import lead
 from provision.lock.extras import ExtraNeed, read_metadata, unmet
@@ -23,10 +24,12 @@ from provision.lock.uv import (
     target_of,
 )
 from provision.model.environment import environment_of
-from provision.model.plan import PACKAGES, Plan, Request
+from provision.model.plan import PACKAGES, TITLES, Plan, Request
 from provision.resolve import known_releases
 from provision.resolve.packages import leading
 
+ANY_GLIBC = 40
+"""Newer than what wheels are built for."""
 _MOST_PYTHONS = 3
 _ROUNDS = 3  # of requests for extras: each may bring packages that have extras of their own
 _THREADS = 4
@@ -216,6 +219,44 @@ class PackageSearch:
         """Let a package have only releases within a bound ("<0.12")."""
         self.leading[name] = bounded(self.leading[name], bound) or self.leading[name]
 
+    def newest_below(
+        self,
+        name: str,
+        there: Resolved | TriedWheels,
+        tell: Callable[[str], None],
+        *,
+        pinned: bool = True,
+    ) -> Callable[[str], FoundRelease | None]:
+        """How to ask for the newest release of a package within a bound, for a Python and machine.
+        `pinned`: of the releases that were requested. `tell` gets each release that was found.
+        """
+        required = self.leading[name] if pinned else name
+        target = WheelTarget(there.python, there.arch, ANY_GLIBC)
+
+        def ask(bound: str) -> FoundRelease | None:
+            line = bounded(required, bound)
+            if line is None:
+                return None
+            outcome, _, text = self.run([line], target, alone=True)
+            addresses = addresses_in(text) if outcome == "locked" else {}
+            if name not in addresses:
+                return None
+            release = releases_in(text)[name]
+            tell(f"{name} {release.version}: for which CUDA")
+            return FoundRelease(release, addresses[name])
+
+        return ask
+
+    def pins(self, request: Request, target: WheelTarget) -> Resolved | None:
+        """What a project that pins every version requires beside the framework; None: that is
+        nothing, not every version is pinned, or no index answers.
+        """
+        lines = list(leading(replace(request, settled=False)).values())
+        if not request.settled or not lines or self._settings.offline:
+            return None
+        outcome, _, text = self.run(lines, target, alone=True)
+        return Resolved(text, target.python, target.arch) if outcome == "locked" else None
+
     def has_wheel(self, name: str, plan: Plan) -> bool:
         """Whether an index has a wheel of a requested package for a plan's Python and machine; so
         it may be, if no index answers.
@@ -261,3 +302,15 @@ class PackageSearch:
         words = ["provision", "wheel", *(lines[name] for name in names)]
         words += [word for line in others for word in ("--with", line)]
         return f"{shlex.join(words)} {self._settings.typed}".rstrip()
+
+
+def limits_of(request: Request) -> str:
+    """The options of the request that limit the framework's release, or a project that does."""
+    if request.declared_in and (request.cuda or request.framework_version):
+        title = TITLES[request.framework]
+        return f"what {request.declared_in} or an option says about {title} and CUDA"
+    options = {
+        f"--cuda {request.cuda}": request.cuda,
+        f"--framework-version '{request.framework_version}'": (request.framework_version),
+    }
+    return " and ".join(option for option, given in options.items() if given)

@@ -10,34 +10,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import NoReturn
 
 from images.text.printable import printable
 from provision.build.base import BuildSettings, require_plan
 from provision.build.package_code import WheelLook
 from provision.build.package_cuda import (
-    FoundRelease,
     OtherCuda,
     WheelRuntimes,
-    bounded,
-    cudas_of,
     newest_for_cuda,
     no_release,
     other_build,
 )
-from provision.build.package_search import PackageSearch
+from provision.build.package_search import ANY_GLIBC, PackageSearch, limits_of
+from provision.build.package_wheels import Resolved, TriedWheels, newest_that_fits
 from provision.build.source.substitute import request_with_kept
 from provision.catalog.catalog import Catalog
 from provision.lock.extras import ExtraNeed, unmet_warning
 from provision.lock.lead import (
     PackageRelease,
     PackageTry,
-    addresses_in,
     lag,
-    native_in,
     releases_in,
 )
 from provision.lock.lockfile import clip
-from provision.lock.runtimes import runtimes_in
 from provision.lock.solve import NoSolutionError, Solution, uv_broken
 from provision.lock.uv import WheelTarget, target_of
 from provision.model.plan import TITLES, HostFacts, Plan, Request, Warned
@@ -45,8 +41,6 @@ from provision.output.console import Console
 from provision.resolve import fitting_releases, known_releases, resolve
 from provision.resolve.fleet import read_fleet
 from provision.resolve.packages import frameworks_in, in_few, name_of
-
-_ANY_GLIBC = 40  # newer than what wheels are built for
 
 
 class PackageChoice:
@@ -68,6 +62,7 @@ class PackageChoice:
         self._search = PackageSearch(request, catalog, settings)
         self._runtimes = WheelRuntimes(settings.ca, offline=settings.offline)
         self._tried: PackageTry | None = None
+        self._wheels: TriedWheels | None = None
         self._held_back: dict[str, OtherCuda] = {}
 
     def choose(self, plan: Plan) -> Plan:
@@ -77,15 +72,16 @@ class PackageChoice:
         NoSolutionError: no release of the packages works with a framework that runs on the hosts.
         """
         if not self._leads(plan):
-            return plan
+            return self._of_pins(plan, self._request)
         with self._console.step("packages", f"choosing the releases of {self._names()}"):
             return self._with_kept(plan, self._request)
 
     def choose_on_bootstrap(self, plan: Plan) -> Plan:
         """The same for a base that is built from Debian packages, whatever base was requested."""
+        request = replace(self._request, base="bootstrap")
         if not self._search.leading:
-            return plan
-        chosen = self._with_kept(plan, replace(self._request, base="bootstrap"))
+            return self._of_pins(plan, request)
+        chosen = self._with_kept(plan, request)
         for warning in chosen.warnings:
             self._console.warn(warning.message, warning.fix)
         return chosen
@@ -113,31 +109,76 @@ class PackageChoice:
         self._search.spelling = plan.indexes[0].requirement.partition("==")[0]
         return bool(self._search.leading)
 
+    def _of_pins(self, plan: Plan, request: Request) -> Plan:
+        """The plan of a project that pins every version, for a CUDA that its packages are for.
+
+        NoSolutionError: one of them is for another CUDA, and no build of the framework is.
+        """
+        pins = self._search.pins(request, target_of(plan))
+        if pins is None:
+            return plan
+        self._wheels = wheels = TriedWheels(pins, self._runtimes)
+        other = wheels.other_than(plan.cuda)
+        if other is None:
+            return plan
+        return self._built_for(plan, other, request, wheels.all_fit) or self._refuse(other, plan)
+
     def _for_its_cuda(self, plan: Plan, request: Request) -> Plan:
         """The plan for the packages, whose wheels are compiled for its CUDA: for another CUDA of
         the same release of the framework, or with an older release of the package, if need be.
         """
         chosen = self._chosen(plan, request)
-        for _ in self._search.leading:
-            other = self._other_cuda(chosen)
+        for _ in self._search.leading if self._wheels else ():
+            assert self._wheels is not None
+            other = self._wheels.other_than(chosen.cuda, self._search.leading)
             if other is None:
-                break
-            build = other_build(chosen, other, self._hosts, request, self._catalog)
-            if build is not None:
-                return self._completed(require_plan(build))
+                return self._for_what_they_need(chosen, request)
+            for fits in (self._wheels.all_fit, other.needed.fits):
+                if build := self._built_for(chosen, other, request, fits):
+                    return self._completed(build)
             if (found := self._with_its_cuda(chosen, other, request)) is not None:
                 return found
-            bound = newest_for_cuda(other, self._newest_below(other), self._runtimes)
+            ask = self._search.newest_below(other.package, self._wheels, self._console.progress)
+            bound = newest_for_cuda(other, ask, self._runtimes)
             if bound is None:
-                raise no_release(other, chosen)
+                self._refuse(other, chosen)
             self._search.bound(other.package, bound)
             self._held_back.setdefault(other.package, other)
             chosen = self._chosen(plan, request)
         return chosen
 
+    def _for_what_they_need(self, plan: Plan, request: Request) -> Plan:
+        """The plan for a CUDA of the packages that the requested ones need, too. If there is none
+        for all, the plan stays, and `judge` warns.
+        """
+        wheels = self._wheels
+        other = wheels.other_than(plan.cuda) if wheels else None
+        if wheels is None or other is None or not wheels.cudas(plan, self._catalog):
+            return plan
+        if build := self._built_for(plan, other, request, wheels.all_fit):
+            return self._completed(build)
+        return self._with_its_cuda(plan, other, request) or plan
+
+    def _built_for(
+        self, plan: Plan, other: OtherCuda, request: Request, fits: Callable[[str], bool]
+    ) -> Plan | None:
+        """The plan for the same release of the framework, for a CUDA that fits; None: there is
+        none.
+        """
+        by = f"{other.package} {other.release.version}"
+        build = other_build(plan, by, fits, self._hosts, request, self._catalog)
+        if build is None:
+            return None
+        self._console.result(f"{other.words(by, other.cuda)} It takes CUDA {build.cuda} instead.")
+        return require_plan(build)
+
     def _with_its_cuda(self, plan: Plan, other: OtherCuda, request: Request) -> Plan | None:
-        """The plan for another release of the framework, built for the CUDA of the same release."""
-        tried = self._tried
+        """The plan for another release of the framework, built for the CUDA of the same releases
+        of the packages.
+        """
+        tried, wheels = self._tried, self._wheels
+        assert wheels is not None
+        same = {name: wheels.releases.get(name) for name in (*self._search.leading, other.package)}
         for cuda in self.same_cuda(plan) if request.cuda is None else ():
             exact = replace(request, cuda=cuda)
             start = resolve(self._hosts, exact, self._catalog)
@@ -147,46 +188,23 @@ class PackageChoice:
                 found = self._chosen(start, exact)
             except NoSolutionError:
                 continue
-            assert self._tried is not None
-            release = releases_in(self._tried.text).get(other.package)
-            if found.cuda == cuda and release == other.release and not self._other_cuda(found):
+            now = self._wheels
+            mine = {name: now.releases.get(name) for name in same} if now else {}
+            if now and found.cuda == cuda and mine == same and not now.other_than(cuda, same):
+                by = f"{other.package} {other.release.version}"
+                self._console.result(other.words(by, other.cuda))
                 return found
-        self._tried = tried
+        self._tried, self._wheels = tried, wheels
         return None
 
-    def _other_cuda(self, plan: Plan) -> OtherCuda | None:
-        """The first requested package whose wheel is for another CUDA than the plan."""
-        if self._tried is None:
-            return None
-        releases, addresses = releases_in(self._tried.text), native_in(self._tried.text)
-        brought = runtimes_in(self._tried.text)
-        if len(brought) == 1:  # the framework's own, and of a build that the plan need not have
-            brought = frozenset()
-        for name in self._search.leading:
-            if name in releases and name in addresses:
-                found = FoundRelease(releases[name], addresses[name])
-                other = self._runtimes.other(name, found, plan.cuda, brought)
-                if other is not None:
-                    return other
-        return None
-
-    def _newest_below(self, other: OtherCuda) -> Callable[[str], FoundRelease | None]:
-        """How to ask for the newest release of a package within a bound."""
-        assert self._tried is not None
-        target = WheelTarget(self._tried.python, self._search.arch, _ANY_GLIBC)
-
-        def ask(bound: str) -> FoundRelease | None:
-            line = bounded(self._search.leading[other.package], bound)
-            if line is None:
-                return None
-            outcome, _, text = self._search.run([line], target, alone=True)
-            if outcome != "locked" or other.package not in addresses_in(text):
-                return None
-            release = releases_in(text)[other.package]
-            self._console.progress(f"{other.package} {release.version}: for which CUDA")
-            return FoundRelease(release, addresses_in(text)[other.package])
-
-        return ask
+    def _refuse(self, other: OtherCuda, plan: Plan) -> NoReturn:
+        """Raise the error for a package that is for another CUDA."""
+        assert self._wheels is not None
+        ask = self._search.newest_below(
+            other.package, self._wheels, self._console.progress, pinned=False
+        )
+        instead = newest_that_fits(other, ask, self._runtimes)
+        raise no_release(other, plan, self._request, instead)
 
     def _chosen(self, plan: Plan, request: Request) -> Plan:
         fitting = fitting_releases(self._hosts, request, self._catalog)
@@ -219,6 +237,7 @@ class PackageChoice:
         release = chosen[self._search.package].version
         self._console.result(f"{by} with {TITLES[plan.framework]} {release}, Python {best.python}")
         self._tried = best
+        self._wheels = TriedWheels(Resolved(best.text, best.python, target.arch), self._runtimes)
         return self._completed(self._planned_for(plan, request, by, release, best.python))
 
     def _completed(self, plan: Plan) -> Plan:
@@ -234,13 +253,11 @@ class PackageChoice:
         )
 
     def same_cuda(self, plan: Plan) -> tuple[str, ...]:
-        """The CUDAs whose runtime the requested packages' wheels need, the newest first; () if they
-        need none.
-        """
-        tried = native_in(self._tried.text) if self._tried else {}
-        found = [self._runtimes.of(tried[name]) for name in self._search.leading if name in tried]
-        needed = {one.version for one in found if one is not None}
-        return cudas_of(plan, needed, self._catalog)
+        """The CUDAs that the packages' wheels are for, the newest first; () if they need none."""
+        if self._wheels is None:
+            return ()
+        of_all = self._wheels.cudas(plan, self._catalog)
+        return of_all or self._wheels.cudas(plan, self._catalog, self._search.leading)
 
     def without_wheels(self) -> NoSolutionError | None:
         """As `PackageSearch.without_wheels`, for what was looked up by `choose`."""
@@ -305,26 +322,13 @@ class PackageChoice:
         outcome, _, text = self._search.run([f"{need.package}[{need.extra}]", line], target)
         other = releases_in(text).get(need.package) if outcome == "locked" else None
         ways = [f"use --with {need.package}=={other.version}"] if other else []
-        ways += [f"remove {self._limits()}"] if self._limits() else []
+        ways += [f"remove {limits_of(self._request)}"] if limits_of(self._request) else []
         fix = ", or ".join(ways) or f"request another release of {need.package}"
         return NoSolutionError(
             f"{need.package} {need.version} needs {need.requirement} (its extra {need.extra!r}); "
             f"here it would get {title} {chosen[self._search.package].version}.",
             fix=f"{fix[:1].upper()}{fix[1:]}.",
         )
-
-    def _limits(self) -> str:
-        """The options of the request that limit the framework's release, or a project that does."""
-        if self._request.declared_in and (self._request.cuda or self._request.framework_version):
-            title = TITLES[self._request.framework]
-            return f"what {self._request.declared_in} or an option says about {title} and CUDA"
-        options = {
-            f"--cuda {self._request.cuda}": self._request.cuda,
-            f"--framework-version '{self._request.framework_version}'": (
-                self._request.framework_version
-            ),
-        }
-        return " and ".join(option for option, given in options.items() if given)
 
     def _none_fits(self, found: PackageTry, fitting: Sequence[str]) -> NoSolutionError:
         title = TITLES[self._request.framework]
@@ -344,10 +348,10 @@ class PackageChoice:
         hosts without the limits of the request, or other hosts.
         """
         title = TITLES[self._request.framework]
-        target = WheelTarget(python, self._search.arch, _ANY_GLIBC)
+        target = WheelTarget(python, self._search.arch, ANY_GLIBC)
         free = replace(self._request, cuda=None, framework_version=None, python=python)
         here = fitting_releases(self._hosts, free, self._catalog).get(python)
-        drop = [f"remove {self._limits()}"] if self._limits() else []
+        drop = [f"remove {limits_of(self._request)}"] if limits_of(self._request) else []
         drop += [f"use --python {python}"] if self._request.python not in {None, python} else []
         if here and drop and (found := self._newest_with(name, newest, here, target)):
             fix = " and ".join(drop)

@@ -178,7 +178,8 @@ def within_reach(
     if cudas and request.cuda is None:
         asked = [replace(asked[0], cuda=cuda, framework_version=None) for cuda in cudas]
     found = (nearest_at("pypi", hosts, one, catalog) for one in asked)
-    other = next((one for one in found if one and (not cudas or one.cuda in cudas)), None)
+    fitting = (one for one in found if one and (not cudas or one.cuda in cudas))
+    other = next((one for one in fitting if _is_declared(one, request)), None)
     default = next((c for c in other.indexes if c.url is None), None) if other else None
     if other is None or default is None:
         return None
@@ -196,6 +197,14 @@ def within_reach(
         f"{default.name} answers and has {TITLES[other.framework]} {other.framework_version} for "
         f"CUDA {other.cuda}: --cuda {other.cuda} --framework-version {other.framework_version}."
     )
+
+
+def _is_declared(plan: Plan, request: Request) -> bool:
+    """Whether a project, if there is one, allows the release of the framework of a plan."""
+    from packaging.specifiers import SpecifierSet
+
+    limits = (request.framework_version or "") if request.declared_in else ""
+    return SpecifierSet(limits).contains(plan.framework_version or "", prereleases=True)
 
 
 def secrets_for(lock: Lock, request: Request, settings: BuildSettings) -> Secrets:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from images.errors import Failure
-from provision.lock.runtimes import READ_BYTES, WAIT_S, is_own_library, versions_in
+from provision.lock.runtimes import READ_BYTES, WAIT_S, own_libraries, versions_in
 
 if TYPE_CHECKING:
     from images.inspect.archive import WheelArchive
@@ -69,9 +69,8 @@ def missing_code(
 def _in_wheel(
     archive: WheelArchive, gpus: Sequence[Capability], runtime: str, goes_on: Callable[[], bool]
 ) -> MissingCode | None:
-    libraries = [member for name, member in archive.members.items() if is_own_library(name)]
     left, targets = tuple(gpus), set[str]()
-    for member in sorted(libraries, key=lambda member: member.compressed):
+    for member in own_libraries(archive):
         found = _in_library(archive, member, left, runtime, goes_on)
         if found is None:
             return None

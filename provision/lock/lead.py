@@ -18,7 +18,7 @@ from provision.lock.uv import Outcome
 
 _OLD_DAYS = 365
 _OLD_MINORS = 2
-_SMALLEST_NATIVE = 1 << 20
+_SMALLEST_NATIVE, _SMALLEST_ANY = 1 << 20, 16 << 20
 
 
 class PackageRelease(NamedTuple):
@@ -78,18 +78,24 @@ def addresses_in(text: str) -> dict[str, str]:
 
 
 def native_in(text: str) -> dict[str, str]:
-    """The address of a wheel of each package of a lock by uv whose wheel is for one machine, and
-    so large that it can hold code for GPUs. NVIDIA's own are left out.
+    """The address of a wheel of each package of a lock by uv whose wheel is so large that it can
+    hold code for GPUs; one that says it is for every machine (bitsandbytes 0.41) must be larger.
+    NVIDIA's own are left out.
     """
     return {
         str(package.name): str(wheel.url)
         for package in parse_lock(text).packages
         for wheel in (package.wheels or ())[:1]
         if wheel.url
-        and "-any.whl" not in wheel.url
-        and (wheel.size is None or wheel.size >= _SMALLEST_NATIVE)
+        and _may_be_native(wheel.url, wheel.size)
         and not str(package.name).startswith(("nvidia-", "cuda-"))
     }
+
+
+def _may_be_native(url: str, size: int | None) -> bool:
+    if "-any.whl" in url:
+        return size is not None and size >= _SMALLEST_ANY
+    return size is None or size >= _SMALLEST_NATIVE
 
 
 def framework_line(package: str, fitting: Iterable[str], known: Iterable[str]) -> str:

@@ -316,11 +316,7 @@ def test_another_cuda_of_the_same_framework_is_taken_for_a_package(
     preferred = resolve([facts], request, load())
     assert (preferred.cuda or "").startswith("13.")
     index.more += kernels({"1.0": ("12",)})
-    python = f"cp{str(preferred.python).replace('.', '')}"
-    for tag in ("cu126", "cu128", "cu129", "cu130"):
-        version = f"{preferred.framework_version}+{tag}"
-        index.more.append(compiled("torch", version, python))
-    index.more.append(pure("numpy", "2.4.0"))
+    index.more += builds(preferred, "cu126", "cu128", "cu129", "cu130")
     plan, lock = planned(request, tmp_path, facts)
     assert (plan.cuda or "").startswith("12.")
     assert plan.framework_version == preferred.framework_version
@@ -345,6 +341,105 @@ def test_another_release_of_the_framework_is_taken_for_its_cuda(
     found, lock = planned(request, tmp_path, facts)
     assert (found.framework_version, found.cuda) == (older.framework_version, "12.9")
     assert versions(lock)["kernels"] == "1.0"
+
+
+def test_the_cuda_of_what_a_package_needs_decides_if_there_is_one_for_all(
+    index: LocalIndex, tmp_path: Path, said: list[str]
+) -> None:
+    """As CTranslate2 for faster-whisper: it is not requested itself."""
+    facts, request = host("580.95.05", "9.0"), request_of(index, "engine")
+    preferred = resolve([facts], request, load())
+    assert (preferred.cuda or "").startswith("13.")
+    index.more += [pure("engine", "1.0", "kernels"), *kernels({"1.0": ("12",)})]
+    index.more += builds(preferred, "cu126", "cu128", "cu129", "cu130")
+    plan, lock = planned(request, tmp_path, facts)
+    assert (plan.cuda or "").startswith("12.")
+    assert plan.framework_version == preferred.framework_version
+    assert versions(lock)["torch"] == f"{plan.framework_version}+{plan.wheel_tag}"
+    assert said == []
+
+
+def builds(plan: Plan, *tags: str) -> list[tuple[str, bytes]]:
+    """Builds of a plan's release of PyTorch, and a newer NumPy."""
+    python = f"cp{str(plan.python).replace('.', '')}"
+    return [
+        *(compiled("torch", f"{plan.framework_version}+{tag}", python) for tag in tags),
+        pure("numpy", "2.4.0"),
+    ]
+
+
+def for_each(name: str, version: str, *cudas: str) -> tuple[str, bytes]:
+    """A wheel for every machine with a library for each of these CUDAs, which uv takes as large."""
+    libraries = {f"{name}/lib{name}_cuda{one}.so": b"\x7fELF" + bytes(64) for one in cudas}
+    tags = "py3-none-manylinux_2_17_x86_64"
+    data = wheel(name, version, tags, more={**libraries, f"{name}/__init__.py": b""})
+    return f"{name}-{version}-{tags}.whl", data
+
+
+V100 = host("550.54.14", "7.0")
+
+
+def pinned(index: LocalIndex, *pins: str, **more: Any) -> Request:
+    """The request of a project that pins every version."""
+    more = {"framework_version": "==2.5.1", "declared_in": "requirements.txt"} | more
+    return request_of(index, *pins, settled=True, **more)
+
+
+def test_the_pins_of_a_project_take_the_framework_s_build_for_their_cuda(
+    index: LocalIndex, tmp_path: Path, said: list[str]
+) -> None:
+    """bitsandbytes before 0.50 loads only a library for exactly the CUDA of PyTorch."""
+    request = pinned(index, "bitsandbytes==0.41.5", "pip==26.0")
+    preferred = resolve([V100], request, load())
+    assert preferred.cuda == "12.4"
+    index.more += [for_each("bitsandbytes", "0.41.5", "118", "120", "121", "122")]
+    index.more += builds(preferred, "cu118", "cu121", "cu124")
+    plan, lock = planned(request, tmp_path, V100)
+    assert (plan.framework_version, plan.cuda) == ("2.5.1", "12.1")
+    assert versions(lock)["torch"] == "2.5.1+cu121"
+    assert said == []
+
+
+@pytest.mark.parametrize(
+    ("others", "fix"),
+    [
+        pytest.param(
+            [("0.44.9", ("121", "124")), ("0.52.0", ("118", "130"))],
+            "In requirements.txt, pin bitsandbytes==0.44.9.",
+            id="the newest release that has it",
+        ),
+        pytest.param(
+            [("0.43.0", ("120", "121"))],
+            "Name an index that has bitsandbytes for CUDA 12.4 with --index, or use hosts that "
+            "run CUDA 12.0 to 12.1.",
+            id="no release has it",
+        ),
+    ],
+)
+def test_pins_for_another_cuda_than_a_named_one_are_refused(
+    index: LocalIndex, tmp_path: Path, others: list[tuple[str, tuple[str, ...]]], fix: str
+) -> None:
+    request = pinned(index, "bitsandbytes==0.41.5", cuda="12.4")
+    index.more += [for_each("bitsandbytes", "0.41.5", "120", "121")]
+    index.more += [for_each("bitsandbytes", version, *cudas) for version, cudas in others]
+    index.more += builds(resolve([V100], request, load()), "cu121", "cu124")
+    with pytest.raises(NoSolutionError) as caught:
+        planned(request, tmp_path, V100)
+    assert "bitsandbytes 0.41.5 does not work with PyTorch 2.5.1" in caught.value.message
+    assert "12.0 to 12.1 (its newest library is" in caught.value.message
+    assert caught.value.fix == fix
+
+
+def test_pins_that_fit_every_cuda_leave_the_plan_as_it_is(
+    index: LocalIndex, tmp_path: Path
+) -> None:
+    request = pinned(index, "bitsandbytes==0.45.2", "kernels==0.2")
+    preferred = resolve([V100], request, load())
+    index.more += [for_each("bitsandbytes", "0.45.2", "121", "124", "126")]
+    index.more += kernels({"0.2": ("12", "13")})
+    index.more += builds(preferred, "cu121", "cu124")
+    plan, _ = planned(request, tmp_path, V100)
+    assert plan == preferred
 
 
 def test_a_package_without_a_release_for_the_plan_s_cuda_is_refused(

@@ -1,0 +1,93 @@
+"""The wheels that uv found for the packages beside the framework: for which CUDA they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from provision.build.package_cuda import (
+    FoundRelease,
+    OtherCuda,
+    WheelRuntimes,
+    cudas_of,
+    newest_for_cuda,
+)
+from provision.catalog.catalog import Catalog
+from provision.lock.lead import native_in, releases_in
+from provision.lock.runtimes import runtimes_in
+from provision.model.plan import Plan
+from provision.resolve.packages import FRAMEWORKS, PAIRED
+
+_WITH_THE_BUILD = frozenset({*FRAMEWORKS, *PAIRED, "jaxlib", "triton"})
+"""Packages that come with a build of a framework, for its CUDA."""
+
+
+class Resolved(NamedTuple):
+    """What uv answered for a Python and an architecture; `text` is its lock."""
+
+    text: str
+    python: str
+    arch: str
+
+
+class TriedWheels:
+    """The wheels of packages beside the framework that can hold code for GPUs, as uv found them."""
+
+    def __init__(self, resolved: Resolved, runtimes: WheelRuntimes) -> None:
+        self.python, self.arch = resolved.python, resolved.arch
+        self.releases = releases_in(resolved.text)
+        self.found = {
+            name: FoundRelease(self.releases[name], address)
+            for name, address in native_in(resolved.text).items()
+            if name not in _WITH_THE_BUILD
+        }
+        self._runtimes = runtimes
+        brought = runtimes_in(resolved.text)
+        if len(brought) == 1:  # the framework's own, and of a build that the plan need not have
+            brought = frozenset()
+        self._brought = brought
+
+    def other_than(
+        self, cuda: str | None, names: Collection[str] | None = None
+    ) -> OtherCuda | None:
+        """The first of the named packages whose wheel is for another CUDA; None: none is. `names`
+        None: all packages.
+        """
+        if names is None:
+            self._runtimes.read(found.address for found in self.found.values())
+        for name in self.found if names is None else names:
+            found = self.found.get(name)
+            other = found and self._runtimes.other(name, found, cuda, self._brought)
+            if other:
+                return other
+        return None
+
+    def all_fit(self, cuda: str) -> bool:
+        """Whether each package works with a CUDA."""
+        return self.other_than(cuda) is None
+
+    def cudas(
+        self, plan: Plan, catalog: Catalog, names: Collection[str] | None = None
+    ) -> tuple[str, ...]:
+        """The CUDAs that the framework was built for and that the named packages work with, the
+        newest first; () if these need no CUDA.
+        """
+        addresses = [f.address for n, f in self.found.items() if names is None or n in names]
+        if not any(need.cudas for need in map(self._runtimes.of, addresses) if need):
+            return ()
+        return cudas_of(plan, lambda cuda: self.other_than(cuda, names) is None, catalog)
+
+
+def newest_that_fits(
+    other: OtherCuda, ask: Callable[[str], FoundRelease | None], runtimes: WheelRuntimes
+) -> str | None:
+    """The version of a package's newest release for the plan's CUDA; None: none was found. `ask`
+    gives the newest release within a bound, of all releases.
+    """
+    newest = ask(">=0")
+    wrong = newest and runtimes.other(other.package, newest, other.cuda)
+    if newest is None or not wrong:
+        return newest.release.version if newest else None
+    bound = newest_for_cuda(wrong, ask, runtimes)
+    found = ask(bound) if bound else None
+    return found.release.version if found else None

@@ -8,11 +8,13 @@ more, and sends a JSON line for each check through a pipe.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import itertools
 import json
 import os
 import select
 import shutil
+import sys
 import tempfile
 import time
 from dataclasses import replace
@@ -258,6 +260,7 @@ def _serve(
     # Files that a framework leaves (compiled kernels, generated sources) are removed with the run:
     # a check's child ends without the clean-up that a whole program would do.
     os.environ["TMPDIR"] = tempfile.tempdir = folder
+    keep_byte_code(FRAMEWORKS[context.framework].module, folder)
     problem = _import_problem(prepare, FRAMEWORKS[context.framework].module)
     _send(sink, {"ready": problem is None})
     results = run_each(checks, context)
@@ -266,6 +269,21 @@ def _serve(
     for result in results:
         row = {"outcome": result.outcome.as_dict(), "seconds": result.seconds, "lost": result.lost}
         _send(sink, row)
+
+
+def keep_byte_code(module: str, folder: str) -> None:
+    """Keep compiled modules in the run's folder if the framework has none and its place is
+    read-only: else each child that imports more of it compiles that again, for seconds.
+    """
+    # /dev/shm may be small, and checks need it.
+    if sys.dont_write_bytecode or sys.pycache_prefix or folder.startswith("/dev/shm/"):  # noqa: S108
+        return
+    with contextlib.suppress(ImportError, ValueError):  # the import will say what is wrong
+        found = importlib.util.find_spec(module)
+        if found is None or not found.cached or os.path.exists(found.cached):
+            return
+        if not os.access(os.path.dirname(found.origin or ""), os.W_OK):
+            os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = os.path.join(folder, "pyc")
 
 
 def _import_problem(prepare: Callable[[], None], module: str) -> Optional[Outcome]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import compileall
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -16,7 +18,7 @@ from verify.checks import CHECKS
 from verify.device.machine import Machine
 from verify.model.check import Check, Context, Outcome, Result, Status, demand, verdict
 from verify.running.children import TAIL_BYTES, Child, be_patient, wait_all
-from verify.running.runner import as_shared, run
+from verify.running.runner import as_shared, keep_byte_code, run
 
 GOOD = Outcome(Status.PASS, "fine", measured={"device": "cuda"})
 
@@ -317,6 +319,46 @@ def test_two_checks_share_one_import() -> None:
     first, second = run(checks, Context(), prepare=nothing)
     assert first.outcome.measured == second.outcome.measured
     assert first.outcome.measured["stage"] != os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("compiled", "writable", "folder", "is_kept"),
+    [
+        pytest.param(False, False, "", True, id="read-only and not compiled: kept"),
+        pytest.param(True, False, "", False, id="the package is compiled"),
+        pytest.param(False, True, "", False, id="Python can write beside the sources"),
+        pytest.param(False, False, "/dev/shm/verify-x", False, id="no room but shared memory"),
+    ],
+)
+def test_a_module_that_cannot_be_compiled_in_place_is_compiled_once_a_run(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    folder: str,
+    *,
+    compiled: bool,
+    writable: bool,
+    is_kept: bool,
+) -> None:
+    package = tmp_path / "framework_x"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    if compiled:
+        compileall.compile_dir(package, quiet=1)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.setattr(sys, "pycache_prefix", None)
+    monkeypatch.setattr(os, "access", lambda path, _: writable or path != str(package))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", "")  # it is there again afterwards
+    folder = folder or str(tmp_path / "run")
+    keep_byte_code("framework_x", folder)
+    keep_byte_code("no_such_module", folder)
+    where = [sys.executable, "-c", "import framework_x; print(framework_x.__cached__)"]
+    done = subprocess.run(where, capture_output=True, text=True, check=True, timeout=60)
+    cached = Path(done.stdout.strip())
+    assert cached.is_file()
+    assert cached.is_relative_to(folder) == is_kept
 
 
 def no_module() -> None:

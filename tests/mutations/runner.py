@@ -7,6 +7,7 @@ standard library and the framework only.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -24,11 +25,15 @@ from verify.running.children import Child, scratch
 from verify.running.runner import judge_ending, outcome_of
 
 LIMIT_S = 300.0
+# What a framework imports only when it is first trained with: here once, not by each row's child.
+LATER = {"pytorch": ("torch._dynamo",)}
 
 
 def main(framework: str, words: "list[str]") -> int:
     """Run the rows of one framework."""
     FRAMEWORKS[framework].load()
+    for module in LATER.get(framework, ()):
+        importlib.import_module(module)
     checks = {check.id: check for check in CHECKS[framework]}
     sounds: Dict[Any, Dict[str, Any]] = {}
     for row in chosen(tables().get(framework, ()), words):

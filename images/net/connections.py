@@ -7,7 +7,9 @@ trickle of bytes does not extend it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
+import os
 import socket
 import ssl
 import threading
@@ -23,12 +25,32 @@ from images.net.logins import authorization
 if TYPE_CHECKING:
     import urllib3
 
+_SYSTEM_FILES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+
 
 def tls_context(ca_bundle: Path | str | None) -> ssl.SSLContext:
     """A context with the system's certificate authorities and those of a bundle (file or text).
 
-    BadCaBundle: it cannot be read.
+    BadCaBundle: it cannot be read. The same files give the same context: reading them takes longer
+    than a small request.
     """
+    named = [ca_bundle] if isinstance(ca_bundle, Path) else []
+    named += [Path(os.environ[name]) for name in _SYSTEM_FILES if os.environ.get(name)]
+    return _context(ca_bundle, tuple((path, _changed(path)) for path in named))
+
+
+def _changed(path: Path) -> int | None:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+@functools.lru_cache(maxsize=4)
+def _context(
+    ca_bundle: Path | str | None,
+    files: tuple[tuple[Path, int | None], ...],  # noqa: ARG001  what else decides
+) -> ssl.SSLContext:
     context = ssl.create_default_context()  # honours SSL_CERT_FILE and SSL_CERT_DIR
     try:
         if isinstance(ca_bundle, Path):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from images.engines.docker import Docker
 from images.errors import Failure
 from provision.catalog.catalog import Catalog
 from provision.errors import BadInputError, Exit, NothingCompatibleError, exit_of_refusal
+from provision.lock.solve import UvAnswers
 from provision.model.plan import TITLES, Base, HostFacts, Plan, Request
 from provision.model.request import is_local, quoted
 from provision.output.console import Console
@@ -57,21 +58,59 @@ def pin_base(
             if request.base is not None:
                 failure.fix += " Or use another base: --base IMAGE or --base bootstrap."
                 raise
-            if request.flavour == "devel" and not catalog.compiler_wheels(plan.cuda or ""):
+            if not _can_replace(plan, request, catalog):
                 raise NoDevelBaseError(
                     f"A devel image is built on {base.reference}, whose registry is out of reach, "
                     f"and NVIDIA's packages for CUDA {plan.cuda} hold no nvcc to replace it.",
                     fix="Name a mirror of it with --base, or use --flavour runtime.",
                     detail=failure.message,
                 ) from failure
-            console.note(f"{failure.message}")
             plan = require_plan(resolve(hosts, replace(request, base="bootstrap"), catalog))
             plan = with_packages(plan)
-            console.note(
-                "Building the base from Debian packages instead (--base bootstrap), "
-                f"with Python {plan.python}."
-            )
+            _note_replaced(failure, plan, console)
     return make_bootstrap(plan, settings, console)
+
+
+def base_first(
+    plan: Plan,
+    hosts: Sequence[HostFacts],
+    request: Request,
+    catalog: Catalog,
+    settings: BuildSettings,
+    console: Console,
+    engine: Callable[[], Docker | None],
+) -> tuple[Plan, Request]:
+    """The plan and its request, before packages are resolved for the Python of its base: for the
+    bootstrap base if the registry is out of reach and the user named no base.
+    """
+    from images.registry.errors import ImageNotFoundError
+
+    base = plan.base
+    if base is None or base.kind != "registry" or request.base is not None:
+        return plan, request
+    try:
+        _digest(plan, settings, engine())
+    except ImageNotFoundError:  # the packages may choose another Python, whose image is there
+        return plan, request
+    except Failure as failure:
+        if not _can_replace(plan, request, catalog):
+            return plan, request
+        request = replace(request, base="bootstrap")
+        plan = resolve(hosts, request, catalog)
+        _note_replaced(failure, require_plan(plan), console)
+    return plan, request
+
+
+def _can_replace(plan: Plan, request: Request, catalog: Catalog) -> bool:
+    return request.flavour != "devel" or bool(catalog.compiler_wheels(plan.cuda or ""))
+
+
+def _note_replaced(failure: Failure, plan: Plan, console: Console) -> None:
+    console.note(f"{failure.message}")
+    console.note(
+        "Building the base from Debian packages instead (--base bootstrap), "
+        f"with Python {plan.python}."
+    )
 
 
 def refuse_missing_places(*images: str | None) -> None:
@@ -98,15 +137,19 @@ def _digest(plan: Plan, settings: BuildSettings, engine: Docker | None) -> str:
 
     assert plan.base is not None
     reference = plan.base.reference
+    if known := settings.digests.get(reference):
+        return known
     try:
         if settings.offline:
             raise OfflineError(reference)
-        return resolve_digest(reference, arch=plan.arch or "x86_64", ca_bundle=settings.ca)
+        found = resolve_digest(reference, arch=plan.arch or "x86_64", ca_bundle=settings.ca)
     except Failure:
         known = engine.repo_digest(reference) if engine else None
         if known is None:
             raise
-        return known
+        found = known
+    settings.digests[reference] = found
+    return found
 
 
 class OfflineError(Failure):
@@ -264,7 +307,8 @@ class BuildSettings:
     """Settings of a job beside the request. `snapshot`: the date of Debian's packages for a base
     made here ("20260301T000000Z"; None: today, or the lock's). `wheels`: where the wheels are that
     this user has built from source. `typed`: the options that decide the plan, for a fix.
-    `unpacked`: the offline bundle that the build is from.
+    `unpacked`: the offline bundle that the build is from. `answers`: uv's, of this job;
+    `digests`: those of bases, by their reference.
     """
 
     ca: Path | None
@@ -275,3 +319,5 @@ class BuildSettings:
     wheels: Path | None = None
     typed: str = ""
     unpacked: UnpackedBundle | None = None
+    answers: UvAnswers = field(default_factory=UvAnswers, compare=False, repr=False)
+    digests: dict[str, str] = field(default_factory=dict, compare=False, repr=False)

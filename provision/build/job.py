@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from images.engines.docker import Docker
 from images.system.scratch import scratch_directory
 from provision.build.account import account, dry_run
 from provision.build.base import (
@@ -39,7 +41,13 @@ from provision.build.documents import (
 )
 from provision.build.maker import LockedImage, Maker
 from provision.build.packages import PackageChoice
-from provision.build.pipeline import default_tag, lock_for, show_remarks, show_warnings
+from provision.build.pipeline import (
+    choose_packages,
+    default_tag,
+    lock_for,
+    show_remarks,
+    show_warnings,
+)
 from provision.build.project.pins import check_hashes, naming_pins
 from provision.build.words import made_in_short
 from provision.build.work import BuildJob, FinishedImage
@@ -48,7 +56,7 @@ from provision.host import in_short
 from provision.host.gpu_request import gpus_to_request
 from provision.lock.labels import targets_of
 from provision.lock.lockfile import Lock, read_lock_file, refuse_unlocked, write_lock
-from provision.model.plan import TITLES, HostFacts, Plan
+from provision.model.plan import TITLES, HostFacts, Plan, Request
 from provision.output.console import Console
 from provision.resolve import resolve
 from provision.resolve.packages import FRAMEWORKS, frameworks_in, seen_by
@@ -86,16 +94,17 @@ def build(
     refuse_documents(job.documenting, len(locks))
     check_names(job.asked, locks[0].plan.framework if locks else job.request.framework)
     planned = None
+    engine = cache(lambda: find_engine(job))
     if locks:
         plans = [lock.plan for lock in locks]
         _refuse_twins(plans)
         refuse_without_code(plans, job.making.cut, job.catalog)
     else:
-        planned = plan_image(job, hosts, console)
+        planned = plan_image(job, hosts, console, engine=lambda: engine().engine)
         plans = [planned.plan]
     for note in job.code.notes if job.code else ():
         console.note(note)
-    found = find_engine(job)
+    found = engine()
     tag = job.tag or default_tag(plans[0], job.code.program.name if job.code else None)
     if job.dry_run:
         choice, _ = choose_builder(job, found, plans)
@@ -191,13 +200,18 @@ class PlannedImage(NamedTuple):
 
     plan: Plan
     hosts: Sequence[HostFacts]
+    request: Request
     packages: PackageChoice
 
 
 def plan_image(
-    job: BuildJob, hosts: Callable[[], Sequence[HostFacts]], console: Console
+    job: BuildJob,
+    hosts: Callable[[], Sequence[HostFacts]],
+    console: Console,
+    *,
+    engine: Callable[[], Docker | None] = lambda: None,
 ) -> PlannedImage:
-    """The plan of a job without a lock, with what its packages need."""
+    """The plan of a job without a lock, with what its packages need. `engine` may have the base."""
     refuse_missing_places(job.request.base, job.making.cache_from)
     with console.step("detect", "reading the host"):
         planned_for = hosts()
@@ -206,24 +220,27 @@ def plan_image(
         with console.step("plan", "finding a compatible combination"):
             plan = require_plan(resolve(planned_for, job.request, job.catalog))
             console.result(f"{plan.title}: {plan.verdict}")
-        packages = PackageChoice(planned_for, job.request, job.catalog, job.settings, console)
+        request, settings = job.request, job.settings
+        packages = PackageChoice(planned_for, request, job.catalog, settings, console)
         if not job.dry_run:
-            plan = packages.choose(plan)
+            plan, request, packages = choose_packages(
+                plan, planned_for, request, job.catalog, settings, console, engine
+            )
     show_remarks(plan, console)
-    return PlannedImage(plan, planned_for, packages)
+    return PlannedImage(plan, planned_for, request, packages)
 
 
 def lock_image(
     planned: PlannedImage, job: BuildJob, found: BuildEngine, console: Console
 ) -> LockedImage:
     """The image of a plan: pin its base, choose its wheels."""
-    planned_for, packages = planned.hosts, planned.packages
+    planned_for, request, packages = planned.hosts, planned.request, planned.packages
     with naming_pins(job.project, planned_for, job.request, job.catalog):
         with console.step("base", _PINNING):
             plan, archive = pin_base(
                 planned.plan,
                 planned_for,
-                job.request,
+                request,
                 job.catalog,
                 job.settings,
                 console,
@@ -234,7 +251,7 @@ def lock_image(
             console.result(base.reference)
         with console.step("lock", "resolving the wheels"):
             lock = lock_for(
-                plan, planned_for, job.request, job.catalog, job.settings, console, packages
+                plan, planned_for, request, job.catalog, job.settings, console, packages
             )
         check_hashes(job.project, lock)
     return LockedImage(lock=lock, base=base)

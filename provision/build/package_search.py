@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from images.inspect.texts import WheelMetadata
 from provision.build.base import BuildSettings
@@ -13,9 +13,16 @@ from provision.build.package_cuda import FoundRelease, bounded
 from provision.build.package_wheels import Resolved, TriedWheels
 from provision.catalog.catalog import Catalog
 from provision.lock import lead
-from provision.lock.extras import ExtraNeed, read_metadata, unmet
+from provision.lock.extras import (
+    ExtraNeed,
+    metadata_of,
+    read_metadata,
+    requirements_of,
+    unmet,
+)
+from provision.lock.facts import WheelFacts
 from provision.lock.lead import PackageRelease, PackageTry, addresses_in, is_newer, releases_in
-from provision.lock.solve import NoSolutionError, run_uv
+from provision.lock.solve import Answer, NoSolutionError, ask_index, run_uv
 from provision.lock.uv import (
     Outcome,
     WheelTarget,
@@ -54,7 +61,8 @@ class PackageSearch:
         self.only_variants: set[str] = set()
         self.only_sources: set[str] = set()
         self.arch = ""
-        self._metadata: dict[str, WheelMetadata] = {}
+        self._addresses: dict[str, dict[str, str]] = {}
+        self._facts = WheelFacts(settings.state)
 
     def look_up(self, target: WheelTarget, pythons: Iterable[str]) -> None:
         """Look up the newest release of each requested package, for each Python."""
@@ -78,7 +86,13 @@ class PackageSearch:
             return {}
         outcome, _, text = self.run(list(self.leading.values()), there, alone=True)
         found = releases_in(text) if outcome == "locked" else {}
+        self._keep_addresses(there, outcome, text)
         return {name: release for name, release in found.items() if not release.is_prerelease}
+
+    def _keep_addresses(self, there: WheelTarget, outcome: Outcome, text: str) -> None:
+        if outcome == "locked":
+            self._facts.learn(text)
+            self._addresses.setdefault(there.python, {}).update(addresses_in(text))
 
     def _newest(self, pair: tuple[str, WheelTarget]) -> tuple[Outcome, PackageRelease | None]:
         """The newest release of one package for a Python."""
@@ -86,6 +100,7 @@ class PackageSearch:
         lines = [self.leading[name]]
         outcome, _, text = self.run(lines, there, alone=True)
         release = releases_in(text).get(name) if outcome == "locked" else None
+        self._keep_addresses(there, outcome, text)
         if outcome == "unsolvable" and has_only_variants(text):
             self.only_variants.add(name)
         if outcome == "unsolvable" and has_only_sources(text):
@@ -98,17 +113,39 @@ class PackageSearch:
                 return strict, None
         return outcome, release
 
+    def accepted(self, python: str, fitting: Sequence[str]) -> list[str]:
+        """Those of the framework's releases that the newest releases of the packages for a Python
+        allow themselves, as far as it can be read.
+        """
+        if self._settings.offline:
+            return list(fitting)
+        known = self._addresses.get(python, {})
+        addresses = {name: known[name] for name in self.leading if name in known}
+        environment = environment_of(python, self.arch)
+        limits = [
+            asked.specifier
+            for metadata in self._read(addresses).values()
+            for asked in requirements_of(metadata.requires, self.package)
+            if asked.marker is None or asked.marker.evaluate(dict(environment))
+        ]
+        return [
+            release
+            for release in fitting
+            if all(limit.contains(release, prereleases=True) for limit in limits)
+        ]
+
     def best(
         self,
-        target: WheelTarget,
-        preferred: str,
+        plan: Plan,
         pythons: Sequence[str],
         fitting: Mapping[str, Sequence[str]],
     ) -> PackageTry:
-        """The try with the newest packages. The preferred release of the framework goes first;
-        another one, or another Python, must have newer packages.
+        """The try with the newest packages. The plan's release of the framework goes first, with
+        the plan's own lines and indexes, so that it is the lock if it is the best; another release,
+        or another Python, must have newer packages.
         """
-        best = self.resolve(target, [preferred])
+        target = target_of(plan)
+        best = self.of_plan(plan)
         newest = [
             found[1].version if found else None for found in map(self.newest_of, self.leading)
         ]
@@ -127,14 +164,25 @@ class PackageSearch:
                 best = found
         return best
 
-    def resolve(self, target: WheelTarget, fitting: Sequence[str]) -> PackageTry:
-        """Resolve the packages with every framework that fits, and with the extras that name it."""
+    def of_plan(self, plan: Plan) -> PackageTry:
+        """The packages with the release of a plan."""
+        return self.resolve(target_of(plan), [str(plan.framework_version)], plan)
+
+    def resolve(
+        self, target: WheelTarget, fitting: Sequence[str], plan: Plan | None = None
+    ) -> PackageTry:
+        """Resolve the packages with every framework that fits, and with the extras that name it; as
+        the lock of `plan` does, if one is given whose indexes answer.
+        """
         framework = self.framework_line(fitting)
         extras: dict[str, ExtraNeed] = {}
         found: PackageTry | None = None
         for _ in range(_ROUNDS):
-            lines = [*self.leading.values(), *(f"{n.package}[{n.extra}]" for n in extras.values())]
-            outcome, reason, text = self.run([*lines, framework], target)
+            more = [f"{need.package}[{need.extra}]" for need in extras.values()]
+            answer = self._locked(plan, more) if plan is not None else None
+            outcome, reason, text = answer or self.run(
+                [*self.leading.values(), *more, framework], target
+            )
             if outcome != "locked" and found is not None:  # no release meets them
                 return replace(found, refused=tuple(extras.values()))
             releases = releases_in(text) if outcome == "locked" else {}
@@ -149,6 +197,34 @@ class PackageSearch:
         assert found is not None
         return found
 
+    def _locked(self, plan: Plan, more: Sequence[str]) -> Answer | None:
+        """What the indexes of a plan have for its lines and `more`; None: no index has them."""
+        lines = dict.fromkeys((*plan.requirements, *self.leading.values(), *more))
+        wanted = replace(plan, requirements=tuple(lines))
+        for candidate in plan.indexes:
+            found = ask_index(
+                candidate,
+                wanted,
+                ca_bundle=self._settings.ca,
+                offline=self._settings.offline,
+                constraints=self._request.constraints,
+                addresses=self._request.addresses,
+                answers=self._settings.answers,
+            )
+            if found.outcome in {"locked", "unsolvable", "broken"}:
+                return found.outcome, found.reason, found.text
+        return None
+
+    def _read(self, addresses: Mapping[str, str]) -> dict[str, WheelMetadata]:
+        """The metadata of wheels, by package; each is read once."""
+
+        def fetch(urls: list[str]) -> dict[str, dict[str, object]]:
+            found = read_metadata({url: url for url in urls}, ca_bundle=self._settings.ca)
+            return {url: asdict(metadata) for url, metadata in found.items()}
+
+        known = self._facts.of("metadata", addresses.values(), fetch)
+        return {n: metadata_of(known[url]) for n, url in addresses.items() if url in known}
+
     def _unmet(
         self, text: str, target: WheelTarget, releases: Mapping[str, PackageRelease]
     ) -> dict[str, ExtraNeed]:
@@ -156,19 +232,16 @@ class PackageSearch:
         if self._settings.offline or self.package not in releases:
             return {}
         release = releases[self.package].version
+        self._facts.learn(text)
         addresses = {
             name: address
             for name, address in addresses_in(text).items()
             if name != self.package and not name.startswith(_NOT_OURS)
         }
         environment = environment_of(target.python, target.arch)
-        new = {name: url for name, url in addresses.items() if url not in self._metadata}
-        for name, metadata in read_metadata(new, ca_bundle=self._settings.ca).items():
-            self._metadata[addresses[name]] = metadata
         needs = {
-            name: unmet(self._metadata[url], self.package, release, environment)
-            for name, url in addresses.items()
-            if url in self._metadata
+            name: unmet(metadata, self.package, release, environment)
+            for name, metadata in self._read(addresses).items()
         }
         return {name: need for name, need in needs.items() if need is not None}
 
@@ -196,6 +269,7 @@ class PackageSearch:
             releases_only=releases_only,
             constraints=self._request.constraints,
             addresses=self._request.addresses,
+            answers=self._settings.answers,
         )
 
     def versions(self, found: PackageTry) -> tuple[str | None, ...]:

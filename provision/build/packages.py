@@ -9,6 +9,7 @@ that is far behind the newest is reported with what would allow the newer one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import NoReturn
 
@@ -22,11 +23,12 @@ from provision.build.package_cuda import (
     no_release,
     other_build,
 )
+from provision.build.package_refusals import extra_refused
 from provision.build.package_search import ANY_GLIBC, PackageSearch, limits_of
 from provision.build.package_wheels import Resolved, TriedWheels, newest_that_fits
 from provision.build.source.substitute import request_with_kept
 from provision.catalog.catalog import Catalog
-from provision.lock.extras import ExtraNeed, unmet_warning
+from provision.lock.extras import unmet_warning
 from provision.lock.lead import (
     PackageRelease,
     PackageTry,
@@ -71,7 +73,7 @@ class PackageChoice:
 
         NoSolutionError: no release of the packages works with a framework that runs on the hosts.
         """
-        if not self._leads(plan):
+        if not self.leads(plan):
             return self._of_pins(plan, self._request)
         with self._console.step("packages", f"choosing the releases of {self._names()}"):
             return self._with_kept(plan, self._request)
@@ -93,17 +95,17 @@ class PackageChoice:
             return self._for_its_cuda(plan, request)
         self._request, self._search = found, PackageSearch(found, self._catalog, self._settings)
         led = require_plan(resolve(self._hosts, found, self._catalog))
-        self._leads(led)
+        self.leads(led)
         return self._for_its_cuda(led, found)
 
     def _plan_for(self, request: Request) -> Plan:
         """The plan for other packages on the same hosts."""
         start = resolve(self._hosts, request, self._catalog)
         other = PackageChoice(self._hosts, request, self._catalog, self._settings, self._console)
-        chooses = start.error is None and other._leads(start)
+        chooses = start.error is None and other.leads(start)
         return other._for_its_cuda(start, request) if chooses else start
 
-    def _leads(self, plan: Plan) -> bool:
+    def leads(self, plan: Plan) -> bool:
         """Whether packages decide; the plan's other frameworks are among them."""
         self._search.leading |= frameworks_in(plan)
         self._search.spelling = plan.indexes[0].requirement.partition("==")[0]
@@ -218,8 +220,14 @@ class PackageChoice:
         if request.python is not None:  # what another Python would have is reported
             free = replace(request, python=None)
             others = fitting_releases(self._hosts, free, self._catalog)
-        self._search.look_up(target, dict.fromkeys((*pythons, *reversed(others))))
-        best = self._search.best(target, str(plan.framework_version), pythons, fitting)
+        every = dict.fromkeys((*pythons, *reversed(others)))
+        with ThreadPoolExecutor(1) as thread:  # of the others only the versions count
+            self._search.look_up(target, pythons[:1])
+            rest = thread.submit(self._search.look_up, target, [*every][1:])
+            start = self._start(plan, request, fitting)
+            self._search.of_plan(start)
+            rest.result()
+        best = self._search.best(start, pythons, fitting)
         if best.outcome == "broken":
             raise uv_broken(best.reason, best.text)
         if best.outcome != "locked":
@@ -232,13 +240,24 @@ class PackageChoice:
             raise missing
         own = [need for need in best.refused if need.package in self._search.leading]
         if own:
-            raise self._extra_refused(own[0], chosen, target._replace(python=best.python), fitting)
+            there, fits = target._replace(python=best.python), fitting[best.python]
+            last = chosen[self._search.package].version
+            raise extra_refused(own[0], self._request, self._search, there, fits, last)
         by = in_few([f"{name} {chosen[name].version}" for name in self._search.leading])
         release = chosen[self._search.package].version
         self._console.result(f"{by} with {TITLES[plan.framework]} {release}, Python {best.python}")
         self._tried = best
         self._wheels = TriedWheels(Resolved(best.text, best.python, target.arch), self._runtimes)
         return self._completed(self._planned_for(plan, request, by, release, best.python))
+
+    def _start(self, plan: Plan, request: Request, fitting: Mapping[str, Sequence[str]]) -> Plan:
+        """The plan, or that for the framework's newest release that the newest packages allow."""
+        python = str(plan.python)
+        accepted = self._search.accepted(python, fitting.get(python, ()))
+        if not accepted or plan.framework_version in accepted:
+            return plan
+        led = self._led(request, self._names(), accepted[-1], python)
+        return plan if led.error is not None else led
 
     def _completed(self, plan: Plan) -> Plan:
         """The plan with what the packages that were tried need beside it."""
@@ -303,32 +322,14 @@ class PackageChoice:
         if (release, python) == (plan.framework_version, plan.python):
             decided = tuple(note for note in plan.notes if note.code != "packages-decide")
             return replace(plan, notes=decided)
+        return require_plan(self._led(request, by, release, python))
+
+    def _led(self, request: Request, by: str, release: str, python: str) -> Plan:
         exact = replace(request, framework_version=f"=={release}", led_by=by)
         led = resolve(self._hosts, exact, self._catalog)
         if led.python != python:
             led = resolve(self._hosts, replace(exact, python=python), self._catalog)
-        return require_plan(led)
-
-    def _extra_refused(
-        self,
-        need: ExtraNeed,
-        chosen: Mapping[str, PackageRelease],
-        target: WheelTarget,
-        fitting: Mapping[str, Sequence[str]],
-    ) -> NoSolutionError:
-        """The error for a requested release whose extra refuses every framework that fits."""
-        title = TITLES[self._request.framework]
-        line = self._search.framework_line(fitting[target.python])
-        outcome, _, text = self._search.run([f"{need.package}[{need.extra}]", line], target)
-        other = releases_in(text).get(need.package) if outcome == "locked" else None
-        ways = [f"use --with {need.package}=={other.version}"] if other else []
-        ways += [f"remove {limits_of(self._request)}"] if limits_of(self._request) else []
-        fix = ", or ".join(ways) or f"request another release of {need.package}"
-        return NoSolutionError(
-            f"{need.package} {need.version} needs {need.requirement} (its extra {need.extra!r}); "
-            f"here it would get {title} {chosen[self._search.package].version}.",
-            fix=f"{fix[:1].upper()}{fix[1:]}.",
-        )
+        return led
 
     def _none_fits(self, found: PackageTry, fitting: Sequence[str]) -> NoSolutionError:
         title = TITLES[self._request.framework]

@@ -6,7 +6,8 @@ The image is tagged only after every check has passed; a failed build never move
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -18,7 +19,7 @@ from images.engines.spec import BuiltImage, ImageSpec
 from images.errors import Failure
 from images.net.secrets import Secrets
 from images.store.local import local_path
-from provision.build.base import BuildSettings
+from provision.build.base import BuildSettings, base_first
 from provision.build.packages import PackageChoice
 from provision.build.source.substitute import (
     build_pins_first,
@@ -30,6 +31,8 @@ from provision.errors import (
     Exit,
     IndexUnreachableError,
 )
+from provision.host.indexes import pip_index
+from provision.host.uv import builtin_index
 from provision.lock import network
 from provision.lock.labels import labels_for
 from provision.lock.lockfile import Lock
@@ -43,6 +46,7 @@ from provision.version import VERSION
 # 2.33 GB of wheels made a layer of 4.5 GB (the cu117 set, measured); uv's cache holds them unpacked
 # once more beside it.
 _DISK_PER_DOWNLOADED_BYTE = 4
+_THREADS = 4
 
 
 class DiskTooSmallError(Failure):
@@ -103,6 +107,30 @@ def default_tag(plan: Plan, project: str | None = None) -> str:
     return f"{project or 'gpu-provision'}:{plan.framework}{plan.framework_version}-{cuda}{flavour}"
 
 
+def choose_packages(
+    plan: Plan,
+    hosts: Sequence[HostFacts],
+    request: Request,
+    catalog: Catalog,
+    settings: BuildSettings,
+    console: Console,
+    engine: Callable[[], Docker | None],
+) -> tuple[Plan, Request, PackageChoice]:
+    """The plan for the packages of a request. Its base is decided first, since the packages are
+    resolved for its Python.
+    """
+    packages = PackageChoice(hosts, request, catalog, settings, console)
+    if packages.leads(plan) or request.settled:
+        with ThreadPoolExecutor(_THREADS) as threads:
+            threads.submit(pip_index, settings.env)  # what uv is asked with is known meanwhile
+            threads.submit(builtin_index)
+            for url in (one.url for one in plan.indexes if one.url and not settings.offline):
+                threads.submit(network.no_such_host, url)
+            plan, request = base_first(plan, hosts, request, catalog, settings, console, engine)
+    packages = PackageChoice(hosts, request, catalog, settings, console)
+    return packages.choose(plan), request, packages
+
+
 def lock_for(
     plan: Plan,
     hosts: Sequence[HostFacts],
@@ -145,7 +173,12 @@ def _find(plan: Plan, request: Request, settings: BuildSettings, console: Consol
 
     def ask(plan: Plan, request: Request) -> Solution:
         return find_wheels(
-            plan, request, ca_bundle=settings.ca, offline=settings.offline, tell=console.progress
+            plan,
+            request,
+            ca_bundle=settings.ca,
+            offline=settings.offline,
+            tell=console.progress,
+            answers=settings.answers,
         )
 
     try:
@@ -190,6 +223,7 @@ def within_reach(
         offline=False,
         constraints=request.constraints,
         addresses=request.addresses,
+        answers=settings.answers,
     )
     if answer.outcome != "locked":
         return None

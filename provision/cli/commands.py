@@ -162,8 +162,7 @@ def make_lock(
 
     from provision.build.base import pin_base, pinned, refuse_missing_places, require_plan
     from provision.build.maker import LockedImage
-    from provision.build.packages import PackageChoice
-    from provision.build.pipeline import lock_for, show_remarks
+    from provision.build.pipeline import choose_packages, lock_for, show_remarks
     from provision.build.project.pins import check_hashes, naming_pins
     from provision.resolve import resolve
 
@@ -176,8 +175,9 @@ def make_lock(
     settings, hosts = read_settings(args), read()
     with naming_pins(project, hosts, request, catalog):
         plan = require_plan(resolve(hosts, request, catalog))
-        packages = PackageChoice(hosts, request, catalog, settings, console)
-        plan = packages.choose(plan)
+        plan, request, packages = choose_packages(
+            plan, hosts, request, catalog, settings, console, lambda: None
+        )
         show_remarks(plan, console)
         with console.step("base", "pinning the base image"):
             plan, archive = pin_base(

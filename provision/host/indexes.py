@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
 import netrc
 import os
 import re
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from provision.errors import Exit
 from provision.host.runner import local_runner
 
 _ASK_S = 20.0
+_ASKING = threading.Lock()
 
 
 class ExposedConfigError(Failure):
@@ -29,16 +32,28 @@ def pip_index(env: Mapping[str, str]) -> str | None:
     """The index that pip is configured for; companies set it there, and uv does not read it."""
     if index := env.get("PIP_INDEX_URL"):
         return index
+    with _ASKING:  # the first thread asks, the others get its answer
+        index, files = _configured(tuple(sorted(env.items())))
+    for file in files:
+        refuse_exposed(file, env, "PIP_CONFIG_FILE")
+    return index
+
+
+@functools.lru_cache(maxsize=8)
+def _configured(variables: tuple[tuple[str, str], ...]) -> tuple[str | None, tuple[Path, ...]]:
+    """The index of pip's files, and these; (None, ()): none. pip takes up to a second to start, so
+    it runs once in a command.
+    """
+    env = dict(variables)
     pip = which("pip", path=env.get("PATH")) or which("pip3", path=env.get("PATH"))
     if pip is None:
-        return None
+        return None, ()
     done = local_runner(env)([pip, "config", "list", "--verbose"], _ASK_S)
     found = re.search(r"""^global\.index-url=('.+'|".+")$""", done.out, re.MULTILINE)
     if not done.ok or found is None:
-        return None
-    for file in re.findall(r"^For variant '(?:global|user)'.* '(.+)'$", done.out, re.MULTILINE):
-        refuse_exposed(Path(file), env, "PIP_CONFIG_FILE")
-    return str(ast.literal_eval(found[1])).strip() or None
+        return None, ()
+    files = re.findall(r"^For variant '(?:global|user)'.* '(.+)'$", done.out, re.MULTILINE)
+    return str(ast.literal_eval(found[1])).strip() or None, tuple(map(Path, files))
 
 
 def refuse_exposed(file: Path, env: Mapping[str, str], variable: str) -> None:

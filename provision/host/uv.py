@@ -69,7 +69,16 @@ def uv_indexes(env: Mapping[str, str], *, offline: bool = False) -> UvIndexes:
     it searches for no other. uv reads pages of find-links for it, with `offline` from its cache.
     CommandFailed: it refuses one of them. ToolMissing: there is no uv.
     """
-    files = (None, *_uv_files(env))
+    times = tuple((file, file.stat().st_mtime_ns) for file in _uv_files(env))
+    return _indexes(tuple(sorted(env.items())), times, offline=offline)
+
+
+@functools.lru_cache(maxsize=32)
+def _indexes(
+    variables: tuple[tuple[str, str], ...], times: tuple[tuple[Path, int], ...], *, offline: bool
+) -> UvIndexes:
+    """The same for these variables, and the configuration files with the times of their change."""
+    env, files = dict(variables), (None, *(file for file, _ in times))
     defaults, others = zip(*(_listed(env, file, offline=offline) for file in files), strict=True)
     # the environment's default index counts in all of them; else each lists its own, or uv's
     default = next((one for one in defaults[1:] if one != defaults[0]), defaults[0])

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from images.errors import Failure
 from images.inspect.texts import WheelMetadata, parse_metadata
@@ -54,7 +54,7 @@ def unmet(
     an extra: then the installer decided already. Extras for developers do not count.
     """
     refusing: list[ExtraNeed] = []
-    for asked in _requirements(metadata.requires, framework):
+    for asked in requirements_of(metadata.requires, framework):
         names = _EXTRA.findall(str(asked.marker or ""))
         if not names:
             if asked.marker is None or asked.marker.evaluate(dict(environment)):
@@ -87,7 +87,8 @@ def unmet_warning(need: ExtraNeed, plan: Plan) -> Warned:
     )
 
 
-def _requirements(lines: Iterable[str], framework: str) -> list[Requirement]:
+def requirements_of(lines: Iterable[str], framework: str) -> list[Requirement]:
+    """What the lines of a wheel's metadata require of a framework, with and without an extra."""
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.utils import canonicalize_name
 
@@ -102,6 +103,14 @@ def _requirements(lines: Iterable[str], framework: str) -> list[Requirement]:
         if canonicalize_name(asked.name) == framework:
             found.append(asked)
     return found
+
+
+def metadata_of(fact: Mapping[str, Any]) -> WheelMetadata:
+    """The metadata of a wheel that was kept as a fact."""
+    lines = tuple(str(line) for line in fact.get("requires") or ())
+    return WheelMetadata(
+        name=str(fact.get("name")), version=str(fact.get("version")), requires=lines
+    )
 
 
 def read_metadata(

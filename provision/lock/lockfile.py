@@ -5,6 +5,7 @@ Other installers ignore that table and can use the rest.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import sys
@@ -175,6 +176,7 @@ def _wheel(package: Package, *, direct: bool) -> Wheel:
     return wheel
 
 
+@functools.lru_cache(maxsize=8)  # what uv answers is asked for packages, releases and addresses
 def parse_lock(text: str) -> Pylock:
     """Read a lock of any tool. LockFileError: it is not one of PEP 751."""
     from packaging.pylock import Pylock, PylockUnsupportedVersionError, PylockValidationError

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from images.net.address import shown_url, url_secrets
+from images.net.connections import proxy_for
 from images.net.secrets import Secrets
 from images.text.nearby import no_such, or_nearby
 from provision.errors import BadInputError
@@ -62,6 +65,24 @@ def _is_readable_file(name: str) -> bool:
         return Path(name).is_file() and os.access(name, os.R_OK)
     except OSError:  # a name that is too long, say
         return False
+
+
+@functools.lru_cache(maxsize=64)
+def no_such_host(url: str) -> str | None:
+    """Why nothing at this address can be asked: its host has no address. None: it has one, or a
+    proxy looks it up, or the question failed for now.
+    """
+    host = urlsplit(url).hostname
+    if not host or proxy_for(url):
+        return None
+    try:
+        socket.getaddrinfo(host, None)
+    except socket.gaierror as error:
+        names = error.errno == socket.EAI_NONAME
+        return f"failed to lookup address information: {error.strerror}" if names else None
+    except (OSError, UnicodeError):
+        return None
+    return None
 
 
 def make_secrets(

@@ -8,7 +8,9 @@ unreachable index costs a line in the log and never the job.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from images.system import process
 from provision.errors import IndexUnreachableError
 from provision.host.uv import builtin_index, plain_index, uv_directory, uv_indexes
 from provision.lock.lockfile import Lock, addresses_of, clip, parse_lock, read_lock, with_wheels
+from provision.lock.network import no_such_host
 from provision.lock.origins import account, with_indexes
 from provision.lock.uv import (
     Outcome,
@@ -35,6 +38,45 @@ from provision.model.plan import PACKAGES, IndexCandidate, Plan, Reason, Request
 
 _UV_TIMEOUT_S = 300.0
 _MOST_NAMED = 8
+
+
+Answer = tuple[Outcome, str, str]
+"""The outcome, the reason in one line, and the lock or what uv printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class UvQuestion:
+    """What uv is asked, as for `run_uv`."""
+
+    lines: tuple[str, ...]
+    target: WheelTarget
+    index: str | None
+    offline: bool
+    alone: bool
+    releases_only: bool
+    constraints: tuple[str, ...]
+    addresses: tuple[str, ...]
+
+
+class UvAnswers:
+    """What uv answered in one job: it is asked each question once, by the first thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[UvQuestion, Future[Answer]] = {}
+
+    def of(self, question: UvQuestion, ask: Callable[[], Answer]) -> Answer:
+        """The answer that is known, or that `ask` gives."""
+        with self._lock:
+            first = question not in self._known
+            answer = self._known.setdefault(question, Future())
+        if first:
+            try:
+                answer.set_result(ask())
+            except BaseException as error:
+                answer.set_exception(error)
+                raise
+        return answer.result()
 
 
 class UvBrokenError(Failure):
@@ -82,6 +124,7 @@ def find_wheels(
     ca_bundle: Path | None,
     offline: bool,
     tell: Callable[[str], None],
+    answers: UvAnswers | None = None,
 ) -> Solution:
     """Try the plan's indexes in order; use the first that answers and has everything.
     UvBrokenError: uv cannot run; else the failure of the last index tried.
@@ -95,6 +138,7 @@ def find_wheels(
             offline=offline,
             constraints=request.constraints,
             addresses=request.addresses,
+            answers=answers,
         )
         if attempt.outcome == "locked":
             return Solution(text=attempt.text, plan=_with_index(plan, attempt, attempts))
@@ -122,8 +166,12 @@ def ask_index(
     offline: bool,
     constraints: Sequence[str] = (),
     addresses: Sequence[str] = (),
+    answers: UvAnswers | None = None,
 ) -> Attempt:
     """Let uv resolve everything from one index, and check that it chose the build of the plan."""
+    why = no_such_host(candidate.url) if candidate.url and not offline else None
+    if why is not None:  # uv would need seconds to find that
+        return Attempt(candidate=candidate, outcome="unreachable", reason=f"unreachable: {why}")
     lines = [candidate.requirement, *plan.requirements]
     target = target_of(plan)
     outcome, reason, text = run_uv(
@@ -134,6 +182,7 @@ def ask_index(
         offline=offline,
         constraints=constraints,
         addresses=addresses,
+        answers=answers,
     )
     if outcome == "locked" and (problem := wrong_build(text, plan)):
         outcome, reason, text = "absent", problem, ""
@@ -151,54 +200,73 @@ def run_uv(
     releases_only: bool = False,
     constraints: Sequence[str] = (),
     addresses: Sequence[str] = (),
-) -> tuple[Outcome, str, str]:
+    answers: UvAnswers | None = None,
+) -> Answer:
     """Resolve requirement lines with uv: the outcome, the reason in one line, and the lock or what
     uv printed. `index` goes before the installer's default one; `constraints` are requirements
-    that limit versions; `addresses` the whole ones of wheels that the requirements name; the rest
-    is as for `compile_argv`. The lock has whole addresses, too: `finished` shortens them.
+    that limit versions; `addresses` the whole ones of wheels that the requirements name; `answers`
+    are those of the same job; the rest is as for `compile_argv`. The lock has whole addresses, too:
+    `finished` shortens them.
     """
+    question = UvQuestion(
+        tuple(lines),
+        target,
+        index,
+        offline,
+        alone,
+        releases_only,
+        tuple(constraints),
+        tuple(addresses),
+    )
+    if answers is None:
+        return _run_uv(question, ca_bundle)
+    return answers.of(question, lambda: _run_uv(question, ca_bundle))
+
+
+def _run_uv(asked: UvQuestion, ca_bundle: Path | None) -> Answer:
     with uv_directory() as made:
-        limits = made / "constraints.txt" if constraints else None
+        limits = made / "constraints.txt" if asked.constraints else None
         if limits is not None:
-            limits.write_text(_text(constraints, addresses), encoding="utf-8")
+            limits.write_text(_text(asked.constraints, asked.addresses), encoding="utf-8")
         environment = uv_environment(os.environ, ca_bundle)
-        if index is not None:
-            environment["UV_INDEX"] = index  # every user may read a command line
+        if asked.index is not None:
+            environment["UV_INDEX"] = asked.index  # every user may read a command line
         # uv's cache keeps addresses whole, in files that others may read
-        if (addresses and not offline) or not uses_cache(os.environ):
+        if (asked.addresses and not asked.offline) or not uses_cache(os.environ):
             environment["UV_CACHE_DIR"] = str(made / "cache")
         merged = {**os.environ, **environment}
         default = merged.get("UV_DEFAULT_INDEX") or merged.get("UV_INDEX_URL") or ""
-        secrets = [word for url in (index or "", default, *addresses) for word in url_secrets(url)]
+        whole = (asked.index or "", default, *asked.addresses)
+        secrets = [word for url in whole for word in url_secrets(url)]
 
         def compile_to(out: Path, *, offline: bool) -> process.Completed:
             return process.run(
                 compile_argv(
-                    target,
+                    asked.target,
                     out,
                     offline=offline,
-                    alone=alone,
-                    releases_only=releases_only,
+                    alone=asked.alone,
+                    releases_only=asked.releases_only,
                     constraints=limits,
                 ),
                 timeout_s=_UV_TIMEOUT_S,
                 env=environment,
-                input=_text(lines, addresses),
+                input=_text(asked.lines, asked.addresses),
                 cwd=made,
                 redact=secrets,
             )
 
         lock, listing = made / "pylock.toml", made / "requirements.txt"
         try:
-            done = compile_to(lock, offline=offline)
+            done = compile_to(lock, offline=asked.offline)
             if done.ok:
                 done = compile_to(listing, offline=True)  # the same, from uv's cache
-                if not (done.ok or offline):  # which its configuration may forbid
+                if not (done.ok or asked.offline):  # which its configuration may forbid
                     done = compile_to(listing, offline=False)
             if not done.ok:
                 return *judge_uv(done.output), done.output
             known = {name: value for name, value in merged.items() if value is not None}
-            named = uv_indexes(known, offline=offline).named
+            named = uv_indexes(known, offline=asked.offline).named
             text = with_indexes(lock.read_text("utf-8"), listing.read_text("utf-8"), named)
         except process.CommandTimedOut:
             return "unreachable", f"unreachable: no complete answer within {_UV_TIMEOUT_S:g} s", ""

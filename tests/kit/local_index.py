@@ -111,6 +111,7 @@ class LocalIndex:
     hanging: threading.Event = field(default_factory=threading.Event)
     release: threading.Event = field(default_factory=threading.Event)
     more: list[tuple[str, bytes]] = field(default_factory=list)  # what "simple" has beside NumPy
+    listed: list[tuple[str, bytes]] = field(default_factory=list)  # what the listings have
     port: int = 0
 
     def url(self, behaviour: str, login: str = "") -> str:
@@ -125,6 +126,8 @@ class LocalIndex:
                 "plain": [torch("")],
                 "cpu": [torch("+cpu")],
                 "simple": [NUMPY, *self.more],
+                "listing": self.listed,
+                "bare-listing": self.listed,
             }.get(behaviour, [])
         )
 
@@ -199,13 +202,20 @@ class LocalIndex:
             (file, data)
             for file, data in files.items()
             if file.partition("-")[0].replace("_", "-") == rest
+            or (behaviour.endswith("listing") and not rest)  # a directory, not an index
         ]
         if not own:
             return 404, "text/plain", b"no such project", {}
-        digest = "0" * 64 if behaviour == "wrong-hash" else ""
+
+        def hash_of(data: bytes) -> str:
+            if behaviour == "bare-listing":
+                return ""
+            wrong = behaviour == "wrong-hash"
+            return f"#sha256={'0' * 64 if wrong else hashlib.sha256(data).hexdigest()}"
+
         links = "".join(
             f'<a href="/{behaviour}/files/{file.replace("+", "%2B")}'
-            f'#sha256={digest or hashlib.sha256(data).hexdigest()}">{file}</a><br>'
+            f'{hash_of(data)}">{file}</a><br>'
             for file, data in own
         )
         page = f"<!DOCTYPE html><html><body>{links}</body></html>"

@@ -63,7 +63,7 @@ def devel_image(
     job = replace(job, request=asked)
     found = find_engine(job)
     packages = PackageChoice(hosts, asked, job.catalog, job.settings, console)
-    image = lock_image(PlannedImage(its_plan, hosts, packages), job, found, console)
+    image = lock_image(PlannedImage(its_plan, hosts, asked, packages), job, found, console)
     choice, found = choose_builder(job, found, [image.plan])
     tag = default_tag(image.plan)
     with scratch_directory() as scratch, maker_for(job, choice, tag, found, console) as maker:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from images.net.connections import proxy_for
+from images.net.connections import proxy_for, tls_context
 from images.net.errors import BadCaBundle
 from images.registry.digest import resolve_digest
 
@@ -43,3 +44,16 @@ def test_a_bad_ca_bundle_is_named(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("no certificates")
     with pytest.raises(BadCaBundle, match=r"ca\.pem"):
         resolve_digest("localhost:1/a", arch="amd64", ca_bundle=tmp_path / "ca.pem")
+
+
+def test_the_same_files_give_the_same_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading the authorities takes longer than a small request."""
+    bundle = tmp_path / "ca.pem"
+    bundle.touch()
+    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+    first = tls_context(None)
+    assert tls_context(None) is first
+    os.utime(bundle, ns=(1, 1))
+    assert tls_context(None) is not first

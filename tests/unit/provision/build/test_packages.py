@@ -5,23 +5,28 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import threading
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from images.registry.errors import ImageNotFoundError, RegistryUnreachableError
 from images.store.local import local_path
 from provision.build.base import BuildSettings, require_plan
 from provision.build.packages import PackageChoice
-from provision.build.pipeline import lock_for
+from provision.build.pipeline import choose_packages, lock_for
 from provision.build.source.kept import KeptWheels
 from provision.build.source.key import key_for
 from provision.catalog.loading import load
+from provision.lock import solve
 from provision.lock.lockfile import Lock, parse_lock
-from provision.lock.solve import NoSolutionError
+from provision.lock.solve import Answer, NoSolutionError, UvAnswers, UvQuestion
+from provision.lock.uv import WheelTarget
 from provision.model.plan import HostFacts, Plan, Request
 from provision.output.console import Console
 from provision.resolve import fitting_releases, resolve
@@ -742,3 +747,137 @@ def test_a_damaged_library_is_no_reason_for_a_warning(
     index.more += with_code(targets("sm_90"), fatbin(entry(2, 90), entry(2, 5000)))
     planned(request_of(index, "kernels"), tmp_path)
     assert said == []
+
+
+QUESTION = UvQuestion(
+    lines=("a",),
+    target=WheelTarget("3.11", "x86_64", 28),
+    index=None,
+    offline=False,
+    alone=False,
+    releases_only=False,
+    constraints=(),
+    addresses=(),
+)
+
+
+def preferred(facts: HostFacts = A100) -> list[tuple[str, bytes]]:
+    """Wheels of the release that the plan prefers, for each Python that a base may have."""
+    plan = resolve([facts], Request(), load())
+    version = f"{plan.framework_version}+{plan.wheel_tag}"
+    tags = [f"cp3{minor}" for minor in range(10, 15)]
+    return [*(compiled("torch", version, tag) for tag in tags), pure("numpy", "2.4.0")]
+
+
+@pytest.fixture
+def resolved(monkeypatch: pytest.MonkeyPatch) -> list[UvQuestion]:
+    """The questions to uv about packages with all that they need."""
+    found: list[UvQuestion] = []
+    ask = solve._run_uv
+
+    def counted(asked: UvQuestion, ca_bundle: Path | None) -> Answer:
+        if not asked.alone:
+            found.append(asked)
+        return ask(asked, ca_bundle)
+
+    monkeypatch.setattr(solve, "_run_uv", counted)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("wheels", "package", "framework"),
+    [
+        pytest.param([pure("accelerate", "1.0", "torch>=2.0")], "accelerate", None, id="any"),
+        pytest.param(VLLM, "vllm", "2.4.1", id="one-release-of-the-framework"),
+        pytest.param([pure("old", "1.0", "torch<2.1")], "old", "2.0.1", id="older-releases"),
+    ],
+)
+def test_a_lock_resolves_the_packages_once(
+    wheels: list[tuple[str, bytes]],
+    package: str,
+    framework: str | None,
+    index: LocalIndex,
+    tmp_path: Path,
+    resolved: list[UvQuestion],
+) -> None:
+    index.more += [*wheels, *preferred()]
+    plan, lock = planned(request_of(index, package), tmp_path)
+    assert framework in {None, plan.framework_version}
+    assert package in versions(lock)
+    assert [asked.lines[0] for asked in resolved] == [plan.indexes[0].requirement]
+
+
+class AskedError(Exception):
+    """For a registry that must not be asked."""
+
+
+@pytest.mark.parametrize(
+    ("answer", "base", "kind"),
+    [
+        pytest.param(RegistryUnreachableError("no route", fix="."), None, "bootstrap", id="none"),
+        pytest.param("sha256:" + "a" * 64, None, "registry", id="answers"),
+        pytest.param(ImageNotFoundError("no tag", fix="."), None, "registry", id="no-such-image"),
+        pytest.param(AskedError(), "bootstrap", "bootstrap", id="not-asked-for-debian"),
+        pytest.param(AskedError(), "docker.io/library/python:3.11-slim-bookworm", "registry",
+                     id="not-asked-for-a-named-base"),
+    ],
+)  # fmt: skip
+def test_the_base_is_known_before_the_packages_are_resolved(
+    answer: str | Exception,
+    base: str | None,
+    kind: str,
+    index: LocalIndex,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    resolved: list[UvQuestion],
+) -> None:
+    """Another base has another Python: what uv found before would be for the wrong one."""
+    asked: list[str] = []
+
+    def registry(reference: str, **_: object) -> str:
+        asked.append(reference)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("images.registry.digest.resolve_digest", registry)
+    index.more += [pure("accelerate", "1.0", "torch>=2.0"), *preferred()]
+    request = replace(request_of(index, "accelerate"), base=base)
+    catalog, console = load(), Console()
+    settings = BuildSettings(ca=None, offline=False, state=tmp_path, env={})
+    start = require_plan(resolve([A100], request, catalog))
+    plan, request, packages = choose_packages(
+        start, [A100], request, catalog, settings, console, lambda: None
+    )
+    lock_for(plan, [A100], request, catalog, settings, console, packages)
+    assert plan.base is not None
+    assert plan.base.kind == kind
+    assert {one.target.python for one in resolved} == {plan.base.python}
+    assert len(resolved) == 1
+    assert len(asked) == (0 if isinstance(answer, AskedError) else 1)
+
+
+def test_uv_is_asked_a_question_once_by_all_threads() -> None:
+    answers, began, calls = UvAnswers(), threading.Event(), []
+
+    def ask() -> Answer:
+        calls.append(1)
+        began.wait(10)
+        return "locked", "has it", "text"
+
+    with ThreadPoolExecutor(3) as threads:
+        found = [threads.submit(answers.of, QUESTION, ask) for _ in range(3)]
+        began.set()
+        assert {one.result(10) for one in found} == {("locked", "has it", "text")}
+    assert calls == [1]
+
+
+def test_a_question_that_failed_fails_for_all() -> None:
+    answers = UvAnswers()
+
+    def ask() -> Answer:
+        raise KeyError
+
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            answers.of(QUESTION, ask)

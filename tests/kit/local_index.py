@@ -214,8 +214,7 @@ class LocalIndex:
             return f"#sha256={'0' * 64 if wrong else hashlib.sha256(data).hexdigest()}"
 
         links = "".join(
-            f'<a href="/{behaviour}/files/{file.replace("+", "%2B")}'
-            f'{hash_of(data)}">{file}</a><br>'
+            f'<a href="/{behaviour}/files/{file.replace("+", "%2B")}{hash_of(data)}">{file}</a><br>'
             for file, data in own
         )
         page = f"<!DOCTYPE html><html><body>{links}</body></html>"

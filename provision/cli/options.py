@@ -72,9 +72,9 @@ def read_project_option(args: argparse.Namespace) -> Project | None:
     """The project that is named on the command line; None: none is."""
     if args.project is None:
         return None
-    from provision.sources.find import project_directory, read_project
+    from provision.sources.find import project_path, read_project
 
-    return read_project(project_directory(args.project))
+    return read_project(*project_path(args.project))
 
 
 def read_request_for(
@@ -331,11 +331,11 @@ def _addresses(directory: str) -> tuple[str, ...]:
     """
     from provision.build.project.request import addresses_of
     from provision.sources.errors import ProjectError
-    from provision.sources.find import project_directory, read_project
+    from provision.sources.find import project_path, read_project
 
-    root = project_directory(directory)
+    place = project_path(directory)
     try:
-        return addresses_of(read_project(root).declared)
+        return addresses_of(read_project(*place).declared)
     except ProjectError:
         return ()
 
@@ -352,7 +352,7 @@ def _read_code(args: argparse.Namespace, project: Project | None) -> ProjectCode
         return None
     from provision.attestation.provenance.documents import beside
     from provision.build.project.code import read_code
-    from provision.sources.find import project_directory
+    from provision.sources.find import project_path
 
     written = [
         absolute_file("--output", name)
@@ -362,7 +362,7 @@ def _read_code(args: argparse.Namespace, project: Project | None) -> ProjectCode
     if args.output:
         written += beside(absolute_file("--output", args.output))
     return read_code(
-        project_directory(args.project),
+        project_path(args.project).root,
         members=project.declared.members if project else (),
         source=project.declared.source if project else None,
         leave_out=written,

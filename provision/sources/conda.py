@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,13 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from images.text.printable import printable
 from provision.model.environment import MOST_CHARACTERS, is_wheel_url
-from provision.sources.declaration import Declaration, Declared, read_python, read_requirement
+from provision.sources.declaration import (
+    Declaration,
+    Declared,
+    read_python,
+    read_requirement,
+    together,
+)
 from provision.sources.errors import ProjectError
 from provision.sources.files import (
     line_of,
@@ -35,6 +41,13 @@ from provision.sources.requirements import pip_lines
 from provision.sources.yaml import read_yaml
 
 _SPEC = re.compile(r"(?:(?P<channel>[\w./-]+)::)?(?P<name>[\w.-]+)\s*(?P<version>.*)")
+_PLATFORMS = {
+    "unix": "",
+    "linux": "",
+    "linux-64": " ; platform_machine == 'x86_64'",
+    "linux-aarch64": " ; platform_machine == 'aarch64'",
+}
+"""The platforms of pixi that an image may have."""
 _YAML_BYTES = 1 << 18  # YAML takes seconds to parse more
 _RELEASE = r"\d+(?:\.\d+)*(?:\.?(?:a|b|rc|post|dev)\d+)?"
 
@@ -74,6 +87,13 @@ def _data() -> Mapping[str, Any]:
     return found
 
 
+def looks_like_environment(text: str) -> bool:
+    """Whether a text has the two keys that every file of conda has, at the left margin."""
+    return all(
+        re.search(rf"^{key}:", text, re.MULTILINE) for key in ("dependencies", "channels")
+    ) and not re.search(r"^services:", text, re.MULTILINE)
+
+
 def read_environment(path: Path, root: Path) -> Declaration:
     """What an environment.yml declares, for conda and for pip. ProjectError: it is invalid."""
     name = shown(path, root)
@@ -88,7 +108,7 @@ def read_environment(path: Path, root: Path) -> Declaration:
             by_pip += [
                 (one.text.replace("\n", " "), one.at.line) for one in pip.items() if one.text
             ]
-    return _together(found, pip_lines(by_pip, name, root))
+    return _whole(found, pip_lines(by_pip, name, root))
 
 
 def read_pixi(path: Path, root: Path) -> Declaration:
@@ -103,22 +123,40 @@ def read_pixi(path: Path, root: Path) -> Declaration:
             )
     found = _Found(name)
     itself = False
-    for key, said in table(document, "dependencies").items():
-        version = said.get("version", "*") if isinstance(said, dict) else said
-        line = line_of(text, rf"[\"']?{re.escape(key)}[\"']?\s*=")
-        _conda(f"{key} {version}", found, line, exact=True)
-    for key, said in table(document, "pypi-dependencies").items():
-        line = line_of(text, rf"[\"']?{re.escape(key)}[\"']?\s*=")
-        if isinstance(said, dict) and said.get("path") in {".", "./"}:
-            itself = True
-            continue
-        _pypi(key, said if isinstance(said, dict) else {"version": said}, found, line)
-    others = [key for key in ("feature", "target") if table(document, key)]
-    found.left_out += [f"the tables {key} ({name})" for key in others]
-    return _together(found, Declaration(source=name, itself=itself))
+    for one, marker in _pixi_tables(document, found):
+        for key, said in table(one, "dependencies").items():
+            version = said.get("version", "*") if isinstance(said, dict) else said
+            line = line_of(text, rf"[\"']?{re.escape(key)}[\"']?\s*=")
+            _conda(f"{key} {version}", found, line, exact=True, marker=marker)
+        for key, said in table(one, "pypi-dependencies").items():
+            line = line_of(text, rf"[\"']?{re.escape(key)}[\"']?\s*=")
+            if isinstance(said, dict) and said.get("path") in {".", "./"}:
+                itself = True
+                continue
+            _pypi(key, said if isinstance(said, dict) else {"version": said}, found, line, marker)
+    return _whole(found, Declaration(source=name, itself=itself))
 
 
-def _pypi(key: str, row: Mapping[str, Any], found: _Found, line: int) -> None:
+def _pixi_tables(
+    document: Mapping[str, Any], found: _Found
+) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """The tables of the environment "default" on Linux, each with the marker of its platform.
+    https://pixi.sh/latest/workspace/multi_environment/
+    """
+    default = table(document, "environments").get("default")
+    row = default if isinstance(default, dict) else {"features": default}
+    names = [one for one in listed(row.get("features")) if isinstance(one, str)]
+    base = [] if row.get("no-default-feature") is True else [document]
+    for one in [*base, *(table(document, "feature", name) for name in names)]:
+        yield one, ""
+        for platform, marker in _PLATFORMS.items():
+            yield table(one, "target", platform), marker
+    if others := [one for one in table(document, "feature") if one not in names]:
+        few = ", ".join(printable(one, limit=30) for one in others[:6])
+        found.left_out.append(f"feature{'s' if len(others) > 1 else ''} {few} ({found.name})")
+
+
+def _pypi(key: str, row: Mapping[str, Any], found: _Found, line: int, marker: str) -> None:
     at = Declared("", found.name, line)
     extras = ",".join(map(str, listed(row.get("extras"))))
     written = f"{key}{f'[{extras}]' if extras else ''}"
@@ -130,22 +168,21 @@ def _pypi(key: str, row: Mapping[str, Any], found: _Found, line: int) -> None:
         return
     elif version.strip() != "*":
         written += version if version.strip()[:1] in "=<>!~" else f"=={version}"
-    declared = read_requirement(written, found.name, line)
+    declared = read_requirement(f"{written}{marker}", found.name, line)
     found.packages += [declared] if declared is not None else []
 
 
-def _together(found: _Found, pip: Declaration) -> Declaration:
-    return replace(
-        pip,
+def _whole(found: _Found, pip: Declaration) -> Declaration:
+    own = Declaration(
         source=found.name,
-        packages=(*found.packages, *pip.packages),
+        packages=tuple(found.packages),
         python=found.python,
-        cuda=pip.cuda or found.cuda,
-        left_out=(*found.left_out, *pip.left_out),
+        left_out=tuple(found.left_out),
     )
+    return replace(together(found.name, own, pip), cuda=pip.cuda or found.cuda)
 
 
-def _conda(text: str, found: _Found, line: int, *, exact: bool = False) -> None:
+def _conda(text: str, found: _Found, line: int, *, exact: bool = False, marker: str = "") -> None:
     """Take one package of conda, if it is certain what it is. `exact`: a bare version is not a
     beginning ("1.2" is 1.2, as pixi reads it).
     """
@@ -167,7 +204,7 @@ def _conda(text: str, found: _Found, line: int, *, exact: bool = False) -> None:
     if pypi is None or specifier is None:
         found.left_out.append(f"{public(text, 60)} ({at.where}; a package of conda)")
         return
-    declared = read_requirement(f"{pypi}{specifier}", found.name, line)
+    declared = read_requirement(f"{pypi}{specifier}{marker}", found.name, line)
     found.packages += [declared] if declared is not None else []
 
 

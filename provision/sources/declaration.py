@@ -80,6 +80,24 @@ class Declaration:
     itself: bool = False
 
 
+def together(source: str, *parts: Declaration) -> Declaration:
+    """Several declarations as one, of a file's parts or of a file and those that it includes."""
+    hashes: dict[str, frozenset[str]] = {}
+    for part in parts:
+        for name, values in part.hashes.items():
+            hashes[name] = hashes.get(name, frozenset()) | values
+    return Declaration(
+        source=source,
+        packages=tuple(dict.fromkeys(one for part in parts for one in part.packages)),
+        constraints=tuple(one for part in parts for one in part.constraints),
+        python=next((part.python for part in parts if part.python), None),
+        cuda=next((part.cuda for part in parts if part.cuda), None),
+        hashes=hashes,
+        left_out=tuple(dict.fromkeys(one for part in parts for one in part.left_out)),
+        itself=any(part.itself for part in parts),
+    )
+
+
 def read_requirement(text: str, file: str, line: int) -> Declared | None:
     """A requirement as it is written; None if its marker excludes every Linux image. ProjectError:
     it is malformed.

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+import shlex
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from images.text.nearby import no_such, or_nearby
 from images.text.printable import printable
-from provision.sources.conda import read_environment, read_pixi
-from provision.sources.declaration import Declaration, Declared, read_python
+from provision.sources.conda import looks_like_environment, read_environment, read_pixi
+from provision.sources.declaration import Declaration, Declared, read_python, together
 from provision.sources.errors import ProjectError
-from provision.sources.files import is_file, is_there, line_of, read_text, read_toml, table
+from provision.sources.files import is_file, is_there, line_of, read_text, read_toml, shown, table
 from provision.sources.locks import read_pylock, read_uv_lock
 from provision.sources.pyproject import read_pyproject
 from provision.sources.requirements import read_requirements
+from provision.sources.setup_script import SETUP_READERS
 
 Reader = Callable[[Path, Path], Declaration | None]
 """Reads a file in a project's directory; None: it declares nothing."""
@@ -27,17 +30,31 @@ READERS: tuple[tuple[str, Reader], ...] = (
     ("pyproject.toml", read_pyproject),
     ("environment.yml", read_environment),
     ("environment.yaml", read_environment),
+    ("conda.yml", read_environment),
+    ("conda.yaml", read_environment),
+    ("env.yml", read_environment),
+    ("env.yaml", read_environment),
     ("pixi.toml", read_pixi),
+    *SETUP_READERS,
 )
 """What declares packages, the most authoritative first."""
+_NAMES: tuple[tuple[re.Pattern[str], Reader], ...] = (
+    (re.compile(r"pylock(\..+)?\.toml"), read_pylock),
+    (re.compile(r".+\.(txt|in)"), read_requirements),
+    (re.compile(r".+\.ya?ml"), read_environment),
+    *((re.compile(re.escape(name)), read) for name, read in READERS),
+)
+_OF_LISTS = re.compile(r"requirements?|reqs?|conda|envs?|environments?|deps|dependencies")
+"""Folders of a project that have its lists of packages, and not its code."""
+_OWN = frozenset({"pyproject.toml", "setup.py", "setup.cfg"})
+_MOST_SHOWN = 4
+_MOST_FOLDERS = 200
 MOST_PACKAGES = 5_000
 """More than any project requires; a plan for that many takes seconds."""
 _OTHER_TOOLS = {
     "poetry.lock": "poetry export -o requirements.txt",
     "Pipfile.lock": "pipenv requirements > requirements.txt",
     "pdm.lock": "pdm export -o requirements.txt",
-    "setup.py": "uv pip compile setup.py -o requirements.txt",
-    "setup.cfg": "uv pip compile setup.cfg -o requirements.txt",
     "Pipfile": "pipenv requirements > requirements.txt",
 }
 _PYTHON = re.compile(r"(?:cpython[-@])?(3\.\d{1,3})(?:\.\d+)?(?:[-+].*)?")
@@ -68,60 +85,112 @@ class Project:
             )
 
 
-def project_directory(text: str) -> Path:
-    """The directory that is named on the command line. ProjectError: there is none."""
+class ProjectPath(NamedTuple):
+    """What the command line names: the directory of a project, and one of its files or None."""
+
+    root: Path
+    file: Path | None = None
+
+
+def project_path(text: str) -> ProjectPath:
+    """A directory, or a file that declares packages: its directory is the project's, or the one
+    above a folder of lists (requirements/prod.txt). ProjectError: there is neither.
+    """
     path = Path(text or ".")
+    shown_ = printable(text, limit=100)
     try:
         if path.is_dir():
-            return path.resolve()
+            return ProjectPath(path.resolve())
+        if path.is_file():
+            place = path.parent.resolve()
+            lists = _OF_LISTS.fullmatch(place.name.lower()) and place.parent != Path("/")
+            return ProjectPath(place.parent if lists else place, place / path.name)
         exists = path.exists()
     except (OSError, ValueError):  # too long, or a NUL
         exists = False
-    shown = printable(text, limit=100)
+    fix = "Name the directory of the project, or a file that lists its packages."
     if exists:
-        raise ProjectError(
-            f"{shown} is not a directory.",
-            fix="Name the directory of the project: provision build DIR",
-        )
-    raise ProjectError(
-        no_such("directory", shown),
-        fix=or_nearby(
-            shown, "Name the directory of the project: provision build DIR", keep=Path.is_dir
-        ),
-    )
+        raise ProjectError(f"{shown_} is neither a directory nor a regular file.", fix=fix)
+    raise ProjectError(no_such("file or directory", shown_), fix=or_nearby(shown_, fix))
 
 
-def read_project(root: Path) -> Project:
-    """Read the first file that declares packages. ProjectError: there is none, or it is invalid."""
+def read_project(root: Path, file: Path | None = None) -> Project:
+    """Read a file of a project; without one the first that declares packages. ProjectError: there
+    is none, or it is invalid.
+    """
+    if file is not None:
+        declared = _reader_of(file, root)(file, root)
+        if declared is None or not _says(declared):
+            raise ProjectError(f"{shown(file, root)} declares no packages.", fix=_KNOWN_FILES)
+        return _project(root, declared, [f"The packages are those of {declared.source}."])
     there = [(name, read) for name, read in READERS if is_file(root / name)]
     for position, (name, read) in enumerate(there):
         declared = read(root / name, root)
         if declared is None:
             continue
-        if len(declared.packages) > MOST_PACKAGES:
-            raise ProjectError(
-                f"{declared.source} declares {len(declared.packages):,} packages; an image takes "
-                f"{MOST_PACKAGES:,}.",
-                fix="Declare only what the project imports.",
-            )
-        says = declared.packages or declared.left_out or declared.itself
-        if not says and there[position + 1 :]:
+        if not _says(declared) and there[position + 1 :]:
             continue  # a pyproject.toml beside conda's file often names only the project
-        if declared.itself:
-            declared = _with_pyproject(declared, root)
-        skipped = [other for other, _ in there[position + 1 :] if other != "pyproject.toml"]
+        skipped = [other for other, _ in there[position + 1 :] if other not in _OWN]
         notes = [f"The packages are those of {declared.source}."]
         if skipped:
             notes.append(f"Not read: {', '.join(skipped)}; {name} comes first.")
         notes += _ours(there[:position])
         notes += _other_tools(root, declared)
-        return Project(
-            root=root,
-            declared=replace(declared, python=declared.python or _requires_python(root)),
-            python=_python_version(root),
-            notes=tuple(notes),
+        return _project(root, declared, notes)
+    environments = _environments(root)
+    if len(environments) == 1:
+        return read_project(root, environments[0])
+    raise _declares_nothing(root, environments)
+
+
+_KNOWN_FILES = (
+    "Name a requirements file (.txt), a pyproject.toml, uv.lock, pylock.toml, pixi.toml, setup.py, "
+    "setup.cfg, or an environment file of conda (.yml)."
+)
+
+
+def _says(declared: Declaration) -> bool:
+    return bool(declared.packages or declared.left_out or declared.itself)
+
+
+def _reader_of(file: Path, root: Path) -> Reader:
+    """The reader of a file that the user names."""
+    for pattern, read in _NAMES:
+        if pattern.fullmatch(file.name.lower()):
+            return read
+    raise ProjectError(
+        f"{shown(file, root)} is not a file that declares packages.", fix=_KNOWN_FILES
+    )
+
+
+def _project(root: Path, declared: Declaration, notes: Sequence[str]) -> Project:
+    if len(declared.packages) > MOST_PACKAGES:
+        raise ProjectError(
+            f"{declared.source} declares {len(declared.packages):,} packages; an image takes "
+            f"{MOST_PACKAGES:,}.",
+            fix="Declare only what the project imports.",
         )
-    raise _declares_nothing(root)
+    if declared.itself:
+        declared = _with_own(declared, root)
+    return Project(
+        root=root,
+        declared=replace(declared, python=declared.python or _requires_python(root)),
+        python=_python_version(root),
+        notes=tuple(notes),
+    )
+
+
+def _environments(root: Path) -> list[Path]:
+    """The environment files of conda whose names only resemble conda's: environment-gpu.yml."""
+    try:
+        found = sorted(one for one in root.iterdir() if one.suffix in {".yml", ".yaml"})
+        return [
+            one
+            for one in found[:_MOST_FOLDERS]
+            if is_file(one) and looks_like_environment(read_text(one, root, errors="replace"))
+        ]
+    except (OSError, ProjectError):
+        return []
 
 
 def _ours(skipped: list[tuple[str, Reader]]) -> Iterator[str]:
@@ -140,21 +209,22 @@ def _other_tools(root: Path, declared: Declaration) -> Iterator[str]:
             yield f"{name} is not read; to keep its versions: {command}"
 
 
-def _with_pyproject(declared: Declaration, root: Path) -> Declaration:
+def _with_own(declared: Declaration, root: Path) -> Declaration:
     """With what the project itself requires, where a file installs the project, too."""
-    path = root / "pyproject.toml"
-    own = read_pyproject(path, root) if is_file(path) else None
-    if own is None:
+    read = next(
+        (
+            own
+            for name, reader in (("pyproject.toml", read_pyproject), *SETUP_READERS)
+            if is_file(root / name) and (own := reader(root / name, root)) is not None
+        ),
+        None,
+    )
+    if read is None:
         return declared
     names = {one.name for one in declared.packages}
-    more = tuple(one for one in own.packages if one.name not in names)
-    return replace(
-        declared,
-        packages=(*declared.packages, *more),
-        python=declared.python or own.python,
-        cuda=declared.cuda or own.cuda,
-        left_out=tuple(dict.fromkeys((*declared.left_out, *own.left_out))),
-    )
+    more = tuple(one for one in read.packages if one.name not in names)
+    whole = together(declared.source, declared, replace(read, packages=more, itself=False))
+    return replace(whole, locked=declared.locked, members=declared.members)
 
 
 def _requires_python(root: Path) -> Declared | None:
@@ -179,32 +249,64 @@ def _python_version(root: Path) -> Declared | None:
     return None
 
 
-def _declares_nothing(root: Path) -> ProjectError:
-    shown = printable(str(root), limit=100)
+def _declares_nothing(root: Path, environments: Sequence[Path]) -> ProjectError:
+    where = printable(_typed(root), limit=100)
     if not os.access(root, os.R_OK | os.X_OK):
         return ProjectError(
-            f"{shown} cannot be read: permission denied.",
+            f"{where} cannot be read: permission denied.",
             fix="Make the directory readable, or run the command as its owner.",
         )
     odd = [name for name, _ in READERS if is_there(root / name) and not is_file(root / name)]
-    names = ", ".join(dict.fromkeys(name for name, _ in READERS if name != "environment.yaml"))
-    other = next((name for name in _OTHER_TOOLS if is_file(root / name)), None)
-    try:
-        more = sorted(
-            one.relative_to(root).as_posix()
-            for pattern in ("*requirements*.txt", "requirements/*.txt")
-            for one in root.glob(pattern)
-            if is_file(one)
-        )
-    except OSError:
-        more = []
-    fix = "Write the packages into a requirements.txt, one on each line; or omit the directory "
-    fix += "and name packages by --with."
-    if other is not None:
-        fix = f"{other} is not read; to keep its packages: {_OTHER_TOOLS[other]}"
-    elif more:
-        fix = f"Include it in a requirements.txt: -r {printable(more[0], limit=100)}"
-    said = f"{shown} declares no packages: it has none of {names} with dependencies."
+    said = f"{where} declares no packages: it has no requirements.txt, pyproject.toml, uv.lock, "
+    said += "pylock.toml, environment.yml, pixi.toml or setup.py with dependencies."
     if odd:
         said += f" {odd[0]} is not a regular file."
+    others = [*environments, *_others(root)]
+    tool = next((name for name in _OTHER_TOOLS if is_file(root / name)), None)
+    fix = "Write the packages into a requirements.txt, one on each line; or omit the directory "
+    fix += "and name packages by --with."
+    if tool is not None:
+        fix = f"{tool} is not read; to keep its packages: {_OTHER_TOOLS[tool]}"
+    elif others:
+        names = [one.relative_to(root).as_posix() for one in others[:_MOST_SHOWN]]
+        more = f" and {len(others) - len(names)} more" if len(others) > len(names) else ""
+        said += f" There is {printable(', '.join(names), limit=300)}{more}."
+        commands = [f"provision lock {shlex.quote(_typed(one))}" for one in others[:_MOST_SHOWN]]
+        which = "one of them" if len(others) > 1 else "it"
+        fix = f"Name {which}: {printable(' or '.join(commands), limit=600)}"
     return ProjectError(said, fix=fix)
+
+
+def _typed(path: Path) -> str:
+    """A path as it can be typed here: relative to this directory if it is below it."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def _others(root: Path) -> list[Path]:
+    """What may be meant by a directory that declares nothing: lists of packages with other names,
+    and projects one folder below.
+    """
+    try:
+        entries = sorted(one for one in root.iterdir() if not one.name.startswith("."))
+        folders = [one for one in entries if one.is_dir()][:_MOST_FOLDERS]
+        lists = [
+            one
+            for place in (root, *(one for one in folders if _OF_LISTS.fullmatch(one.name.lower())))
+            for one in sorted(place.iterdir())
+            if one.suffix in {".txt", ".in"} and is_file(one)
+            if place != root or re.search(r"requirements?|constraints|deps|reqs", one.name.lower())
+        ]
+        projects = [
+            folder
+            for folder in folders
+            if any(is_file(folder / name) for name, _ in READERS) and not _is_environment(folder)
+        ]
+    except OSError:
+        return []
+    return [*lists, *projects]
+
+
+def _is_environment(folder: Path) -> bool:
+    """Whether a folder is a virtual environment, or holds another program's packages."""
+    return is_file(folder / "pyvenv.cfg") or folder.name == "node_modules"

@@ -17,9 +17,16 @@ from packaging.version import InvalidVersion, Version
 
 from images.text.printable import printable
 from provision.model.environment import MOST_CHARACTERS, is_wheel_url
-from provision.sources.declaration import Declaration, Declared, read_python, read_requirement
+from provision.sources.declaration import (
+    Declaration,
+    Declared,
+    read_python,
+    read_requirement,
+    together,
+)
 from provision.sources.errors import ProjectError
 from provision.sources.files import (
+    is_file,
     line_of,
     line_with,
     listed,
@@ -30,6 +37,8 @@ from provision.sources.files import (
     table,
 )
 from provision.sources.packages import IndexSource, Position
+from provision.sources.requirements import read_requirements
+from provision.sources.setup_script import SETUP_READERS
 
 _WILD = re.compile(r"(?:==)?\s*\d+(\.\d+)*\.\*")
 
@@ -58,8 +67,11 @@ def read_pyproject(path: Path, root: Path) -> Declaration | None:
             packages += _wheels_only(declared, left_out)
     sources = _Sources(document, text, name)
     packages = [one for one in packages if sources.are_an_index(one, left_out)]
+    computed = None
     if "dependencies" in listed(project.get("dynamic")):
-        left_out.append(f"dependencies that the build backend computes ({name}: dynamic)")
+        computed = _computed(document, path, root)
+        if computed is None:
+            left_out.append(f"dependencies that the build backend computes ({name}: dynamic)")
     python = read_python(
         project.get("requires-python"), name, line_of(text, r"requires-python\s*=")
     )
@@ -67,13 +79,32 @@ def read_pyproject(path: Path, root: Path) -> Declaration | None:
         more, poetry_python = _poetry(poetry, text, name, left_out, sources)
         packages, python = packages + more, python or poetry_python
     left_out += _optional(document, name)
-    return Declaration(
+    own = Declaration(
         source=name,
         packages=tuple(packages),
         python=python,
         cuda=sources.cuda,
         left_out=tuple(left_out),
     )
+    return own if computed is None else together(name, own, computed)
+
+
+def _computed(document: Mapping[str, Any], path: Path, root: Path) -> Declaration | None:
+    """The dependencies that setuptools reads from other files; None: another backend computes them.
+    https://setuptools.pypa.io/en/latest/userguide/pyproject_config.html#dynamic-metadata
+    """
+    said = table(document, "tool", "setuptools", "dynamic", "dependencies").get("file")
+    files = [one for one in (said if isinstance(said, list) else [said]) if isinstance(one, str)]
+    if files:
+        return together(
+            shown(path, root), *(read_requirements(path.parent / one, root) for one in files)
+        )
+    for name, read in SETUP_READERS:
+        beside = path.parent / name
+        found = read(beside, root) if is_file(beside) else None
+        if found is not None:
+            return found
+    return None
 
 
 class _Sources:
@@ -162,35 +193,54 @@ def _poetry(
     for key, said in table(poetry, "dependencies").items():
         line = line_of(text, rf"[\"']?{re.escape(key)}[\"']?\s*=")
         at = Declared("", name, line)
-        row = said if isinstance(said, dict) else {"version": said}
-        version = row.get("version", "*")
-        if row.get("optional") is True:
-            continue
-        if (
-            isinstance(said, list)
-            or not isinstance(version, str)
-            or {"git", "path", "url"} & {*row}
-        ):
-            left_out.append(f"{printable(key, limit=60)} ({at.where}; not a release of an index)")
-            continue
-        specifier = poetry_specifier(version)
-        if specifier is None:
-            raise ProjectError(
-                f"{at.where}: {printable(version, limit=60)!r} is not a version constraint of "
-                "Poetry.",
-                fix="Write it like this: ^2.5, or >=2.5,<3",
-            )
-        if key.lower() == "python":
-            python = read_python(specifier, name, line)
-            continue
-        if "source" in row:
-            sources.read_cuda(row["source"])
-        extras = ",".join(map(str, listed(row.get("extras"))))
-        marker = f" ; {row['markers']}" if isinstance(row.get("markers"), str) else ""
-        written = f"{key}{f'[{extras}]' if extras else ''}{specifier}{marker}"
-        declared = read_requirement(written, name, line)
-        packages += [declared] if declared is not None else []
+        for one in said if isinstance(said, list) else [said]:
+            row = one if isinstance(one, dict) else {"version": one}
+            version = row.get("version", "*")
+            if row.get("optional") is True:
+                continue
+            if not isinstance(version, str) or {"git", "path", "url"} & {*row}:
+                left_out.append(
+                    f"{printable(key, limit=60)} ({at.where}; not a release of an index)"
+                )
+                continue
+            specifier = _constraint_of(version, at)
+            if key.lower() == "python":
+                python = read_python(specifier, name, line)
+                continue
+            if "source" in row:
+                sources.read_cuda(row["source"])
+            extras = ",".join(map(str, listed(row.get("extras"))))
+            written = f"{key}{f'[{extras}]' if extras else ''}{specifier}{_marker(row, at)}"
+            declared = read_requirement(written, name, line)
+            packages += [declared] if declared is not None else []
     return packages, python
+
+
+def _constraint_of(text: str, at: Declared) -> str:
+    specifier = poetry_specifier(text)
+    if specifier is None:
+        raise ProjectError(
+            f"{at.where}: {printable(text, limit=60)!r} is not a version constraint of Poetry.",
+            fix="Write it like this: ^2.5, or >=2.5,<3",
+        )
+    return specifier
+
+
+def _marker(row: Mapping[str, Any], at: Declared) -> str:
+    """The marker of a row of Poetry: its own, its Pythons and its platform."""
+    said = [f"({row['markers']})"] if isinstance(row.get("markers"), str) else []
+    if isinstance(python := row.get("python"), str):
+        specifier = _constraint_of(python, at)
+        for clause in filter(None, specifier.split(",")):
+            operator = re.match(r"[<>=!~]+", clause)
+            if operator is not None:
+                version = clause[operator.end() :]
+                exact = operator[0] in {"==", "!="} or version.count(".") > 1
+                key = "python_full_version" if exact else "python_version"
+                said.append(f"{key} {operator[0]} '{version}'")
+    if isinstance(platform := row.get("platform"), str):
+        said.append(f"sys_platform == '{platform}'")
+    return f" ; {' and '.join(said)}" if said else ""
 
 
 def poetry_specifier(text: str) -> str | None:

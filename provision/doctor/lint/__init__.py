@@ -98,9 +98,9 @@ def lint(path: str, text: str, catalog: Catalog) -> list[LintFinding]:
 def kind_of_text(text: str) -> Kind | None:
     """The kind of a file from its content."""
     from provision.doctor.lint.compose_rules import looks_like_compose
-    from provision.doctor.lint.conda_environment import looks_like_environment
     from provision.doctor.lint.dockerfile import looks_like_dockerfile
     from provision.doctor.lint.requirements import looks_like_requirements
+    from provision.sources.conda import looks_like_environment
 
     if looks_like_dockerfile(text):
         return "dockerfile"

@@ -23,13 +23,6 @@ if TYPE_CHECKING:
     from provision.catalog.catalog import Catalog
 
 
-def looks_like_environment(text: str) -> bool:
-    """Whether a text has the two keys that every such file has, at the left margin."""
-    return all(
-        re.search(rf"^{key}:", text, re.MULTILINE) for key in ("dependencies", "channels")
-    ) and not re.search(r"^services:", text, re.MULTILINE)
-
-
 def judge_environment(path: str, text: str, catalog: Catalog) -> Iterator[RuleHit]:
     """What the rules find in pip's part, in conda's, and in both together."""
     root = read_yaml(path, text, kind="environment file")

@@ -72,8 +72,46 @@ def test_a_manifest_of_pixi(tmp_path: Path) -> None:
     assert found.python is not None
     assert found.cuda is not None
     assert (found.python.text, found.cuda.text) == ("==3.11.*", "12.6")
-    assert [one.partition(" ")[0] for one in found.left_out] == ["cmake", "fork", "the"]
+    assert [one.partition(" ")[0] for one in found.left_out] == ["cmake", "fork", "feature"]
     assert found.itself
+
+
+@pytest.mark.parametrize(
+    ("environments", "names", "left_out"),
+    [
+        pytest.param("", ["numpy", "six"], ["features gpu, dev (pixi.toml)"], id="none is named"),
+        pytest.param('default = ["gpu"]', ["numpy", "six", "torch", "timm"],
+                     ["feature dev (pixi.toml)"], id="a feature of the default environment"),
+        pytest.param('default = { features = ["gpu"], no-default-feature = true }',
+                     ["torch", "timm"], ["feature dev (pixi.toml)"], id="only features"),
+        pytest.param('test = ["dev"]', ["numpy", "six"], ["features gpu, dev (pixi.toml)"],
+                     id="another environment"),
+    ],
+)  # fmt: skip
+def test_the_default_environment_of_pixi(
+    environments: str, names: list[str], left_out: list[str], tmp_path: Path
+) -> None:
+    text = f"""\
+[dependencies]
+numpy = "1.26.*"
+[target.linux-64.pypi-dependencies]
+six = "*"
+[target.osx-arm64.pypi-dependencies]
+idna = "*"
+[feature.gpu.dependencies]
+pytorch = "2.5.*"
+[feature.gpu.target.linux.pypi-dependencies]
+timm = "*"
+[feature.dev.dependencies]
+pytest = "*"
+[environments]
+{environments}
+"""
+    found = read_pixi(project(tmp_path, {"pixi.toml": text}) / "pixi.toml", tmp_path)
+    assert ([one.name for one in found.packages], [*found.left_out]) == (names, left_out)
+    assert [one.text for one in found.packages if one.name == "six"] in (
+        [], ['six; platform_machine == "x86_64"']
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

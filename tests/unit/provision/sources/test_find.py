@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from provision.errors import BadInputError
 from provision.model.plan import Request
 from provision.sources.declaration import allowed_by, pythons_of
 from provision.sources.errors import ProjectError
-from provision.sources.find import MOST_PACKAGES, project_directory, read_project
+from provision.sources.find import MOST_PACKAGES, ProjectPath, project_path, read_project
 from tests.kit.projects import project
 
 OF_UV = """\
@@ -35,6 +36,7 @@ OF_OTHERS = 'lock-version = "1.0"\n[[packages]]\nname = "torch"\nversion = "2.4.
 OURS = f"{OF_OTHERS}[tool.gpu-provision]\nschema = 1\n"
 STANDARD = "[project]\nname = 'a'\nrequires-python = '>=3.11'\ndependencies = ['torch==2.2.0']\n"
 CONDA = "dependencies: [pytorch=2.1.0]\n"
+OF_CONDA = f"channels: [a]\n{CONDA}"
 PIXI = "[pypi-dependencies]\ntorch = '==2.0.1'\n"
 ALL = {
     "pylock.toml": OF_OTHERS,
@@ -141,35 +143,133 @@ def test_the_known_pythons_are_those_of_the_catalog() -> None:
     ("files", "fix"),
     [
         pytest.param({}, "--with", id="an empty directory"),
-        pytest.param({"setup.py": ""}, "uv pip compile setup.py", id="only a setup.py"),
-        pytest.param({"requirements/prod.txt": ""}, "-r requirements/prod.txt", id="other names"),
+        pytest.param({"setup.py": "print()"}, "--with", id="a setup.py without setup()"),
+        pytest.param(
+            {"requirements/prod.txt": ""},
+            "provision lock requirements/prod.txt",
+            id="a folder of lists",
+        ),
+        pytest.param(
+            {"requirements-gpu.txt": "six", "README.txt": "six"},
+            "provision lock requirements-gpu.txt",
+            id="another name",
+        ),
+        pytest.param(
+            {"api/pyproject.toml": STANDARD, "web/package.json": "{}"},
+            "provision lock api",
+            id="a project one folder below",
+        ),
+        pytest.param(
+            {"environment-a.yml": OF_CONDA, "environment-b.yml": OF_CONDA},
+            "provision lock environment-a.yml or provision lock environment-b.yml",
+            id="two environments",
+        ),
         pytest.param({"pyproject.toml": "[tool.ruff]"}, "--with", id="only a tool's settings"),
         pytest.param({"pylock.toml": OURS}, "--with", id="only our own lock"),
     ],
 )
 def test_a_directory_that_declares_nothing_is_refused(
-    files: dict[str, str], fix: str, tmp_path: Path
+    files: dict[str, str], fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ProjectError, match="declares no packages") as caught:
         read_project(project(tmp_path, files))
     assert fix in caught.value.fix
+    for command in re.findall(r"provision lock (\S+)", caught.value.fix):
+        if not files[command if command in files else f"{command}/pyproject.toml"]:
+            continue  # an empty list declares nothing by any name
+        assert read_project(*project_path(command)).declared.packages
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        pytest.param("conda.yaml", "channels: [x]\ndependencies: [pytorch=2.1]\n", id="conda.yaml"),
+        pytest.param("env.yml", "dependencies: [pytorch=2.1]\n", id="env.yml"),
+        pytest.param(
+            "environment-train.yml",
+            "channels: [x]\ndependencies: [pytorch=2.1]\n",
+            id="one by its content",
+        ),
+        pytest.param(
+            "setup.py",
+            "import setuptools\nsetuptools.setup(install_requires=['torch==2.1'])\n",
+            id="setup.py",
+        ),
+        pytest.param("setup.cfg", "[options]\ninstall_requires =\n  torch==2.1\n", id="setup.cfg"),
+    ],
+)
+def test_a_file_of_another_name_is_found(name: str, text: str, tmp_path: Path) -> None:
+    found = read_project(project(tmp_path, {name: text, "compose.yml": "services: {a: {}}\n"}))
+    assert found.declared.source == name
+    assert [one.name for one in found.declared.packages] == ["torch"]
+
+
+@pytest.mark.parametrize(
+    ("named", "root", "sources"),
+    [
+        pytest.param("requirements-gpu.txt", ".", ["requirements-gpu.txt, line 1"], id="by name"),
+        pytest.param("api", "api", ["requirements.txt, line 1"], id="a folder"),
+        pytest.param("api/requirements.txt", "api", ["requirements.txt, line 1"], id="its file"),
+        pytest.param(
+            "requirements/prod.txt",
+            ".",
+            ["requirements/base.txt, line 1", "requirements/prod.txt, line 2"],
+            id="in a folder of lists",
+        ),
+        pytest.param("deploy.yaml", ".", ["deploy.yaml, line 1"], id="an environment"),
+    ],
+)
+def test_a_file_is_read_by_its_name(
+    named: str, root: str, sources: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {
+        "requirements.txt": "idna",
+        "requirements-gpu.txt": "six",
+        "requirements/prod.txt": "-r base.txt\nsix\n",
+        "requirements/base.txt": "attrs",
+        "api/requirements.txt": "six",
+        "deploy.yaml": "dependencies: [{pip: [six]}]",
+    }
+    monkeypatch.chdir(project(tmp_path, files))
+    place = project_path(named)
+    assert place.root == tmp_path / root
+    assert [one.where for one in read_project(*place).declared.packages] == sources
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        pytest.param("compose.yml", "services: {a: {}}", "declares no packages", id="compose"),
+        pytest.param("main.py", "", "is not a file that declares packages", id="code"),
+        pytest.param("notes.txt", "", "declares no packages", id="an empty list"),
+    ],
+)
+def test_a_named_file_that_declares_nothing_is_refused(
+    name: str, text: str, words: str, tmp_path: Path
+) -> None:
+    place = project_path(str(project(tmp_path, {name: text}) / name))
+    assert place == ProjectPath(tmp_path, tmp_path / name)
+    with pytest.raises(ProjectError, match=words) as caught:
+        read_project(*place)
+    assert "requirements file" in caught.value.fix
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        pytest.param("none", "There is no directory", id="a missing one"),
-        pytest.param("file", "is not a directory", id="a file"),
-        pytest.param("a" * 5000, "There is no directory", id="a name that is too long"),
-        pytest.param("a\0b", "There is no directory", id="a NUL"),
+        pytest.param("none", "There is no file or directory", id="a missing one"),
+        pytest.param("/dev/null", "neither a directory nor a regular file", id="a device"),
+        pytest.param("a" * 5000, "There is no file or directory", id="a name that is too long"),
+        pytest.param("a\0b", "There is no file or directory", id="a NUL"),
     ],
 )
-def test_what_is_no_directory_is_refused(
+def test_what_is_no_project_is_refused(
     name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project(tmp_path, {"file": ""}))
     with pytest.raises(ProjectError, match=words):
-        project_directory(name)
+        project_path(name)
 
 
 def test_a_lock_does_not_replace_the_file_that_declares(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ python = "^3.10"
 torch = "~2.5"
 transformers = {version = "^4.40", extras = ["torch"]}
 local = {path = "../local"}
-many = [{version = "1"}, {version = "2"}]
+many = [{version = "1", python = "<3.11"}, {version = "^2", python = "^3.11", platform = "linux"}]
 later = {version = "*", optional = true}
 numpy = "*"
 """
@@ -61,11 +61,42 @@ def test_poetry_s_table(tmp_path: Path) -> None:
     assert [one.text for one in found.packages] == [
         "torch<2.6,>=2.5",
         "transformers[torch]<5,>=4.40",
+        'many==1; python_version < "3.11"',
+        'many<3,>=2; python_version >= "3.11" and python_version < "4" and sys_platform == "linux"',
         "numpy",
     ]
     assert found.python is not None
     assert found.python.text == ">=3.10,<4"
-    assert [one.partition(" ")[0] for one in found.left_out] == ["local", "many"]
+    assert [one.partition(" ")[0] for one in found.left_out] == ["local"]
+
+
+@pytest.mark.parametrize(
+    ("files", "lines"),
+    [
+        pytest.param(
+            {"reqs.txt": "six\n", "tools": "file = ['reqs.txt']"}, ["reqs.txt, line 1"], id="a file"
+        ),
+        pytest.param(
+            {"setup.py": "setup(install_requires=['six'])"}, ["setup.py, line 1"], id="setup.py"
+        ),
+        pytest.param(
+            {"setup.cfg": "[options]\ninstall_requires = six\n"}, ["setup.cfg, line 2"],
+            id="setup.cfg",
+        ),
+        pytest.param({}, [], id="another backend"),
+    ],
+)  # fmt: skip
+def test_dependencies_that_setuptools_reads_elsewhere(
+    files: dict[str, str], lines: list[str], tmp_path: Path
+) -> None:
+    text = "[project]\nname = 'a'\ndynamic = ['dependencies']\n"
+    if tools := files.pop("tools", ""):
+        text += f"[tool.setuptools.dynamic.dependencies]\n{tools}\n"
+    path = project(tmp_path, {"pyproject.toml": text, **files}) / "pyproject.toml"
+    found = read_pyproject(path, tmp_path)
+    assert found is not None
+    assert [one.where for one in found.packages] == lines
+    assert bool(found.left_out) == (not lines)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,9 @@ SAMPLES = {
     "pyproject.toml": STANDARD + POETRY,
     "environment.yml": ENVIRONMENT,
     "pixi.toml": PIXI,
+    "setup.py": "A = ['torch']\nsetup(install_requires=A + open('c.txt').readlines(),"
+    " python_requires='>=3.9')\n",
+    "setup.cfg": "[options]\ninstall_requires =\n  torch==2.5.1\npython_requires = >=3.9\n",
 }
 
 KNOWN = pythons_of(load())

@@ -45,8 +45,8 @@ def project_argument(verb: argparse.ArgumentParser) -> None:
         "project",
         metavar="DIR",
         nargs="?",
-        help="take the packages that this project declares (uv.lock, requirements.txt, "
-        "pyproject.toml, ...); build puts its code into the image, too",
+        help="take the packages that this project, or file of it, declares (uv.lock, "
+        "requirements.txt, pyproject.toml, ...); build puts its code into the image, too",
     )
 
 

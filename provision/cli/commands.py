@@ -15,7 +15,6 @@ from provision.cli.options import (
     read_hosts,
     read_places,
     read_project_option,
-    read_request,
     read_request_for,
     read_settings,
     this_host,
@@ -64,21 +63,29 @@ def do_detect(args: argparse.Namespace, console: Console) -> int:
 
 
 def do_plan(args: argparse.Namespace, console: Console) -> int:
-    """A plan, or why nothing fits; with --matrix every build and whether it fits; with --format how
-    to install it without a container.
+    """A plan, or why nothing fits, for what a project declares if one is named; with --matrix
+    every build and whether it fits; with --format how to install it without a container.
     """
+    from functools import cache
+
     from provision.model.planfile import matrix_to_json, plan_to_json
     from provision.resolve import matrix, resolve
 
     install = read_format(args)
     catalog = read_catalog(console)
-    request = read_request(args, catalog)
+    read = cache(lambda: read_hosts(args, catalog))
+    project = read_project_option(args)
+    request = read_request_for(project, args, catalog, read)
     if args.ca_bundle is not None:
         from provision.lock.network import ca_bundle
 
         ca_bundle(args.ca_bundle, {})
-    hosts = read_hosts(args, catalog)
+    hosts = read()
     plan = resolve(hosts, request, catalog)
+    if project is not None:
+        from provision.build.project.pins import with_lines
+
+        plan = with_lines(plan, project, hosts, request, catalog)
     if install is not None:
         _show_install(plan, install, catalog, console)
         return Exit.DONE

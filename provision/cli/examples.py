@@ -16,6 +16,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "provision plan",
         "provision plan --gpu V100 --driver 535 --cuda 11.7 --explain",
         "provision plan --host node1.json --host node2.json --with vllm",
+        "provision plan requirements-gpu.txt --gpu H100 --driver 580.95.05",
         "provision plan --format uv | sh",
     ),
     "lock": (

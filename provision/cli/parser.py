@@ -333,7 +333,7 @@ COMMANDS = (
     Command(
         name="plan",
         help="find a compatible combination and explain why",
-        options=(plan_options, request_options, host_options, network_options),
+        options=(project_argument, plan_options, request_options, host_options, network_options),
         run=do_plan,
     ),
     Command(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from packaging.version import Version
 
@@ -16,7 +16,7 @@ from provision.errors import Exit, NothingCompatibleError
 from provision.lock.lockfile import Lock
 from provision.lock.solve import NoSolutionError
 from provision.model.frozen import replace
-from provision.model.plan import PACKAGES, HostFacts, Request
+from provision.model.plan import PACKAGES, HostFacts, Plan, Request
 from provision.resolve import fitting_releases, resolve
 from provision.sources.declaration import Declaration, Declared, pin_of, pythons_of
 from provision.sources.find import Project
@@ -63,6 +63,19 @@ def naming_pins(
             ):
                 failure.fix = f"{instead} Else: {failure.fix}"
         raise
+
+
+def with_lines(
+    plan: Plan, project: Project, hosts: Sequence[HostFacts], request: Request, catalog: Catalog
+) -> Plan:
+    """A plan whose refusal names the project's lines, too."""
+    if plan.error is None:
+        return plan
+    failure = NothingCompatibleError(plan.error.message, fix=plan.error.fix)
+    failure.code = plan.error.code
+    with suppress(NothingCompatibleError), naming_pins(project, hosts, request, catalog):
+        raise failure
+    return replace(plan, error=replace(plan.error, message=failure.message, fix=failure.fix))
 
 
 def _short(one: Declared) -> str:

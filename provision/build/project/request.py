@@ -7,6 +7,7 @@ error that names both.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -54,7 +55,8 @@ class ProjectConflictError(BadInputError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameworkPin:
     """The framework of a project, and what it says about its release. `specifier`: "" for any;
-    `pythons`: those that have this release, if a lock has others for other Pythons; () for any.
+    `pythons`: those that have this release and its companions, if other Pythons have others; () for
+    any.
     """
 
     framework: Framework
@@ -76,8 +78,10 @@ def request_of(
     python, pythons, python_notes = _python(project, given, known)
     wanted = given.framework if named else None
     pin = framework_pin(declared, wanted, arch, [python] if python else pythons or known)
-    companions = tuple(_companions(declared, pin, given))
-    constraints = tuple(_constraints(declared, pin))
+    allowed = [python] if python else pin.pythons or pythons or known
+    packages = [one for one in declared.packages if _is_for_any(one, allowed, arch)]
+    companions = tuple(_companions(packages, pin, given))
+    constraints = tuple(_constraints(declared, pin, allowed, arch))
     exact = declared.locked or all(pin_of(one.requirement) for one in declared.packages)
     release = _release(pin, given)
     own = bool(given.companions)
@@ -143,10 +147,14 @@ def framework_pin(
     own = [one for one in rows if one.name in _OWN[framework]]
     package = PACKAGES[framework]
     main = [one for one in own if one.name == package] or own
+    paired = [one for one in rows if one.name in PAIRED] if framework == "pytorch" else []
     by_python = {
-        python: tuple(one for one in main if _is_for(one, python, arch)) for python in pythons
+        python: tuple(one for one in (*main, *paired) if _is_for(one, python, arch))
+        for python in pythons
     }
-    main = list(max(by_python.values(), key=_height, default=()))
+    groups = Counter(by_python.values())
+    chosen = max(groups, key=lambda group: (_height(group, own), groups[group]), default=())
+    main = [one for one in chosen if one in main]
     specifiers = dict.fromkeys(
         _public(clause) for one in main for clause in one.requirement.specifier
     )
@@ -156,21 +164,20 @@ def framework_pin(
         for version in [pin_of(one.requirement)]
         if version is not None and (tag := _TAG.fullmatch(version.local or ""))
     ]
-    several = len(set(by_python.values())) > 1
     return FrameworkPin(
         framework=framework,
         declared=tuple(main),
         specifier=",".join(specifiers),
         cuda=next(iter(tags), declared.cuda),
-        pythons=tuple(p for p, found in by_python.items() if found == tuple(main))
-        if several
+        pythons=tuple(p for p, found in by_python.items() if found == chosen)
+        if len(groups) > 1
         else (),
     )
 
 
-def _height(rows: Iterable[Declared]) -> tuple[bool, Version]:
+def _height(rows: Iterable[Declared], own: Collection[Declared]) -> tuple[bool, Version]:
     """Sorts what a lock has for one Python: the newest release of the framework is the highest."""
-    pins = [version for one in rows if (version := pin_of(one.requirement))]
+    pins = [version for one in rows if one in own and (version := pin_of(one.requirement))]
     return bool(pins), max(pins, default=Version("0"))
 
 
@@ -188,6 +195,11 @@ def is_of_the_build(name: str, framework: Framework) -> bool:
 def _is_for(one: Declared, python: str, arch: str) -> bool:
     """Whether a line counts for a Python, by its marker."""
     return is_met(one.requirement.marker, environment_of(python, arch))
+
+
+def _is_for_any(one: Declared, pythons: Iterable[str], arch: str) -> bool:
+    """Whether a line counts for one of these Pythons."""
+    return one.requirement.marker is None or any(_is_for(one, p, arch) for p in pythons)
 
 
 def _public(clause: object) -> str:
@@ -250,12 +262,12 @@ def _python(
     return None, allowed, ()
 
 
-def _companions(declared: Declaration, pin: FrameworkPin, given: Request) -> Iterator[str]:
+def _companions(packages: Iterable[Declared], pin: FrameworkPin, given: Request) -> Iterator[str]:
     """The packages that are installed beside the framework, as requirements."""
     asked: dict[str, str] = {
         canonicalize_name(Requirement(text).name): text for text in given.companions
     }
-    for one in declared.packages:
+    for one in packages:
         requirement = one.requirement
         if one.name in _OWN[pin.framework]:
             continue  # the plan has it, with its build for the GPU
@@ -266,8 +278,12 @@ def _companions(declared: Declaration, pin: FrameworkPin, given: Request) -> Ite
         yield _without_build(requirement) if one.name in PAIRED else one.text
 
 
-def _constraints(declared: Declaration, pin: FrameworkPin) -> Iterator[str]:
+def _constraints(
+    declared: Declaration, pin: FrameworkPin, pythons: Sequence[str], arch: str
+) -> Iterator[str]:
     for one in declared.constraints:
+        if one.name in PAIRED and not _is_for_any(one, pythons, arch):
+            continue
         if one.name in _OWN[pin.framework]:
             continue
         if pin.declared and _BROUGHT.fullmatch(one.name):

@@ -102,6 +102,18 @@ def test_a_pyproject_is_locked_with_its_pins(machine: Machine) -> None:
     )
 
 
+def test_a_plan_is_that_of_the_lock(machine: Machine) -> None:
+    """The same release, CUDA and Python as `lock` takes; a refusal names the line."""
+    host = ("--host", str(machine.root / "host.json"))
+    locked = machine.lock("app")["plan"]
+    planned = machine.run("plan", "app", *host, "--index", machine.url, *machine.base)
+    same = ("framework", "cuda", "wheel_tag", "python", "verdict")
+    assert {key: planned[key] for key in same} == {key: locked[key] for key in same}
+    project(machine.root / "app", {"gpu.txt": "# for the cluster\ntorch==1.0.1\n"})
+    refused = machine.run("plan", "app/gpu.txt", *host, code=Exit.NOTHING_COMPATIBLE)
+    assert "The project requires: gpu.txt, line 2: torch==1.0.1." in refused["error"]["message"]
+
+
 def test_constraints_hold_for_what_packages_need(machine: Machine) -> None:
     files = {"requirements.txt": "torch==2.0.1\npeft\n-c limits.txt\n", "limits.txt": "tool<2\n"}
     project(machine.root / "app", files)

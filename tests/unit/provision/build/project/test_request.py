@@ -203,3 +203,48 @@ def test_what_was_read_and_what_was_not_is_noted() -> None:
     assert "Not taken from the project: ffmpeg (line 3)." in said
     bare = merged(declared("numpy"))
     assert "r.txt requires no framework; the image gets PyTorch" in bare.notes[0].message
+
+
+PAIRS = ("torch==2.4.1", "torchvision==0.15.2; python_version<'3.10'")
+
+
+@pytest.mark.parametrize(
+    ("lines", "given", "companions", "pythons"),
+    [
+        pytest.param(
+            [*PAIRS, "torchvision==0.19.1; python_version>='3.10'"], {},
+            ["torchvision==0.19.1"], ("3.10", "3.11", "3.12", "3.13", "3.14"),
+            id="the line that most Pythons have",
+        ),
+        pytest.param(
+            [*PAIRS, "torchvision==0.19.1; python_version>='3.10'"], {"python": "3.9"},
+            ["torchvision==0.15.2"], (), id="the line of the Python that is asked for",
+        ),
+        pytest.param(
+            ["torch==2.0.1; python_version<'3.10'", "torch==2.4.1; python_version>='3.10'",
+             "torchaudio==2.0.2; python_version<'3.10'",
+             "torchaudio==2.4.1; python_version>='3.10'"], {},
+            ["torchaudio==2.4.1"], ("3.10", "3.11", "3.12", "3.13", "3.14"),
+            id="the line beside the newer framework",
+        ),
+        pytest.param(
+            [*PAIRS[:1], "torchvision==0.15.2; platform_machine=='aarch64'"], {}, [], (),
+            id="a line of another architecture",
+        ),
+    ],
+)  # fmt: skip
+def test_a_companion_s_line_counts_by_its_marker(
+    lines: list[str], given: dict[str, Any], companions: list[str], pythons: tuple[str, ...]
+) -> None:
+    found = merged(declared(*lines), **given)
+    assert [one.partition(";")[0] for one in found.companions] == companions
+    assert found.pythons == pythons
+
+
+def test_a_lock_s_companions_count_by_their_markers() -> None:
+    rows = (
+        "torchvision==0.15.2; python_version<'3.10'",
+        "torchvision==0.19.1; python_version>='3.10'",
+    )
+    found = merged(declared("torch==2.4.1", constraints=rows))
+    assert [one.partition(";")[0] for one in found.constraints] == ["torchvision==0.19.1"]

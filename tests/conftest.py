@@ -29,11 +29,11 @@ from tests import ROOT, need
 LIMIT_S = 300
 LIMITS_S = {
     "bare": 4800,
-    "clusters": 400,
-    "engines": 900,
+    "clusters": 1200,
+    "engines": 2400,
     "frameworks": 2400,
     "gpu": 2400,
-    "wheels": 900,
+    "wheels": 2400,
 }
 # The lanes that take minutes, the longest first. Those of one word run one after the other: they
 # share an engine, or load all cores by themselves.

@@ -17,7 +17,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 TAG = "gpu-provision-test:cu117"
 MARK = "GPU_PROVISION_TEST_WORLD"
-LIMIT_S = 400.0
+LIMIT_S = 1500.0
 
 
 @dataclass(frozen=True)

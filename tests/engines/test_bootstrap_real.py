@@ -309,7 +309,7 @@ def _by_dpkg(
         '--aptopt=Acquire::Check-Valid-Until "false"',
         *(suite, str(target), *lines),
     ]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=400, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=1500, check=False)
     if done.returncode != 0:
         need.lacking(f"mmdebstrap could not make {suite}: {done.stderr[-1500:]}")
     with tarfile.open(target) as tar:

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from provision.catalog.catalog import Catalog
+from provision.catalog.pairs import may_go_with, versions_for
 from provision.model.frozen import replace
 from provision.model.plan import PACKAGES, TITLES, Framework, IndexCandidate, Plan, Request
 from provision.resolve.blockers import Blocker
@@ -108,8 +109,26 @@ def companion_requirements(
         if _OWN.get(wanted.name) == build.framework and not wanted.more:
             continue
         exact = f"{wanted.name}=={pair}" if pair and exactly and not wanted.more else text
+        if build.framework == "pytorch" and wanted.pin is None:
+            exact = paired_line(exact, wanted.name, build.version)
         lines.append(beside.get(wanted.name, exact))
     return tuple(dict.fromkeys(lines))
+
+
+def paired_line(line: str, name: str, release: str) -> str:
+    """A requirement of a package, limited to the versions for a release of PyTorch, where only the
+    catalog says which these are: "torchcodec" beside 2.7.1 -> "torchcodec<0.6,>=0.3".
+    """
+    versions = versions_for(name, release)
+    if versions is None:
+        return line
+    from packaging.requirements import Requirement
+    from packaging.specifiers import SpecifierSet
+
+    read = Requirement(line)
+    if read.url is None:
+        read.specifier &= SpecifierSet(versions)
+    return str(read)
 
 
 def asked_for(plan: Plan) -> frozenset[str]:
@@ -257,7 +276,28 @@ def _against(build: Build, wanted: Companion, catalog: Catalog) -> Iterator[Bloc
             f"{wanted.text} does not fit {build.name}, which was compiled for numpy{abi}.",
             f"Use --with 'numpy{abi}'.",
         )
+    elif build.framework == "pytorch" and not _may_be_paired(wanted, build.version):
+        yield _not_paired(build, wanted, catalog)
     yield from _against_cuda(build, wanted, pair or (build.version if own else None))
+
+
+def _not_paired(build: Build, wanted: Companion, catalog: Catalog) -> Blocker:
+    versions = versions_for(wanted.name, build.version)
+    rows = catalog.torch_releases
+    theirs = [row.version for row in rows if _may_be_paired(wanted, row.version)]
+    ways = [f"--with '{wanted.name}{versions}'"] if versions else []
+    ways += [f"the release that it matches: --framework-version {theirs[-1]}"] if theirs else []
+    needs = f", which needs {wanted.name} {versions}" if versions else ""
+    return _blocker(
+        build,
+        f"{wanted.text} does not match {build.name}"
+        f"{needs or f': no release of {wanted.name} is for it'}.",
+        f"Use {', or '.join(ways) or f'another release than {wanted.text}'}.",
+    )
+
+
+def _may_be_paired(wanted: Companion, release: str) -> bool:
+    return may_go_with(wanted.name, wanted.specifier, release)
 
 
 def _pair_for(build: Build, name: str, catalog: Catalog) -> str | None:

@@ -447,6 +447,18 @@ def test_pins_that_fit_every_cuda_leave_the_plan_as_it_is(
     assert plan == preferred
 
 
+def test_a_package_gets_the_release_for_its_pytorch_that_no_metadata_names(
+    index: LocalIndex, tmp_path: Path
+) -> None:
+    """uv takes the newest torchcodec beside any PyTorch; here another package wants 2.4.1."""
+    index.more += [*VLLM, *(pure("torchcodec", one) for one in ("0.0.3", "0.1.1", "0.17.0"))]
+    plan, lock = planned(request_of(index, "torchcodec"), tmp_path)
+    found = versions(lock)
+    assert (plan.framework_version, found["torchcodec"]) == ("2.5.1", "0.1.1")
+    plan, lock = planned(request_of(index, "vllm", "torchcodec"), tmp_path)
+    assert (plan.framework_version, versions(lock)["torchcodec"]) == ("2.4.1", "0.0.3")
+
+
 def test_a_package_without_a_release_for_the_plan_s_cuda_is_refused(
     index: LocalIndex, tmp_path: Path
 ) -> None:

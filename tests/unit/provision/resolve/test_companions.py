@@ -53,6 +53,16 @@ def plan(*companions: str, driver: str = "550.54.14", **asked: str) -> Plan:
             "is not a build for CUDA 12.4, but PyTorch 2.5.1+cu124 is",
             "Use --with torchvision==0.20.1.", id="a CPU build"),
         pytest.param(
+            ["torchcodec==0.6.0"], {"framework_version": "2.9.1"},
+            "torchcodec==0.6.0 does not match PyTorch 2.9.1+cu",
+            "Use --with 'torchcodec>=0.8,<0.10', or the release that it matches: "
+            "--framework-version 2.8.0.", id="a pair that only the catalog knows"),
+        pytest.param(
+            ["torchcodec"], {"framework_version": "2.2.1"},
+            "torchcodec does not match PyTorch 2.2.1+cu121: no release of torchcodec is for it",
+            "Use the release that it matches: --framework-version 2.",
+            id="before its first release"),
+        pytest.param(
             ["torch==2.1.0"], {"framework_version": "2.5.1"},
             "torch==2.1.0 conflicts with PyTorch 2.5.1+cu124", "--framework-version '2.1.0'",
             id="the framework itself, in another version"),
@@ -91,6 +101,7 @@ def test_what_does_not_belong_to_the_build_is_refused(
         pytest.param(["torchvision==0.17.1"], {}, "2.2.1+cu121", id="the release alone does"),
         pytest.param(["torchaudio==2.1.2"], {"cuda": "11.8"}, "2.1.2+cu118", id="beside --cuda"),
         pytest.param(["torch==2.4.1"], {}, "2.4.1+cu124", id="the framework's own package"),
+        pytest.param(["torchcodec>=0.1,<0.2"], {}, "2.5.1+cu124", id="a pair of the catalog"),
         pytest.param(["cupy-cuda11x"], {}, "2.7.1+cu118", id="a CUDA major in a name"),
         pytest.param(["cupy-cuda12x"], {"cuda": "12.4"}, "2.6.0+cu124", id="the same major fits"),
         pytest.param(["torchvision", "torchaudio"], {"cuda": "12.4"}, "2.6.0+cu124",

@@ -1,0 +1,75 @@
+"""Packages whose releases are for certain releases of PyTorch, although no metadata says so.
+
+torchcodec 0.2 has libraries for PyTorch 2.6 and requires any: beside another one they do not load.
+The rows are in `data/pairs.json`, each with its source. What a package requires in its metadata
+(xformers) needs no row: installers know it.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
+
+_DATA = Path(__file__).parent / "data" / "pairs.json"
+
+
+class TorchPair(NamedTuple):
+    """These `versions` of a package work with these releases of `torch`."""
+
+    versions: SpecifierSet
+    torch: SpecifierSet
+    source: str
+
+
+@cache
+def pairs_of(package: str) -> tuple[TorchPair, ...]:
+    """The pairs of a package, the oldest first; () if its metadata says what it needs."""
+    from packaging.specifiers import SpecifierSet
+
+    table = _table()
+    return tuple(
+        TorchPair(
+            SpecifierSet(row["versions"], prereleases=True),
+            SpecifierSet(row["torch"], prereleases=True),
+            table["sources"][row["source"]],
+        )
+        for row in table["pairs"]
+        if row["package"] == package
+    )
+
+
+def versions_for(package: str, release: str) -> str | None:
+    """The versions of a package for a release of PyTorch: ">=0.3,<0.6". None: any, or unknown."""
+    fitting = [pair.versions for pair in pairs_of(package) if release in pair.torch]
+    return _text(fitting[-1]) if fitting else None
+
+
+def may_go_with(package: str, wanted: SpecifierSet, release: str) -> bool:
+    """Whether a version that is wanted of a package works with a release of PyTorch; True if
+    nothing is known of the package.
+    """
+    pairs = pairs_of(package)
+    theirs = [pair.versions for pair in pairs if release in pair.torch]
+    return not pairs or any(_overlap(wanted, versions) for versions in theirs)
+
+
+def _overlap(one: SpecifierSet, other: SpecifierSet) -> bool:
+    """Whether a version is in both. If one is, so is the lower bound of either, or what follows."""
+    bounds = [clause.version.removesuffix(".*") for clause in (*one, *other)]
+    tried = [version for bound in bounds for version in (bound, f"{bound.partition('+')[0]}.0.1")]
+    return any(one.contains(v, prereleases=True) and v in other for v in tried)
+
+
+def _text(versions: SpecifierSet) -> str:
+    return ",".join(sorted(map(str, versions), reverse=True))
+
+
+@cache
+def _table() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(_DATA.read_text(encoding="utf-8"))
+    return found

@@ -7,14 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 
-from packaging.specifiers import SpecifierSet
-
 from images.inspect.texts import WheelMetadata
 from provision.build.base import BuildSettings
 from provision.build.package_cuda import FoundRelease, bounded
-from provision.build.package_wheels import Resolved, TriedWheels
+from provision.build.package_wheels import Resolved, TriedWheels, go_together, lines_beside
 from provision.catalog.catalog import Catalog
-from provision.catalog.pairs import may_go_with
 from provision.lock import lead
 from provision.lock.extras import (
     ExtraNeed,
@@ -36,7 +33,7 @@ from provision.lock.uv import (
 from provision.model.environment import environment_of
 from provision.model.plan import PACKAGES, TITLES, Plan, Request
 from provision.resolve import known_releases
-from provision.resolve.packages import leading, paired_line
+from provision.resolve.packages import leading
 
 ANY_GLIBC = 40
 """Newer than what wheels are built for."""
@@ -185,13 +182,14 @@ class PackageSearch:
             more = [f"{need.package}[{need.extra}]" for need in extras.values()]
             answer = self._locked(plan, more) if plan is not None else None
             outcome, reason, text = answer or self.run(
-                [*self._beside(beside), *more, framework], target
+                [*lines_beside(self.leading, self.package, beside), *more, framework], target
             )
             if outcome != "locked" and found is not None:  # no release meets them
                 return replace(found, refused=tuple(extras.values()))
             releases = releases_in(text) if outcome == "locked" else {}
             theirs = releases.get(self.package)
-            if theirs and theirs.version != beside == fitting[-1] and not self._pair(releases):
+            paired = go_together(self.leading, self.package, releases)
+            if theirs and theirs.version != beside == fitting[-1] and not paired:
                 beside = theirs.version  # which a package chose that was requested, too
                 continue
             pins = tuple(f"{name}=={releases[name].version}" for name in extras if name in releases)
@@ -232,23 +230,6 @@ class PackageSearch:
 
         known = self._facts.of("metadata", addresses.values(), fetch)
         return {n: metadata_of(known[url]) for n, url in addresses.items() if url in known}
-
-    def _beside(self, release: str) -> list[str]:
-        """The requirements, limited to versions for a release of the framework where only the
-        catalog has these.
-        """
-        if self.package != "torch":
-            return list(self.leading.values())
-        return [paired_line(line, name, release) for name, line in self.leading.items()]
-
-    def _pair(self, releases: Mapping[str, PackageRelease]) -> bool:
-        """Whether the requested packages that were found are for the framework beside them."""
-        beside = releases[self.package].version
-        mine = {name: releases[name].version for name in self.leading if name in releases}
-        return self.package != "torch" or all(
-            may_go_with(name, SpecifierSet(f"=={version}"), beside)
-            for name, version in mine.items()
-        )
 
     def _unmet(
         self, text: str, target: WheelTarget, releases: Mapping[str, PackageRelease]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
+
+from packaging.specifiers import SpecifierSet
 
 from provision.build.package_cuda import (
     FoundRelease,
@@ -13,10 +15,11 @@ from provision.build.package_cuda import (
     newest_for_cuda,
 )
 from provision.catalog.catalog import Catalog
-from provision.lock.lead import native_in, releases_in
+from provision.catalog.pairs import may_go_with
+from provision.lock.lead import PackageRelease, native_in, releases_in
 from provision.lock.runtimes import runtimes_in
 from provision.model.plan import Plan
-from provision.resolve.packages import FRAMEWORKS, PAIRED
+from provision.resolve.packages import FRAMEWORKS, PAIRED, paired_line
 
 _WITH_THE_BUILD = frozenset({*FRAMEWORKS, *PAIRED, "jaxlib", "triton"})
 """Packages that come with a build of a framework, for its CUDA."""
@@ -91,3 +94,23 @@ def newest_that_fits(
     bound = newest_for_cuda(wrong, ask, runtimes)
     found = ask(bound) if bound else None
     return found.release.version if found else None
+
+
+def lines_beside(leading: Mapping[str, str], framework: str, release: str) -> list[str]:
+    """The requirements of packages, by name, limited to versions for a release of the framework
+    where only the catalog has these.
+    """
+    if framework != "torch":
+        return list(leading.values())
+    return [paired_line(line, name, release) for name, line in leading.items()]
+
+
+def go_together(
+    names: Collection[str], framework: str, releases: Mapping[str, PackageRelease]
+) -> bool:
+    """Whether the releases of packages are for that of the framework, as the catalog has it."""
+    if framework != "torch" or framework not in releases:
+        return True
+    mine = {name: releases[name].version for name in names if name in releases}
+    beside = releases[framework].version
+    return all(may_go_with(n, SpecifierSet(f"=={version}"), beside) for n, version in mine.items())

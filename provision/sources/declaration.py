@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
@@ -81,21 +81,23 @@ class Declaration:
 
 
 def together(source: str, *parts: Declaration) -> Declaration:
-    """Several declarations as one, of a file's parts or of a file and those that it includes."""
-    hashes: dict[str, frozenset[str]] = {}
-    for part in parts:
-        for name, values in part.hashes.items():
-            hashes[name] = hashes.get(name, frozenset()) | values
-    return Declaration(
-        source=source,
-        packages=tuple(dict.fromkeys(one for part in parts for one in part.packages)),
-        constraints=tuple(one for part in parts for one in part.constraints),
-        python=next((part.python for part in parts if part.python), None),
-        cuda=next((part.cuda for part in parts if part.cuda), None),
-        hashes=hashes,
-        left_out=tuple(dict.fromkeys(one for part in parts for one in part.left_out)),
-        itself=any(part.itself for part in parts),
-    )
+    """Several declarations as one, of a file's parts or of a file and those that it includes: all
+    that any of them lists; of single values the first.
+    """
+    whole = {
+        one.name: _joined([getattr(part, one.name) for part in parts])
+        for one in fields(Declaration)
+    }
+    return Declaration(**{**whole, "source": source})
+
+
+def _joined(values: list[Any]) -> Any:  # noqa: ANN401  whatever the field has
+    if all(type(one) is tuple for one in values):
+        return tuple(dict.fromkeys(item for one in values for item in one))
+    if all(isinstance(one, Mapping) for one in values):
+        names = dict.fromkeys(name for one in values for name in one)
+        return {name: frozenset().union(*(one.get(name, ()) for one in values)) for name in names}
+    return next((one for one in values if one), values[0])
 
 
 def read_requirement(text: str, file: str, line: int) -> Declared | None:

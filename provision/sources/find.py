@@ -223,8 +223,7 @@ def _with_own(declared: Declaration, root: Path) -> Declaration:
         return declared
     names = {one.name for one in declared.packages}
     more = tuple(one for one in read.packages if one.name not in names)
-    whole = together(declared.source, declared, replace(read, packages=more, itself=False))
-    return replace(whole, locked=declared.locked, members=declared.members)
+    return together(declared.source, declared, replace(read, packages=more))
 
 
 def _requires_python(root: Path) -> Declared | None:
@@ -262,6 +261,7 @@ def _declares_nothing(root: Path, environments: Sequence[Path]) -> ProjectError:
     if odd:
         said += f" {odd[0]} is not a regular file."
     others = [*environments, *_others(root)]
+    script = _script(root)
     tool = next((name for name in _OTHER_TOOLS if is_file(root / name)), None)
     fix = "Write the packages into a requirements.txt, one on each line; or omit the directory "
     fix += "and name packages by --with."
@@ -274,7 +274,22 @@ def _declares_nothing(root: Path, environments: Sequence[Path]) -> ProjectError:
         commands = [f"provision lock {shlex.quote(_typed(one))}" for one in others[:_MOST_SHOWN]]
         which = "one of them" if len(others) > 1 else "it"
         fix = f"Name {which}: {printable(' or '.join(commands), limit=600)}"
+    elif script:
+        said += f" {script} runs pip; scripts are not run."
+        fix = f"Write what {script} installs into a requirements.txt, one on each line."
     return ProjectError(said, fix=fix)
+
+
+def _script(root: Path) -> str:
+    """The shell script that installs packages; "" if there is none."""
+    try:
+        found = sorted(one for one in root.iterdir() if one.suffix == ".sh" and is_file(one))
+        for one in found[:_MOST_SHOWN]:
+            if re.search(r"\bpip3? install\b", read_text(one, root, errors="replace")):
+                return shown(one, root)
+    except (OSError, ProjectError):
+        pass
+    return ""
 
 
 def _typed(path: Path) -> str:

@@ -12,7 +12,7 @@ from images.errors import Failure
 from images.text.printable import printable
 from provision.build.project.request import FrameworkPin, framework_pin, is_of_the_build
 from provision.catalog.catalog import Catalog
-from provision.errors import Exit, NothingCompatibleError
+from provision.errors import Exit, IndexUnreachableError, NothingCompatibleError
 from provision.lock.lockfile import Lock
 from provision.lock.solve import NoSolutionError
 from provision.model.frozen import replace
@@ -38,7 +38,7 @@ def naming_pins(
     """Add to a refusal which lines of the project it comes from, and the release to pin instead."""
     try:
         yield
-    except (NothingCompatibleError, NoSolutionError) as failure:
+    except (NothingCompatibleError, NoSolutionError, IndexUnreachableError) as failure:
         if project is not None:
             arch = next((host.arch for host in hosts if host.arch), "x86_64")
             allowed = [request.python] if request.python else request.pythons or pythons_of(catalog)
@@ -53,8 +53,11 @@ def naming_pins(
                     failure.fix = failure.fix.replace("--python.", f"{project.python.file}.")
                 limits = (project.python if request.python else None, project.declared.python)
                 lines += [one for one in limits if one is not None]
+            if isinstance(failure, IndexUnreachableError) and pin.cuda is not None:
+                lines += [pin.cuda] if pin.cuda.where not in {one.where for one in lines} else []
             if lines:
-                few = "; ".join(f"{one.where}: {_short(one)}" for one in lines[:_MOST_NAMED])
+                shown = [f"{one.where}: {_short(one, pin.cuda)}" for one in lines]
+                few = "; ".join(dict.fromkeys(shown[:_MOST_NAMED]))
                 more = len(lines) - _MOST_NAMED
                 failure.message += f" The project requires: {few}"
                 failure.message += f"; and {more} more." if more > 0 else "."
@@ -78,8 +81,8 @@ def with_lines(
     return replace(plan, error=replace(plan.error, message=failure.message, fix=failure.fix))
 
 
-def _short(one: Declared) -> str:
-    what = "" if one.text[:1].isalpha() else "Python "
+def _short(one: Declared, cuda: Declared | None) -> str:
+    what = "CUDA " if one is cuda else "" if one.text[:1].isalpha() else "Python "
     return printable(f"{what}{one.text}", limit=80)
 
 

@@ -165,6 +165,9 @@ def test_the_known_pythons_are_those_of_the_catalog() -> None:
             id="two environments",
         ),
         pytest.param({"pyproject.toml": "[tool.ruff]"}, "--with", id="only a tool's settings"),
+        pytest.param(
+            {"build.sh": "make", "install.sh": "pip install six"}, "install.sh", id="a script"
+        ),
         pytest.param({"pylock.toml": OURS}, "--with", id="only our own lock"),
     ],
 )

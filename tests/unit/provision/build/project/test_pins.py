@@ -11,7 +11,7 @@ from provision.build.base import require_plan
 from provision.build.project.pins import ProjectHashError, check_hashes, naming_pins
 from provision.build.project.request import request_of
 from provision.catalog.loading import load
-from provision.errors import NothingCompatibleError
+from provision.errors import IndexUnreachableError, NothingCompatibleError
 from provision.lock.lockfile import Lock
 from provision.lock.solve import NoSolutionError
 from provision.model.plan import Plan, Request
@@ -99,6 +99,20 @@ def test_what_uv_refuses_is_named_with_its_line(tmp_path: Path) -> None:
         raise NoSolutionError("No index has it.", fix="x", detail="Because pandas==2.2.0 depends")
     assert "requirements.txt, line 4: pandas==2.2.0" in caught.value.message
     assert "numpy" not in caught.value.message
+
+
+def test_an_index_that_is_out_of_reach_is_named_with_the_lines_that_ask_for_it(
+    tmp_path: Path,
+) -> None:
+    text = "channels: [pytorch]\ndependencies:\n- pytorch=2.4.1\n- pytorch-cuda=12.4\n"
+    found = read_project(project(tmp_path, {"conda.yaml": text}))
+    with (
+        pytest.raises(IndexUnreachableError) as caught,
+        naming_pins(found, [host("580.95.05", "RTX 4090")], Request(), CATALOG),
+    ):
+        raise IndexUnreachableError("No index could be reached.", fix="")
+    said = "conda.yaml, line 3: torch==2.4.1; conda.yaml, line 4: CUDA 12.4."
+    assert caught.value.message == f"No index could be reached. The project requires: {said}"
 
 
 def test_without_a_project_an_error_stays_as_it_is() -> None:

@@ -300,14 +300,14 @@ def _state(cards: Any) -> Any:
 
 def main(framework: str, count: int, fault: str, words: "list[str]") -> int:
     """Run the checks, each in a child, as the suite does."""
+    from tests.mutations.runner import load
     from verify.checks import CHECKS
     from verify.model.check import Context
-    from verify.model.frameworks import FRAMEWORKS
     from verify.running.children import Child
     from verify.running.runner import judge_ending, outcome_of
 
     os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count={}".format(count)
-    FRAMEWORKS[framework].load()
+    load(framework)
     context = Context(level="quick", framework=framework, gpus=count)
     for check in CHECKS[framework]:
         if check.id in LEFT_OUT[framework] or (

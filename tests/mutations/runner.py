@@ -29,11 +29,16 @@ LIMIT_S = 300.0
 LATER = {"pytorch": ("torch._dynamo",)}
 
 
-def main(framework: str, words: "list[str]") -> int:
-    """Run the rows of one framework."""
+def load(framework: str) -> None:
+    """Import a framework, with what its first training would import."""
     FRAMEWORKS[framework].load()
     for module in LATER.get(framework, ()):
         importlib.import_module(module)
+
+
+def main(framework: str, words: "list[str]") -> int:
+    """Run the rows of one framework."""
+    load(framework)
     checks = {check.id: check for check in CHECKS[framework]}
     sounds: Dict[Any, Dict[str, Any]] = {}
     for row in chosen(tables().get(framework, ()), words):

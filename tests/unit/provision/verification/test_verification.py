@@ -181,6 +181,7 @@ def test_what_cannot_be_done_is_refused_before_the_container_starts(
 
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow", "jax"])
 def test_names_are_those_of_the_image_s_framework(here: Place, framework: Framework) -> None:
+    here.ask_the_suite()
     here.engine.framework = framework
     assert main("verify", TAG, "--require", "gpu").code == 0
     only_torch = main("verify", TAG, "--require", "loading.workers")
@@ -189,6 +190,7 @@ def test_names_are_those_of_the_image_s_framework(here: Place, framework: Framew
 
 def test_the_real_suite_s_report_is_read(here: Place) -> None:
     """Here it finds no framework, which is a verdict like any other."""
+    here.ask_the_suite()
 
     def real(job: RunJob) -> RunResult:
         with tempfile.NamedTemporaryFile("wb", suffix=".json") as expect:
@@ -486,6 +488,7 @@ def test_what_got_worse_makes_it_unfit(
 
 
 def test_a_baseline_may_be_replaced_by_the_report(here: Place) -> None:
+    here.ask_the_suite()
     (here / "a.json").write_text(json.dumps(report()))
     here.engine.suite = says(report(gemm=300.0))
     assert main("verify", TAG, "--baseline", "a.json", "--report", "a.json").code == 1

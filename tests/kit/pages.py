@@ -4,8 +4,6 @@ for it.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import random
 import subprocess
 import sys
@@ -20,21 +18,19 @@ from provision.model.plan import Request
 from provision.model.planfile import plan_to_json
 from provision.resolve import resolve
 from tests import ROOT
+from tests.kit.once import made_once
 
 LIMIT_S = 900  # 100 to 160 s of processor time, beside other tests
 
 
 def shared_page(temporary: pytest.TempPathFactory) -> Path:
     """The page, written by the command, once for all workers of a run."""
-    folder = temporary.getbasetemp()
-    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "page"
-    folder.mkdir(exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "index.html").exists():
-            words = ["-m", "provision", "catalog", "page", "--output", str(folder)]
-            subprocess.run([sys.executable, *words], check=True, timeout=LIMIT_S, cwd=ROOT)
-    return folder / "index.html"
+
+    def write(folder: Path) -> None:
+        words = ["-m", "provision", "catalog", "page", "--output", str(folder)]
+        subprocess.run([sys.executable, *words], check=True, timeout=LIMIT_S, cwd=ROOT)
+
+    return made_once(temporary, "page", write) / "index.html"
 
 
 def drivers_to_ask(catalog: Catalog, chance: random.Random) -> list[str | None]:

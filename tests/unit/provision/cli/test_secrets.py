@@ -13,13 +13,14 @@ import hashlib
 import io
 import json
 import os
+import pickle
 import random
 import re
 import string
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,7 @@ from provision.doctor.redact import Redactor
 from tests import ROOT
 from tests.kit.fake_push_registry import PushRegistry
 from tests.kit.local_index import NUMPY, LocalIndex, pure, torch
+from tests.kit.once import made_once
 from tests.kit.projects import base_layout, project
 
 HOST = '{"driver": "535.104.05", "arch": "x86_64", "gpus": [{"name": "NVIDIA A100-SXM4-80GB"}]}'
@@ -293,8 +295,20 @@ def unpacked(data: bytes) -> list[bytes]:
 
 
 @pytest.fixture(scope="module")
-def remains(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remains]:
-    root = tmp_path_factory.mktemp("secrets")
+def remains(tmp_path_factory: pytest.TempPathFactory) -> Remains:
+    """Made once for all processes of a run: it takes half a minute."""
+
+    def make(folder: Path) -> None:
+        (folder / "remains").write_bytes(pickle.dumps(left_by(tmp_path_factory.mktemp("secrets"))))
+
+    kept = made_once(tmp_path_factory, "secrets-left", make) / "remains"
+    found = pickle.loads(kept.read_bytes())
+    assert isinstance(found, Remains)
+    return found
+
+
+def left_by(root: Path) -> Remains:
+    """What all commands leave, on a machine in a directory."""
     with ExitStack() as stack:
         index = stack.enter_context(Guarded().serving())
         assert isinstance(index, Guarded)
@@ -313,7 +327,7 @@ def remains(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remains]:
         make_project(lab)
         use(lab)
         collect(lab)
-        yield lab.remains
+        return lab.remains
 
 
 def test_the_commands_end_as_they_should(remains: Remains) -> None:

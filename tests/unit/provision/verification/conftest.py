@@ -35,10 +35,7 @@ def run_inside(words: Sequence[str], timeout_s: float = 120.0) -> Completed:
             code = int(end.code or 0)
         finally:
             os.chdir(before)
-        said, wrong = (
-            stream.buffer.getvalue().decode()  # type: ignore[attr-defined]
-            for stream in (out, err)
-        )
+        said, wrong = (stream.buffer.getvalue().decode() for stream in (out, err))
     return Completed(argv=("verify", *words), code=code, output=wrong, stdout=said, seconds=0.0)
 
 

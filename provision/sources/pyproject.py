@@ -7,16 +7,14 @@ https://python-poetry.org/docs/dependency-specification/
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 
 from images.text.printable import printable
-from provision.model.environment import MOST_CHARACTERS, is_wheel_url
+from provision.model.environment import is_wheel_url
 from provision.sources.declaration import (
     Declaration,
     Declared,
@@ -32,15 +30,13 @@ from provision.sources.files import (
     listed,
     public,
     read_text,
-    read_toml,
     shown,
     table,
 )
 from provision.sources.packages import IndexSource, Position
+from provision.sources.pyproject_file import PyprojectFile
 from provision.sources.requirements import read_requirements
 from provision.sources.setup_script import SETUP_READERS
-
-_WILD = re.compile(r"(?:==)?\s*\d+(\.\d+)*\.\*")
 
 
 def read_pyproject(path: Path, root: Path) -> Declaration | None:
@@ -49,9 +45,9 @@ def read_pyproject(path: Path, root: Path) -> Declaration | None:
     """
     name = shown(path, root)
     text = read_text(path, root)
-    document = read_toml(text, name)
-    project, poetry = table(document, "project"), table(document, "tool", "poetry")
-    if not project and not poetry:
+    file = PyprojectFile(name, text)
+    document, project = file.document, file.table("project")
+    if not project and not file.table("tool", "poetry"):
         return None
     if not isinstance(project.get("dependencies", []), list):
         raise ProjectError(
@@ -76,9 +72,9 @@ def read_pyproject(path: Path, root: Path) -> Declaration | None:
         project.get("requires-python"), name, line_of(text, r"requires-python\s*=")
     )
     if not project.get("dependencies"):
-        more, poetry_python = _poetry(poetry, text, name, left_out, sources)
+        more, poetry_python = _poetry(file, left_out, sources)
         packages, python = packages + more, python or poetry_python
-    left_out += _optional(document, name)
+    left_out += _optional(file)
     own = Declaration(
         source=name,
         packages=tuple(packages),
@@ -170,126 +166,40 @@ def _wheels_only(declared: Declared, left_out: list[str]) -> Iterator[Declared]:
         left_out.append(f"{public(declared.text)} ({declared.where}; images are built from wheels)")
 
 
-def _optional(document: Mapping[str, Any], name: str) -> Iterator[str]:
-    kinds = {
-        "extra": table(document, "project", "optional-dependencies"),
-        "group": {
-            **table(document, "dependency-groups"),
-            **table(document, "tool", "poetry", "group"),
-        },
-    }
+def _optional(file: PyprojectFile) -> Iterator[str]:
+    kinds = {"extra": file.extras, "group": {**file.groups, **file.poetry_groups}}
     for kind, found in kinds.items():
         if found:
             names = ", ".join(printable(one, limit=30) for one in list(found)[:6])
-            yield f"{kind}{'s' if len(found) > 1 else ''} {names} ({name})"
+            yield f"{kind}{'s' if len(found) > 1 else ''} {names} ({file.name})"
 
 
 def _poetry(
-    poetry: Mapping[str, Any], text: str, name: str, left_out: list[str], sources: _Sources
+    file: PyprojectFile, left_out: list[str], sources: _Sources
 ) -> tuple[list[Declared], Declared | None]:
     """Poetry's main dependencies, in the standard's notation, and its Python."""
     packages: list[Declared] = []
     python = None
-    for key, said in table(poetry, "dependencies").items():
-        line = line_of(text, rf"[\"']?{re.escape(key)}[\"']?\s*=")
-        at = Declared("", name, line)
-        for one in said if isinstance(said, list) else [said]:
-            row = one if isinstance(one, dict) else {"version": one}
-            version = row.get("version", "*")
-            if row.get("optional") is True:
-                continue
-            if not isinstance(version, str) or {"git", "path", "url"} & {*row}:
-                left_out.append(
-                    f"{printable(key, limit=60)} ({at.where}; not a release of an index)"
-                )
-                continue
-            specifier = _constraint_of(version, at)
-            if key.lower() == "python":
-                python = read_python(specifier, name, line)
-                continue
-            if "source" in row:
-                sources.read_cuda(row["source"])
-            extras = ",".join(map(str, listed(row.get("extras"))))
-            written = f"{key}{f'[{extras}]' if extras else ''}{specifier}{_marker(row, at)}"
-            declared = read_requirement(written, name, line)
-            packages += [declared] if declared is not None else []
+    for one in file.poetry:
+        at = Declared("", file.name, one.line)
+        if one.optional:
+            continue
+        if one.address or one.version is None:
+            left_out.append(
+                f"{printable(one.name, limit=60)} ({at.where}; not a release of an index)"
+            )
+            continue
+        if one.unknown is not None:
+            raise ProjectError(
+                f"{at.where}: {printable(one.unknown, limit=60)!r} is not a version constraint of "
+                "Poetry.",
+                fix="Write it like this: ^2.5, or >=2.5,<3",
+            )
+        if one.name.lower() == "python":
+            python = read_python(one.specifier, file.name, one.line)
+            continue
+        if "source" in one.row:
+            sources.read_cuda(one.row["source"])
+        declared = read_requirement(one.written, file.name, one.line)
+        packages += [declared] if declared is not None else []
     return packages, python
-
-
-def _constraint_of(text: str, at: Declared) -> str:
-    specifier = poetry_specifier(text)
-    if specifier is None:
-        raise ProjectError(
-            f"{at.where}: {printable(text, limit=60)!r} is not a version constraint of Poetry.",
-            fix="Write it like this: ^2.5, or >=2.5,<3",
-        )
-    return specifier
-
-
-def _marker(row: Mapping[str, Any], at: Declared) -> str:
-    """The marker of a row of Poetry: its own, its Pythons and its platform."""
-    said = [f"({row['markers']})"] if isinstance(row.get("markers"), str) else []
-    if isinstance(python := row.get("python"), str):
-        specifier = _constraint_of(python, at)
-        for clause in filter(None, specifier.split(",")):
-            operator = re.match(r"[<>=!~]+", clause)
-            if operator is not None:
-                version = clause[operator.end() :]
-                exact = operator[0] in {"==", "!="} or version.count(".") > 1
-                key = "python_full_version" if exact else "python_version"
-                said.append(f"{key} {operator[0]} '{version}'")
-    if isinstance(platform := row.get("platform"), str):
-        said.append(f"sys_platform == '{platform}'")
-    return f" ; {' and '.join(said)}" if said else ""
-
-
-def poetry_specifier(text: str) -> str | None:
-    """A constraint of Poetry as a specifier set: "^1.2" -> ">=1.2,<2"; None: it has no such form,
-    as "1.2 || 2.0".
-    """
-    clauses = []
-    if len(text) > MOST_CHARACTERS:
-        return None
-    for part in filter(None, (one.strip() for one in text.replace("||", "|").split(","))):
-        clause = _clause(part)
-        if clause is None:
-            return None
-        clauses.append(clause)
-    return ",".join(filter(None, clauses))
-
-
-def _clause(text: str) -> str | None:
-    if text == "*":
-        return ""
-    sign, rest = (text[0], text[1:].strip()) if text[0] in "^~" and text[:2] != "~=" else ("", text)
-    if sign:
-        return _range(sign, rest)
-    if _WILD.fullmatch(rest):
-        return f"=={rest.removeprefix('==').strip()}"
-    if rest[:1].isdigit():
-        return f"=={rest}" if _is_version(rest) else None
-    operator = re.match(r"(===?|~=|!=|<=|>=|<|>|=)\s*(.+)", rest)
-    if operator is None or not _is_version(operator[2].removesuffix(".*")):
-        return None
-    return f"{'==' if operator[1] == '=' else operator[1]}{operator[2].strip()}"
-
-
-def _range(sign: str, text: str) -> str | None:
-    """The releases that ^ and ~ allow: up to the first number that is not zero, or the minor."""
-    if not _is_version(text):
-        return None
-    release = Version(text).release
-    if sign == "~":
-        upper = [release[0], release[1] + 1] if len(release) > 1 else [release[0] + 1]
-    else:
-        at = next((i for i, part in enumerate(release) if part), len(release) - 1)
-        upper = [*release[:at], release[at] + 1]
-    return f">={text},<{'.'.join(map(str, upper))}"
-
-
-def _is_version(text: str) -> bool:
-    try:
-        Version(text)
-    except InvalidVersion:
-        return False
-    return True

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.sources.errors import ProjectError
-from provision.sources.pyproject import poetry_specifier, read_pyproject
+from provision.sources.poetry import poetry_specifier
+from provision.sources.pyproject import read_pyproject
 from tests.kit.projects import project
 
 STANDARD = """\

@@ -1,0 +1,76 @@
+"""A pyproject.toml as it is written: extras and groups with their places."""
+
+from __future__ import annotations
+
+import pytest
+
+from provision.sources.poetry import poetry_dependencies
+from provision.sources.pyproject_file import PyprojectFile
+
+GROUPS = """\
+[project.optional-dependencies]
+gpu = ["torch==2.5.1", "six"]
+[dependency-groups]
+test = ["pytest", { include-group = "lint-All" }]
+lint_all = ["ruff", {include-group = "test"}, {include-group = "gone"}, {include-group = 3}, 4]
+none = ["idna"]
+twice = [{include-group = "none"}, {include-group = "none"}]
+[tool.uv]
+dev-dependencies = ["attrs"]
+[tool.poetry.group.docs.dependencies]
+sphinx = "^7"
+[tool.poetry.dev-dependencies]
+mypy = "*"
+"""
+
+
+def test_extras_and_groups_have_their_packages_at_their_places() -> None:
+    file = PyprojectFile("pyproject.toml", GROUPS)
+    assert [(one.written, one.at.line) for one in file.extras["gpu"]] == [
+        ("torch==2.5.1", 2),
+        ("six", 2),
+    ]
+    assert {name: [one.name for one in group] for name, group in file.groups.items()} == {
+        "test": ["pytest", "ruff"],
+        "lint_all": ["ruff", "pytest"],
+        "none": ["idna"],
+        "twice": ["idna"],
+        "dev": ["attrs"],
+    }
+    assert {name: [one.name for one in group] for name, group in file.poetry_groups.items()} == {
+        "docs": ["sphinx"],
+        "dev": ["mypy"],
+    }
+
+
+@pytest.mark.timeout(10)
+def test_groups_that_include_each_other_many_times_take_no_time() -> None:
+    rows = "".join(f"g{i} = [" + f"{{include-group = 'g{i + 1}'}}, " * 8 + "]\n" for i in range(40))
+    file = PyprojectFile("pyproject.toml", f"[dependency-groups]\n{rows}g40 = ['six']\n")
+    assert [one.name for one in file.groups["g0"]] == ["six"]
+
+
+@pytest.mark.parametrize(
+    ("row", "written", "unknown"),
+    [
+        pytest.param("^1.2", "six<2,>=1.2", None, id="a constraint"),
+        pytest.param({"version": "*", "extras": ["a", "b"]}, "six[a,b]", None, id="extras"),
+        pytest.param(
+            {"version": "1", "markers": "extra == 'a' or os_name == 'posix'", "python": "~3.11"},
+            "six==1 ; (extra == 'a' or os_name == 'posix') and python_version >= '3.11' and "
+            "python_version < '3.12'", None, id="markers and a Python",
+        ),
+        pytest.param({"version": "1", "python": "3.11.4"},
+                     "six==1 ; python_full_version == '3.11.4'", None, id="one Python"),
+        pytest.param("1.2 || 2", "six", "1.2 || 2", id="alternatives"),
+        pytest.param({"version": "1", "python": "x"}, "six==1", "x", id="a word for a Python"),
+    ],
+)  # fmt: skip
+def test_a_dependency_of_poetry_in_the_standard_s_notation(
+    row: object, written: str, unknown: str | None
+) -> None:
+    (found,) = poetry_dependencies({"six": row}, "\nsix = ...\n")
+    assert sorted(found.written.replace("six", "").split(",")) == sorted(
+        written.replace("six", "").split(",")
+    )
+    assert (found.unknown, found.line) == (unknown, 2)

@@ -11,7 +11,7 @@ from images.errors import Failure
 from provision.catalog.catalog import Catalog
 from provision.errors import BadInputError, Exit, NothingCompatibleError, exit_of_refusal
 from provision.lock.solve import UvAnswers
-from provision.model.plan import TITLES, Base, HostFacts, Plan, Request
+from provision.model.plan import Base, HostFacts, Plan, Request
 from provision.model.request import is_local, quoted
 from provision.output.console import Console
 from provision.resolve import resolve
@@ -279,14 +279,7 @@ def require_plan(plan: Plan) -> Plan:
     message = plan.error.message
     if limit is not None:
         message += f" Limited by {limit.words(plan.framework, message)}"
-    nearest = [
-        f"--cuda {a.cuda} ({TITLES[plan.framework]} {a.framework_version}, {a.why})"
-        for a in plan.alternatives
-    ]
-    error = NothingCompatibleError(
-        message,
-        fix=plan.error.fix + ("".join(f"\n       {line}" for line in nearest)),
-    )
+    error = NothingCompatibleError(message, fix=plan.error.fix)
     error.code = plan.error.code
     error.exit_code = exit_of_refusal(plan.error.code)
     raise error

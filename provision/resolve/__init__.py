@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from provision.catalog.catalog import Catalog
 from provision.model.frozen import replace
-from provision.model.plan import Alternative, Cell, Framework, HostFacts, Plan, PlanError, Request
+from provision.model.plan import Cell, Framework, HostFacts, Plan, PlanError, Request
 from provision.resolve.alternatives import alternatives
 from provision.resolve.beside import beside_notes
-from provision.resolve.blockers import SEE_ALTERNATIVES
 from provision.resolve.builds import Build, builds_of
 from provision.resolve.candidates import Candidate, Examiner, nearness
+from provision.resolve.cures import Spell, spell_options
 from provision.resolve.fleet import DEFAULT_ARCH, Fleet, read_fleet
 from provision.resolve.limits import limited_by
 from provision.resolve.packages import companion_requirements, index_candidates
@@ -31,8 +31,8 @@ from provision.resolve.refusals import (
     why_blocked,
 )
 from provision.resolve.rules.base import python_tags_of
-from provision.resolve.rules.driven_gpus import needed_driver
 from provision.resolve.specifiers import version
+from provision.resolve.trial import Trial, cured, is_asked_for
 from provision.resolve.warnings import notes, warnings
 
 if TYPE_CHECKING:
@@ -52,17 +52,24 @@ __all__ = [
 
 
 def resolve(
-    hosts: Sequence[HostFacts], request: Request, catalog: Catalog, *, at: str | None = None
+    hosts: Sequence[HostFacts],
+    request: Request,
+    catalog: Catalog,
+    *,
+    at: str | None = None,
+    spell: Spell = spell_options,
 ) -> Plan:
     """One plan that fits every host, or a plan with verdict "none" and the reason.
 
     `hosts` is never empty; an unknown machine is `HostFacts()`. `at`: only builds that this place
-    has ("pypi").
+    has ("pypi"). `spell` words the changes of the request that a fix names.
     """
-    return resolve_with(Examiner(read_fleet(hosts, catalog), catalog), request, at=at)
+    return resolve_with(Examiner(read_fleet(hosts, catalog), catalog), request, at=at, spell=spell)
 
 
-def resolve_with(examiner: Examiner, request: Request, *, at: str | None = None) -> Plan:
+def resolve_with(
+    examiner: Examiner, request: Request, *, at: str | None = None, spell: Spell = spell_options
+) -> Plan:
     """`resolve` for the hosts of an examiner, which several requests may share."""
     fleet, catalog = examiner.fleet, examiner.catalog
     if (foreign_error := not_nvidia(fleet)) is not None:
@@ -82,16 +89,19 @@ def resolve_with(examiner: Examiner, request: Request, *, at: str | None = None)
         )
     others = alternatives(builds, request, examiner, is_asked_for, None)
     if not asked:
-        error = _pointing(no_build(request, arch, builds), others)
+        trial = Trial(examiner, builds)
+        error = cured(no_build(request, arch, builds), request, trial, spell)
         return replace(_refuse(request, fleet, error), alternatives=others)
     whole = [examiner.examine(c.build, request, whole=True) if c.fits else c for c in candidates]
     nearest = max(whole, key=nearness)
     table = who_blocks_what(asked, request, fleet, catalog, nearest)
     error = no_common_build(table, request) or why_blocked(nearest, request, examiner, builds)
-    refusal = _refuse(request, fleet, _pointing(error, others))
+    trial = Trial(examiner, builds)
+    driven = trial.driven_for(nearest, error.code, request)
+    refusal = _refuse(request, fleet, cured(error, request, trial, spell, driven))
     return replace(
         refusal,
-        driver_need=needed_driver(fleet.gpus, catalog) or nearest.driver.need,
+        driver_need=driven.need if driven else nearest.driver.need,
         gpus=examiner.gpus(nearest.build),
         blocked=table,
         limited_by=limited_by(asked, request, examiner, catalog, None),
@@ -182,24 +192,6 @@ def common_arch(fleet: Fleet) -> tuple[str, PlanError | None]:
     return (fleet.archs[0] if fleet.archs else DEFAULT_ARCH), None
 
 
-def is_asked_for(build: Build, request: Request) -> bool:
-    """Whether a build is within what the user named; yanked releases and pre-releases must be named
-    to be chosen, and builds that are unlikely to exist are chosen only by their CUDA.
-    """
-    if request.cuda is not None and build.cuda != request.cuda:
-        return False
-    if build.existence == "doubtful" and request.cuda is None:
-        return False
-    if request.framework_version is None:
-        return not build.yanked and not build.prerelease
-    from packaging.specifiers import SpecifierSet
-
-    wanted = SpecifierSet(request.framework_version)
-    if build.yanked and str(wanted) != f"=={build.version}":
-        return False
-    return wanted.contains(build.version, prereleases=bool(wanted.prereleases))
-
-
 def matrix(hosts: Sequence[HostFacts], request: Request, catalog: Catalog) -> tuple[Cell, ...]:
     """Every build of the framework and whether it fits these hosts, newest release first."""
     return matrix_with(Examiner(read_fleet(hosts, catalog), catalog), request)
@@ -228,13 +220,6 @@ def matrix_with(examiner: Examiner, request: Request) -> tuple[Cell, ...]:
             )
         )
     return tuple(sorted(cells, key=lambda c: (version(c.framework_version), version(c.cuda))))[::-1]
-
-
-def _pointing(error: PlanError, alternatives: Sequence[Alternative]) -> PlanError:
-    """An error whose fix points to the alternatives only if there are any."""
-    if alternatives:
-        return error
-    return replace(error, fix=error.fix.replace(SEE_ALTERNATIVES, ""))
 
 
 def _refuse(request: Request, fleet: Fleet, error: PlanError) -> Plan:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from provision.catalog.catalog import Catalog
 from provision.model.plan import Base, Request
 from provision.model.request import is_local
-from provision.resolve.blockers import SEE_ALTERNATIVES, Blocker
+from provision.resolve.blockers import Blocker
 from provision.resolve.builds import Build
 from provision.resolve.fleet import Site
-from provision.resolve.rules.base import allowed_pythons, image_starts, python_tags_of
+from provision.resolve.rules.base import image_starts, python_tags_of
 from provision.resolve.specifiers import version
 
 if TYPE_CHECKING:
@@ -82,8 +82,6 @@ def base_blocker(
             code="base-refuses-to-start",
             message=f"nvidia/cuda:{image.tag} starts only if the driver supports CUDA "
             f"{image.cuda} or its start rule lists the driver branch and GPU; neither is the case.",
-            fix="Remove --base and --flavour devel (the wheels bring their own CUDA), name "
-            "an image of an older CUDA, or upgrade the driver.",
             source="NVIDIA_REQUIRE_CUDA of that image",
         )
     if compat and not offered.bases:
@@ -93,15 +91,13 @@ def base_blocker(
         return Blocker(
             code="no-compat-base",
             message=f"CUDA {build.cuda} needs the cuda-compat package on this driver, and {lacks}.",
-            fix=f"Upgrade the driver to one for CUDA {build.cuda}"
-            + (", or leave --base away: an nvidia/cuda image brings it." if request.base else "."),
+            fix=f"Upgrade the driver to one for CUDA {build.cuda}.",
         )
     if build.libraries == "system" and not offered.bases:
         return Blocker(
             code="no-cuda-base",
             message=f"{build.name} needs CUDA {build.cuda} and cuDNN in the image, but no such "
             "base is known.",
-            fix=f"Use a release that comes with CUDA{SEE_ALTERNATIVES}.",
             source=build.source,
         )
     if request.flavour == "devel" and not offered.bases:
@@ -113,7 +109,6 @@ def base_blocker(
         return Blocker(
             code="no-devel-base",
             message=message,
-            fix="Use --flavour runtime, or specify a base image with --base.",
         )
     if python is None:
         return None
@@ -121,7 +116,6 @@ def base_blocker(
         code="glibc-too-old",
         message=f"{build.name} needs glibc {build.glibc} in the image; no base image with Python "
         f"{python} has it.",
-        fix="Choose another --python, or specify a newer base image with --base.",
         source=build.source,
     )
 
@@ -216,15 +210,11 @@ def python_blocker(build: Build, request: Request, offered: Offer) -> Blocker:
     message = f"{build.name} cannot be installed: packages that it requires have no wheel."
     if have:
         message = f"{build.name} has no wheel for {asked}; it has Python {have[0]} to {have[-1]}."
-    usable = [python for python in have if python in allowed_pythons(offered.pythons, request)]
-    if request.python in have:
+    wanted = [request.python] if request.python else request.pythons
+    if any(python in have for python in wanted):
+        kind = "Debian base" if request.base == "bootstrap" else "base image of the requested kind"
         message = (
-            f"No base image of the requested kind has Python {request.python}; they have "
-            f"{', '.join(offered.pythons)}."
+            f"No {kind} has Python {named}; they have "
+            f"{', '.join(sorted(offered.pythons, key=version))}."
         )
-    fix = (
-        f"Use --python {usable[-1]}, or remove --python."
-        if usable
-        else f"Remove --python and --base, or use another release{SEE_ALTERNATIVES}."
-    )
-    return Blocker(code="no-wheel-for-python", message=message, fix=fix, source=build.source)
+    return Blocker(code="no-wheel-for-python", message=message, source=build.source)

@@ -107,9 +107,8 @@ def _blocker(
     python: str | None,
 ) -> Blocker:
     title = TITLES[framework]
-    apart = "or make an image for each framework."
+    fix = "Make an image for each framework."
     cudas = sorted({_major(other.cuda) for other in others}, key=version)
-    use_cuda = f"Use CUDA {' or '.join(cudas)} (--cuda), {apart}"
     if not others:
         message = f"No release of {title} that {wanted.text!r} allows runs on these hosts."
         fix = f"See why: provision plan --framework {framework}"
@@ -119,19 +118,16 @@ def _blocker(
             f"{title} that goes with {build.name} has no wheel for Python {python}; it has Python "
             f"{have[0]} to {have[-1]}."
         )
-        fix = f"Use --python {have[-1]}, {apart}"
     elif _major(build.cuda) in cudas:
         message = (
             f"No release of {title} that runs on these hosts goes with {build.name}: none has a "
             "Python and a CUDA in common with it."
         )
-        fix = use_cuda
     else:
         message = (
             f"{title} for these hosts is built for CUDA {' and '.join(cudas)}, but {build.name} "
             f"for CUDA {build.cuda}."
         )
-        fix = use_cuda
     return Blocker(code="framework-beside", message=message, fix=fix)
 
 

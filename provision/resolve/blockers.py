@@ -1,17 +1,16 @@
-"""What blocks a build: its code, its sentence and its fix."""
+"""What blocks a build: its code, its sentence, and its fix on the hosts."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-SEE_ALTERNATIVES = " (see the alternatives)"
-"""The reference from a fix to the alternatives; removed if there are none."""
-
 
 class Blocker(NamedTuple):
-    """Why one build does not fit: stable code, sentence, fix."""
+    """Why one build does not fit. `fix`: what to change on the hosts; "" where only another request
+    helps, which is found by trying.
+    """
 
     code: str
     message: str
-    fix: str
+    fix: str = ""
     source: str = ""

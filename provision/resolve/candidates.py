@@ -12,7 +12,7 @@ from provision.resolve.beside import Beside
 from provision.resolve.blockers import Blocker
 from provision.resolve.builds import Build
 from provision.resolve.fleet import Fleet, GpuKind, Site, show_capability
-from provision.resolve.packages import companion_blockers
+from provision.resolve.packages import companion_blockers as companions_against
 from provision.resolve.rules.base import allowed_pythons, choose_python
 from provision.resolve.rules.driven_gpus import driven_blocker
 from provision.resolve.rules.driver import DriverFit, driver_blocker, fit_driver
@@ -54,6 +54,8 @@ class Candidate(NamedTuple):
     base: Base | None
     stage: int
     against: int
+    pinned: bool = False
+    """Whether the request names exactly this release."""
 
     @property
     def fits(self) -> bool:
@@ -118,7 +120,7 @@ class Examiner:
         if not against:
             stage, against = 1, cuda.refusing
         if not against:
-            stage, against = 2, len(self._companion_blockers(build, request))
+            stage, against = 2, len(self.companion_blockers(build, request))
         python, why = None, ""
         compat = cuda.worst.verdict == "forward"
         stands_on_nvidia = compat or build.libraries == "system"
@@ -138,6 +140,7 @@ class Examiner:
             base=base,
             stage=stage,
             against=against,
+            pinned=request.framework_version == f"=={build.version}",
         )
 
     def fitting(
@@ -151,7 +154,7 @@ class Examiner:
         """All answers about one build."""
         return BuildAnswers(
             fleet=self.fleet,
-            drivers=tuple(dict.fromkeys(self.drivers(build.cuda))),
+            drivers=tuple(dict.fromkeys(self._for_cuda(build.cuda).fits)),
             gpus=self.gpus(build),
             codes=tuple((device, self.code(build, device)) for device in self._devices),
             cudnn=self.cudnn(build),
@@ -195,7 +198,7 @@ class Examiner:
                 add(site, driver_blocker(site, fit, self.catalog))
         if found:
             return tuple((_where(sites), blocker) for blocker, sites in found.items())
-        if unpaired := self._companion_blockers(build, request):
+        if unpaired := self.companion_blockers(build, request):
             return tuple(("", blocker) for blocker in unpaired)
         compat = cuda.worst.verdict == "forward"
         offered = self._offer(build, request, compat=compat)
@@ -237,7 +240,7 @@ class Examiner:
 
     def sites_against(self, build: Build) -> tuple[Site, ...]:
         """The sites whose driver or GPU blocks a build."""
-        fits = zip(self.fleet.sites, self.drivers(build.cuda), strict=True)
+        fits = zip(self.fleet.sites, self._for_cuda(build.cuda).fits, strict=True)
         return tuple(
             site
             for site, fit in fits
@@ -249,19 +252,16 @@ class Examiner:
             )
         )
 
-    def drivers(self, cuda: str) -> tuple[DriverFit, ...]:
-        """How each site's driver runs a CUDA version."""
-        return self._for_cuda(cuda).fits
-
     def _runs(self, build: Build) -> bool:
         """Whether the drivers and the GPUs of all hosts run a build."""
         refused = self._not_driven or self._for_cuda(build.cuda).refusing
         return not refused and not any(self._against_gpu(build, one) for one in self._devices)
 
-    def _companion_blockers(self, build: Build, request: Request) -> tuple[Blocker, ...]:
+    def companion_blockers(self, build: Build, request: Request) -> tuple[Blocker, ...]:
+        """Which companions do not go with a build."""
         if not request.companions:
             return ()
-        blockers = companion_blockers(build, request, self.catalog)
+        blockers = companions_against(build, request, self.catalog)
         return (*blockers, *self.beside.blockers(build, request))
 
     def _against_gpu(
@@ -343,20 +343,23 @@ def _by_minor(sites: Sequence[Site], fits: Sequence[DriverFit]) -> dict[ComputeC
 
 def preference(candidate: Candidate) -> tuple[object, ...]:
     """Verified before unverified; no extra package before cuda-compat; the newest release; in it
-    native before minor-version, known before only likely to exist, and the highest CUDA; but if the
-    driver is unknown, the build that most people run (PyPI's) comes first.
+    native before minor-version, known before only likely to exist. PyPI's build comes first if the
+    driver is unknown, or runs it natively and the release is pinned: its author had that one. Last
+    the CUDA nearest to the driver's: the highest that it supports natively, the lowest above.
     """
     build, driver = candidate.build, candidate.driver.verdict
-    blind = driver == "unverified"
+    usual = driver == "unverified" or (driver == "direct" and candidate.pinned)
+    major, minor = map(int, build.cuda.split("."))
+    nearest = (-major, -minor) if driver in {"minor-version", "forward"} else (major, minor)
     return (
         build.existence != "doubtful",
         candidate.verdict != "unverified",
         driver != "forward",
         version(build.version),
         -RANK[driver],
-        blind and "pypi" in build.at,
+        usual and "pypi" in build.at,
         build.existence == "confirmed",
-        version(build.cuda),
+        nearest,
     )
 
 

@@ -126,6 +126,20 @@ class Fleet(NamedTuple):
         """The other hosts."""
         return self.only([site for site in self.sites if site not in sites])
 
+    def driven_by(self, driver: str, sites: Collection[Site], catalog: Catalog) -> Fleet:
+        """The same hosts, these with another driver."""
+        branch, known = catalog.branch_of(driver), catalog.is_known_branch(driver)
+        others = {
+            site: replace(
+                site, driver=driver, driver_cuda=None, branch=branch, branch_known=known, seen=False
+            )
+            for site in sites
+        }
+        return self._replace(
+            sites=tuple(others.get(site, site) for site in self.sites),
+            gpus=tuple((others.get(site, site), device) for site, device in self.gpus),
+        )
+
     def alone(self, site: Site, device: GpuKind) -> Fleet:
         """Only this kind of GPU on only this site's driver."""
         one = replace(site, devices=(device,))

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from provision.catalog.catalog import Catalog
-from provision.catalog.pairs import may_go_with, versions_for
+from provision.catalog.pairs import may_go_with, pairs_of, versions_for
 from provision.model.frozen import replace
 from provision.model.plan import PACKAGES, TITLES, Framework, IndexCandidate, Plan, Request
 from provision.resolve.blockers import Blocker
@@ -108,7 +108,8 @@ def companion_requirements(
         exactly = text == wanted.name or wanted.pin is not None
         if _OWN.get(wanted.name) == build.framework and not wanted.more:
             continue
-        exact = f"{wanted.name}=={pair}" if pair and exactly and not wanted.more else text
+        exactly &= pair is not None and wanted.allows(pair)
+        exact = f"{wanted.name}=={pair}" if exactly and not wanted.more else text
         if build.framework == "pytorch" and wanted.pin is None:
             exact = paired_line(exact, wanted.name, build.version)
         lines.append(beside.get(wanted.name, exact))
@@ -158,6 +159,24 @@ def companion_blockers(build: Build, request: Request, catalog: Catalog) -> tupl
         return ()
     found = (_against(build, wanted, catalog) for wanted in _read(request.companions))
     return tuple(blocker for blockers in found for blocker in blockers)
+
+
+def ties(wanted: Companion, framework: Framework) -> bool:
+    """Whether a companion limits which build of the framework it can be beside."""
+    named = wanted.name in (*PAIRED, "numpy") or bool(pairs_of(wanted.name))
+    paired = framework == "pytorch" and named
+    local = re.search(_CUDA_IN_LOCAL, wanted.local) or re.search(_CUDA_IN_NAME, wanted.name)
+    return paired or wanted.name in _OWN or local is not None
+
+
+def partner(wanted: Companion, build: Build, catalog: Catalog) -> str | None:
+    """The requirement for a companion that goes with a build; None: no version of it does."""
+    if wanted.name == "numpy" and (abi := _numpy(build, catalog)):
+        return f"numpy{abi}"
+    if build.framework == "pytorch" and (versions := versions_for(wanted.name, build.version)):
+        return f"{wanted.name}{versions}"
+    pair = _pair_for(build, wanted.name, catalog)
+    return f"{wanted.name}=={pair}" if pair else None
 
 
 def leading(request: Request) -> dict[str, str]:
@@ -256,43 +275,28 @@ def _against(build: Build, wanted: Companion, catalog: Catalog) -> Iterator[Bloc
     own = _OWN.get(wanted.name) == build.framework
     pair = _pair_for(build, wanted.name, catalog)
     if own and not wanted.allows(build.version):
+        yield _blocker(build, f"{wanted.text} conflicts with {build.name}.")
+    elif pair and not wanted.allows(pair) and not _may_pair(wanted, pair, catalog):
         yield _blocker(
-            build,
-            f"{wanted.text} conflicts with {build.name}.",
-            "Remove it from --with and use "
-            f"--framework-version '{wanted.pin.public if wanted.pin else wanted.specifier}'.",
-        )
-    elif pair and not wanted.allows(pair):
-        theirs = "".join(_releases_with(wanted, catalog)[-1:])
-        its = f", or the release that it matches: --framework-version {theirs}"
-        yield _blocker(
-            build,
-            f"{wanted.text} does not match {build.name}, which needs {wanted.name} {pair}.",
-            f"Use --with {wanted.name}=={pair}{its if theirs else ''}.",
+            build, f"{wanted.text} does not match {build.name}, which needs {wanted.name} {pair}."
         )
     elif wanted.name == "numpy" and (abi := _numpy(build, catalog)) and not _may(wanted, abi):
         yield _blocker(
             build,
             f"{wanted.text} does not fit {build.name}, which was compiled for numpy{abi}.",
-            f"Use --with 'numpy{abi}'.",
         )
     elif build.framework == "pytorch" and not _may_be_paired(wanted, build.version):
-        yield _not_paired(build, wanted, catalog)
+        yield _not_paired(build, wanted)
     yield from _against_cuda(build, wanted, pair or (build.version if own else None))
 
 
-def _not_paired(build: Build, wanted: Companion, catalog: Catalog) -> Blocker:
+def _not_paired(build: Build, wanted: Companion) -> Blocker:
     versions = versions_for(wanted.name, build.version)
-    rows = catalog.torch_releases
-    theirs = [row.version for row in rows if _may_be_paired(wanted, row.version)]
-    ways = [f"--with '{wanted.name}{versions}'"] if versions else []
-    ways += [f"the release that it matches: --framework-version {theirs[-1]}"] if theirs else []
     needs = f", which needs {wanted.name} {versions}" if versions else ""
     return _blocker(
         build,
         f"{wanted.text} does not match {build.name}"
         f"{needs or f': no release of {wanted.name} is for it'}.",
-        f"Use {', or '.join(ways) or f'another release than {wanted.text}'}.",
     )
 
 
@@ -320,13 +324,11 @@ def _against_cuda(build: Build, wanted: Companion, pair: str | None) -> Iterator
     """
     if pair is not None and wanted.local and build.tag and wanted.local != build.tag:
         theirs = _cuda_of(re.search(_CUDA_IN_LOCAL, wanted.local))
-        ask = f", or that CUDA: --cuda {theirs}" if theirs else ""
         yield _blocker(
             build,
             f"{wanted.text} is for CUDA {theirs}, but {build.name} for CUDA {build.cuda}."
             if theirs
             else f"{wanted.text} is not a build for CUDA {build.cuda}, but {build.name} is.",
-            f"Use --with {wanted.name}=={pair}{ask}.",
         )
         return
     said = re.search(_CUDA_IN_LOCAL, wanted.local) or re.search(_CUDA_IN_NAME, wanted.name)
@@ -335,8 +337,6 @@ def _against_cuda(build: Build, wanted: Companion, pair: str | None) -> Iterator
         yield _blocker(
             build,
             f"{wanted.text} is for CUDA {theirs}, but {build.name} for CUDA {build.cuda}.",
-            f"Use that package for CUDA {build.cuda.partition('.')[0]}, or a framework "
-            f"build for CUDA {theirs.partition('.')[0]} (--cuda).",
         )
 
 
@@ -350,10 +350,15 @@ def _cuda_of(found: re.Match[str] | None) -> str | None:
     return f"{figures[:-1]}.{figures[-1]}"
 
 
-def _releases_with(wanted: Companion, catalog: Catalog) -> list[str]:
-    """The releases of PyTorch whose companion has the requested version, oldest first."""
-    rows = [(row.version, getattr(row, wanted.name)) for row in catalog.torch_releases]
-    return [release for release, pair in rows if pair and wanted.allows(pair)]
+def _may_pair(wanted: Companion, pair: str, catalog: Catalog) -> bool:
+    """Whether a version that is no release's own in the catalog may match, since it is of the same
+    series: torchvision 0.15.0 was withdrawn for 0.15.1, and requires PyTorch 2.0.0, too. Its
+    metadata decides.
+    """
+    if wanted.pin is None or wanted.pin.release[:2] != version_of(pair).release[:2]:
+        return False
+    rows = (getattr(row, wanted.name) for row in catalog.torch_releases)
+    return not any(own and wanted.allows(own) for own in rows)
 
 
 def _numpy(build: Build, catalog: Catalog) -> str | None:
@@ -367,5 +372,5 @@ def _may(wanted: Companion, specifier: str) -> bool:
     return wanted.pin is None or SpecifierSet(specifier).contains(wanted.pin, prereleases=True)
 
 
-def _blocker(build: Build, message: str, fix: str) -> Blocker:
-    return Blocker(code="companion-mismatch", message=message, fix=fix, source=build.source)
+def _blocker(build: Build, message: str) -> Blocker:
+    return Blocker(code="companion-mismatch", message=message, source=build.source)

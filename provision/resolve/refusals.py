@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from provision.catalog.catalog import Catalog
 from provision.model.plan import TITLES, Blocked, PlanError, Request
-from provision.resolve.blockers import SEE_ALTERNATIVES
 from provision.resolve.builds import Build
 from provision.resolve.candidates import Candidate, Examiner, choose
 from provision.resolve.fleet import Fleet, show_capability
@@ -59,18 +58,18 @@ def no_build(request: Request, arch: str, builds: Sequence[Build]) -> PlanError:
         return PlanError(
             code="no-such-build",
             message=f"The catalog has no {what} for {arch} Linux; it has {_span(everything)}.",
-            fix="Use one of those. If it is newer than the catalog: provision catalog refresh",
+            fix="If it is newer than the catalog: provision catalog refresh",
         )
     of_asked = [cuda for cuda in having if _is_within(by_cuda[cuda], request)]
     spans = ", ".join(f"{cuda} ({_span(by_cuda[cuda])})" for cuda in of_asked)
     if request.framework != "tensorflow":
         spans = ", ".join(of_asked)
     verb = "runs on" if builds[0].compiled_on_host else "was built for"
-    fix = f"Use one of those{SEE_ALTERNATIVES}."
+    fix = ""
     major = [c for c in having if request.cuda and c.split(".")[0] == request.cuda.split(".")[0]]
     if any(build.libraries == "system" for build in builds if build.cuda in major):
-        fix += (
-            f" Libraries of one CUDA major share their sonames, so that a build for {major[0]} "
+        fix = (
+            f"Libraries of one CUDA major share their sonames, so that a build for {major[0]} "
             f"would load those of {request.cuda} too; that pair is untested."
         )
     return PlanError(
@@ -105,26 +104,26 @@ def why_blocked(
             if blocker.code == "no-gpu-code"
             else [blocker.fix]
         )
+        if fix
     )
     more = len(sentences) - _SHOWN
     text = " ".join(list(sentences)[:_SHOWN]) + (f" And {more} more." if more > 0 else "")
     return PlanError(
         code=found[0][1].code if found else "nothing-compatible",
         message=text or "Nothing fits.",
-        fix=" ".join(list(fixes)[:_SHOWN]) or "See provision plan --matrix.",
+        fix=" ".join(list(fixes)[:_SHOWN]),
     )
 
 
 def _code_fixes(refused: Build, examiner: Examiner, builds: Sequence[Build]) -> Iterator[str]:
-    """Which CUDA has builds with code for the GPUs that this one has no code for."""
+    """The GPUs that no build of the framework has code for."""
     title = TITLES[refused.framework]
     for device in examiner.fleet.devices:
         if examiner.code(refused, device) != "none":
             continue
-        cudas = {b.cuda for b in builds if examiner.code(b, device) not in {"none", "unknown"}}
-        if cudas:
-            yield f"Use a build with code for {device.words}: CUDA {_span([*cudas])}."
-        elif device.capability in examiner.catalog.tegra_capabilities:
+        if any(examiner.code(b, device) not in {"none", "unknown"} for b in builds):
+            continue
+        if device.capability in examiner.catalog.tegra_capabilities:
             yield f"Use NVIDIA's own builds of {title} for {device.words}: {_JETSON}"
         else:
             yield f"The catalog has no build of {title} with code for {device.words}."

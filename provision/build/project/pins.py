@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from packaging.version import Version
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from images.errors import Failure
 from images.text.printable import printable
@@ -17,8 +18,9 @@ from provision.lock.lockfile import Lock
 from provision.lock.solve import NoSolutionError
 from provision.model.frozen import replace
 from provision.model.plan import PACKAGES, HostFacts, Plan, Request
-from provision.resolve import fitting_releases, resolve
-from provision.sources.declaration import Declaration, Declared, pin_of, pythons_of
+from provision.resolve import resolve
+from provision.resolve.cures import RequestChange, spell_options
+from provision.sources.declaration import Declaration, Declared, allowed_by, pythons_of
 from provision.sources.find import Project
 
 _MOST_NAMED = 4
@@ -44,13 +46,12 @@ def naming_pins(
             allowed = [request.python] if request.python else request.pythons or pythons_of(catalog)
             pin = framework_pin(project.declared, request.framework, arch, allowed)
             lines = [one for one in pin.declared if one.requirement.specifier]
+            planned_fix = _fix(project, pin, hosts, request, catalog, failure.message)
             said = f"{failure.message} {failure.detail}"
             lines = list(
                 {one.where: one for one in (*lines, *_mentioned(project.declared, said))}.values()
             )
             if failure.code == "no-wheel-for-python":
-                if project.python is not None and project.python.text == request.python:
-                    failure.fix = failure.fix.replace("--python.", f"{project.python.file}.")
                 limits = (project.python if request.python else None, project.declared.python)
                 lines += [one for one in limits if one is not None]
             if isinstance(failure, IndexUnreachableError) and pin.cuda is not None:
@@ -61,10 +62,8 @@ def naming_pins(
                 more = len(lines) - _MOST_NAMED
                 failure.message += f" The project requires: {few}"
                 failure.message += f"; and {more} more." if more > 0 else "."
-            if isinstance(failure, NothingCompatibleError) and (
-                instead := _instead(pin, hosts, request, catalog)
-            ):
-                failure.fix = f"{instead} Else: {failure.fix}"
+            if isinstance(failure, NothingCompatibleError):
+                failure.fix = planned_fix or failure.fix
         raise
 
 
@@ -94,31 +93,107 @@ def _mentioned(declared: Declaration, said: str) -> Iterator[Declared]:
             yield one
 
 
-def _instead(
-    pin: FrameworkPin, hosts: Sequence[HostFacts], request: Request, catalog: Catalog
-) -> str:
-    """The releases to pin instead: the next one that runs on the hosts, and the newest; or that
-    another CUDA runs the release that is pinned.
+def _fix(
+    project: Project,
+    pin: FrameworkPin,
+    hosts: Sequence[HostFacts],
+    request: Request,
+    catalog: Catalog,
+    message: str,
+) -> str | None:
+    """The fix of the plan's refusal with this message, in lines of the project; None: another
+    error. A base that nobody named is kept: no registry answered.
     """
-    if not pin.declared:
-        return ""
-    free = replace(request, framework_version=None, cuda=None, companions=(), constraints=())
-    fitting = fitting_releases(hosts, free, catalog)
-    releases = sorted({Version(one) for found in fitting.values() for one in found})
-    if not releases:
-        return ""
-    line = pin.declared[0]
-    version = pin_of(line.requirement)
-    package = PACKAGES[request.framework]
-    if version is not None and pin.cuda is not None and Version(version.public) in releases:
-        return (
-            f"These hosts can run {package}=={version.public} for another CUDA than "
-            f"{pin.cuda.text}, which {pin.cuda.where} names."
-        )
-    later = [one for one in releases if version is not None and one > version]
-    newest = resolve(hosts, free, catalog).framework_version or releases[-1]
-    names = dict.fromkeys(f"{package}=={one}" for one in (*later[:1], newest))
-    return f"In {line.file}, pin {' or '.join(names)}, which these hosts can run."
+    spell = PinLines(project, pin, request)
+    for one in (request, replace(request, base="bootstrap")):
+        error = resolve(hosts, one, catalog, spell=spell).error
+        if error is not None and error.message in message:
+            return error.fix
+    return None
+
+
+class PinLines:
+    """Words the changes of a request for a project: the lines of its files with their new text, and
+    the options for what no file says.
+    """
+
+    def __init__(self, project: Project, pin: FrameworkPin, request: Request) -> None:
+        self._project, self._declared, self._pin = project, project.declared, pin
+        self._request = request
+
+    def __call__(self, step: RequestChange, cured: Request) -> str | None:
+        """What to type for a step to the request `cured`; None: nobody can."""
+        if step.field == "base" and self._request.base is None:
+            return None
+        words = {
+            "framework-version": self._release,
+            "cuda": self._cuda,
+            "python": self._python,
+            "with": self._companion,
+        }
+        line = words[step.field](step, cured) if step.field in words else ""
+        return spell_options(step, cured) if line == "" else line
+
+    def _release(self, step: RequestChange, cured: Request) -> str | None:
+        rows = [one for one in self._pin.declared if one.requirement.specifier]
+        if not rows:
+            return ""
+        if self._pin.specifier != step.before:  # an option narrows it
+            asked = Requirement(f"x{self._pin.specifier}").specifier
+            return "" if asked.contains(step.after or "", prereleases=True) else None
+        tag = ""
+        if self._tagged and cured.cuda and cured.framework == "pytorch":
+            tag = f"+cu{cured.cuda.replace('.', '')}"
+        if self._declared.locked and not rows[0].file.endswith(".txt"):
+            name = PACKAGES[cured.framework]
+            return f"Lock the project again with {name}=={step.after} ({rows[0].where})"
+        lines = dict.fromkeys(f"In {one.where}, pin {one.name}=={step.after}{tag}" for one in rows)
+        return " and in ".join(line if not i else line[3:] for i, line in enumerate(lines))
+
+    @property
+    def _tagged(self) -> bool:
+        """Whether the framework's own pin names the CUDA ("2.5.1+cu121")."""
+        places = {one.where for one in self._pin.declared}
+        return self._pin.cuda is not None and self._pin.cuda.where in places
+
+    def _cuda(self, step: RequestChange, cured: Request) -> str | None:
+        named = self._pin.cuda
+        if named is None or step.after is None:
+            return ""
+        if self._tagged:
+            exact = (cured.framework_version or "").removeprefix("==")
+            return self._release(
+                RequestChange("framework-version", self._pin.specifier, exact), cured
+            )
+        if cured.framework == "pytorch" and not named.file.endswith(("yml", "yaml")):
+            return f"In {named.where}, name the index of cu{step.after.replace('.', '')}"
+        return f"In {named.where}, name CUDA {step.after}"
+
+    def _python(self, step: RequestChange, _: Request) -> str | None:
+        if self._pin.pythons or step.after is None:
+            return None  # its lines differ by Python
+        limit, own = self._declared.python, self._project.python
+        words = []
+        if limit is not None and step.after not in allowed_by(limit.text, [step.after]):
+            words.append(f"In {limit.where}, allow Python {step.after}")
+        if own is not None and own.text == self._request.python:
+            words.append(f"In {own.file}, write {step.after}")
+        elif self._request.python is not None:
+            words.append(f"Use --python {step.after}")
+        return " and ".join(words)
+
+    def _companion(self, step: RequestChange, _: Request) -> str | None:
+        before = Requirement(step.before or "")
+        name = canonicalize_name(before.name)
+        rows = [one for one in self._declared.packages if one.name == name]
+        if not rows:
+            return ""
+        if len(rows) > 1:
+            return None  # its markers choose the line
+        if step.after is None:
+            return f"In {rows[0].where}, remove {name}"
+        exact = step.after.startswith(f"{name}==")
+        return f"In {rows[0].where}, {'pin' if exact else 'write'} {step.after}"
 
 
 def check_hashes(project: Project | None, lock: Lock) -> None:

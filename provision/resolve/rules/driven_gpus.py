@@ -107,6 +107,13 @@ def needed_driver(gpus: Iterable[tuple[Site, GpuKind]], catalog: Catalog) -> str
     return max(needs, key=version, default=None)
 
 
+def last_driver(gpus: Iterable[tuple[Site, GpuKind]], catalog: Catalog) -> str | None:
+    """The newest branch that still drives every GPU; None: that is not known."""
+    capabilities = [device.capability for _, device in gpus if device.capability]
+    lasts = [last_branch_for(one, catalog) for one in capabilities]
+    return str(min(last for last in lasts if last)) if any(lasts) else None
+
+
 def is_old(capability: ComputeCapability, catalog: Catalog) -> bool:
     """Whether the newest drivers no longer drive it: then it is worth checking what else dropped
     it.

@@ -126,30 +126,17 @@ def driver_blocker(site: Site, fit: DriverFit, catalog: Catalog) -> Blocker | No
     why = ""
     if row is not None and site.devices and not site.takes_compat:
         why = f" {row.package} would help on data-centre GPUs only; elsewhere it ends in error 804."
-    upgrade = f"upgrade the NVIDIA driver to {fit.need} or newer"
+    fix = f"Upgrade the NVIDIA driver to {fit.need} or newer."
     held = next((d for d in site.devices or () if _is_dropped_by(fit.need, d, catalog)), None)
-    fix = upgrade
-    if fit.native_up_to:
-        fix = f"use CUDA {_highest(site, fit.native_up_to, catalog)} or older"
-        fix += "" if held else f", or {upgrade}"
     if held is not None:
-        fix += f" (driver {fit.need} no longer supports {held.words})"
+        why += f" Driver {fit.need} no longer supports {held.words}."
+        fix = ""
     return Blocker(
         code="driver-too-old",
         message=f"CUDA {fit.cuda} needs driver {fit.need} or newer; found {fit.have}.{why}",
-        fix=f"{fix[0].upper()}{fix[1:]}.",
+        fix=fix,
         source=fit.source,
     )
-
-
-def _highest(site: Site, native: str, catalog: Catalog) -> str:
-    """The highest CUDA that a driver runs, in words: minor-version compatibility extends it to the
-    end of its major.
-    """
-    floor, _ = driver_floor(native, catalog)
-    if catalog.family(native) and floor and site.driver and driver_is_at_least(site.driver, floor):
-        return f"{version(native).major}.x"
-    return native
 
 
 def _is_dropped_by(driver: str | None, device: GpuKind, catalog: Catalog) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from provision.catalog.catalog import Catalog
 from provision.model.plan import ComputeCapability
-from provision.resolve.blockers import SEE_ALTERNATIVES, Blocker
+from provision.resolve.blockers import Blocker
 from provision.resolve.builds import Build
 from provision.resolve.fleet import GpuKind, show_capability, show_sm, with_capability
 from provision.resolve.specifiers import version, within
@@ -46,7 +46,6 @@ def code_blocker(build: Build, device: GpuKind, code: str) -> Blocker | None:
             code="no-gpu-code",
             message=f"{build.name} compiles at run time, and CUDA {build.cuda} cannot compile "
             f"for {with_capability(device)}.",
-            fix=f"Use a CUDA that can{SEE_ALTERNATIVES}.",
             source=build.source,
         )
     ptx = "has no PTX" if build.ptx is None else f"has PTX only for {show_sm(build.ptx)}"
@@ -54,7 +53,6 @@ def code_blocker(build: Build, device: GpuKind, code: str) -> Blocker | None:
         code="no-gpu-code",
         message=f"{build.name} has no code for {with_capability(device)}: its compiled code "
         f"{span}, and it {ptx}.",
-        fix=f"Use a build with code for this GPU{SEE_ALTERNATIVES}.",
         source=build.sm_source or build.source,
     )
 
@@ -69,8 +67,7 @@ def ptx_blocker(build: Build, device: GpuKind, code: str, *, by_minor: bool) -> 
         code="ptx-needs-newer-driver",
         message=f"{with_capability(device)} could run {build.name} only from PTX, which a driver "
         f"older than CUDA {build.cuda} cannot compile.",
-        fix=f"Upgrade the driver to one that natively supports CUDA {build.cuda}, or use a build "
-        "with binary code for this GPU.",
+        fix=f"Upgrade the driver to one that natively supports CUDA {build.cuda}.",
         source=_MINOR_VERSION,
     )
 
@@ -91,7 +88,6 @@ def partly_ptx_blocker(
             code="ptx-of-one-gpu",
             message=f"{build.name} has many kernels only as PTX for {show_sm(target)}a, which "
             f"{with_capability(device)} cannot use.",
-            fix="Use a release or a framework with code for this GPU, or NVIDIA's own container.",
             source=build.ptx_only_source or build.source,
         )
     too_old = native is None or version(native) < version(build.ptx_only_cuda or "0")
@@ -101,8 +97,7 @@ def partly_ptx_blocker(
         code="ptx-needs-newer-driver",
         message=f"For {with_capability(device)}, {build.name} has many kernels only as PTX, which "
         f"a driver older than CUDA {build.ptx_only_cuda} cannot compile.",
-        fix=f"Upgrade the driver to one that natively supports CUDA {build.ptx_only_cuda}, or use "
-        f"an older release{SEE_ALTERNATIVES}.",
+        fix=f"Upgrade the driver to one that natively supports CUDA {build.ptx_only_cuda}.",
         source=build.ptx_only_source or build.source,
     )
 
@@ -120,7 +115,6 @@ def cudnn_blocker(build: Build, device: GpuKind, catalog: Catalog) -> Blocker | 
         code="cudnn-lacks-gpu",
         message=f"{with_capability(device)} is newer than cuDNN {build.cudnn}, which {build.name} "
         f"loads: that supports up to compute capability {show_capability(max(served))}.",
-        fix=f"Use a release with a newer cuDNN{SEE_ALTERNATIVES}.",
         source=build.source,
     )
 

@@ -78,7 +78,7 @@ def test_the_python_is_one_of_both() -> None:
         pytest.param(
             "tensorflow==2.21.0", {"cuda": "13.0"},
             "TensorFlow for these hosts is built for CUDA 12, but PyTorch 2.14.1+cu130 for",
-            "Use CUDA 12 (--cuda)", id="for another CUDA"),
+            "Use --cuda 12.9", id="for another CUDA"),
         pytest.param(
             "jax==0.4.1", {}, "No release of JAX that 'jax==0.4.1' allows runs on these hosts",
             "provision plan --framework jax", id="a release without wheels for CUDA"),

@@ -25,7 +25,7 @@ def plan(*companions: str, driver: str = "550.54.14", **asked: str) -> Plan:
         pytest.param(
             ["torchvision==0.17.1+cu118"], {"cuda": "12.1", "framework_version": "2.2.1"},
             "torchvision==0.17.1+cu118 is for CUDA 11.8, but PyTorch 2.2.1+cu121 for CUDA 12.1.",
-            "Use --with torchvision==0.17.1, or that CUDA: --cuda 11.8.",
+            "Use --with torchvision==0.17.1, or use --cuda 11.8.",
             id="a companion of another CUDA"),
         pytest.param(
             ["torchvision==0.17.1+cu118"], {"cuda": "12.1"},
@@ -38,8 +38,8 @@ def plan(*companions: str, driver: str = "550.54.14", **asked: str) -> Plan:
         pytest.param(
             ["torchvision==0.17.1"], {"framework_version": "2.5.1"},
             "does not match PyTorch 2.5.1+cu124, which needs torchvision 0.20.1",
-            "Use --with torchvision==0.20.1, or the release that it matches: "
-            "--framework-version 2.2.1.", id="a companion of another release"),
+            "Use --with torchvision==0.20.1, or use --framework-version 2.2.1.",
+            id="a companion of another release"),
         pytest.param(
             ["torchvision>=0.18,<0.19"], {"framework_version": "2.5.1"},
             "needs torchvision 0.20.1", "--framework-version 2.3.1.",
@@ -55,31 +55,30 @@ def plan(*companions: str, driver: str = "550.54.14", **asked: str) -> Plan:
         pytest.param(
             ["torchcodec==0.6.0"], {"framework_version": "2.9.1"},
             "torchcodec==0.6.0 does not match PyTorch 2.9.1+cu",
-            "Use --with 'torchcodec>=0.8,<0.10', or the release that it matches: "
-            "--framework-version 2.8.0.", id="a pair that only the catalog knows"),
+            "Use --with 'torchcodec>=0.8,<0.10', or use --framework-version 2.8.0.", id="a pair that only the catalog knows"),
         pytest.param(
             ["torchcodec"], {"framework_version": "2.2.1"},
             "torchcodec does not match PyTorch 2.2.1+cu121: no release of torchcodec is for it",
-            "Use the release that it matches: --framework-version 2.",
+            "Use --framework-version 2.4.0, or use --framework-version 2.",
             id="before its first release"),
         pytest.param(
             ["torch==2.1.0"], {"framework_version": "2.5.1"},
-            "torch==2.1.0 conflicts with PyTorch 2.5.1+cu124", "--framework-version '2.1.0'",
+            "torch==2.1.0 conflicts with PyTorch 2.5.1+cu124", "Use --framework-version 2.1.0.",
             id="the framework itself, in another version"),
         pytest.param(
             ["numpy==2.1.0"], {"framework_version": "2.0.1"},
-            "does not fit PyTorch 2.0.1+cu118, which was compiled for numpy<2",
+            "does not fit PyTorch 2.0.1+cu117, which was compiled for numpy<2",
             "--with 'numpy<2'", id="a NumPy of another ABI"),
         pytest.param(
             ["flash-attn==2.5.6+cu118torch2.2cxx11abifalse"], {"cuda": "12.1"},
             "is for CUDA 11.8, but PyTorch 2.5.1+cu121 for CUDA 12.1",
-            "Use that package for CUDA 12", id="any package with a CUDA in its version"),
+            "Use --cuda 11.8.", id="any package with a CUDA in its version"),
         pytest.param(
             ["cupy-cuda11x"], {"cuda": "12.1"}, "cupy-cuda11x is for CUDA 11,",
-            "Use that package for CUDA 12", id="a package with a CUDA in its name"),
+            "Use --cuda 11.8.", id="a package with a CUDA in its name"),
         pytest.param(
             ["jaxlib==0.4.30"], {"framework": "jax", "framework_version": "0.6.1"},
-            "jaxlib==0.4.30 conflicts with JAX 0.6.1", "--framework-version '0.4.30'",
+            "jaxlib==0.4.30 conflicts with JAX 0.6.1", "Use --framework-version 0.4.30.",
             id="the library of JAX"),
     ],
 )  # fmt: skip

@@ -62,7 +62,7 @@ def jax(version: str | None = None, cuda: str | None = None) -> Request:
                      id="JAX with the highest CUDA that the driver supports"),
         pytest.param(jax(), host("570.124.06", "12.0"), "direct", "0.12.0.1", "12.8",
                      id="and on an older driver with the plugin for CUDA 12"),
-        pytest.param(jax(), host("535.104.05", "8.6"), "minor-version", "0.12.0.1", "12.9",
+        pytest.param(jax(), host("535.104.05", "8.6"), "minor-version", "0.12.0.1", "12.6",
                      id="no toolkit that it can stand beside is native to driver 535"),
         pytest.param(jax("0.4.30"), host("535.104.05", "8.6"), "direct", "0.4.30", "12.2",
                      id="an older JAX stands beside an older toolkit"),

@@ -106,6 +106,24 @@ def test_the_right_answer(case: Case) -> None:
     assert case.runs in {None, made.gpus[0].runs}
 
 
+@pytest.mark.parametrize(
+    ("release_", "gpu", "driver", "tag"),
+    [
+        pytest.param("2.8.0", "8.6", "580.95.05", "cu128", id="PyPI's build, not the highest CUDA"),
+        pytest.param("2.7.1", "8.9", "570.124.06", "cu126", id="nor the driver's own CUDA"),
+        pytest.param("2.8.0", "8.6", "550.120", "cu126", id="the nearest above the driver's CUDA"),
+        pytest.param("2.8.0", "8.0", "535.183.06", "cu126", id="and above an older one"),
+        pytest.param("2.8.0", "6.1", "580.95.05", "cu126", id="PyPI's build lacks the GPU"),
+        pytest.param(None, "8.6", "550.120", "cu126", id="without a pin the nearest, too"),
+    ],
+)
+def test_a_pinned_release_is_the_build_that_its_users_have(
+    release_: str | None, gpu: str, driver: str, tag: str
+) -> None:
+    asked = Request(framework_version=f"=={release_}" if release_ else None)
+    assert plan(asked, host(driver, gpu)).wheel_tag == tag
+
+
 REFUSALS = [
     pytest.param(Request(cuda="12.8"), host("580.95.05", "NVIDIA GeForce GTX 1080 Ti"),
                  "no-gpu-code", "cu126", id="7 a Pascal card is refused cu128 and told of cu126"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from provision.errors import IndexUnreachableError, NothingCompatibleError
 from provision.lock.lockfile import Lock
 from provision.lock.solve import NoSolutionError
 from provision.model.plan import Plan, Request
+from provision.model.request import parse_request
 from provision.resolve import resolve
 from provision.sources.declaration import pythons_of
 from provision.sources.find import Project, read_project
@@ -42,7 +44,7 @@ def test_a_release_without_code_for_the_gpu(tmp_path: Path) -> None:
     said = refused(tmp_path, "# why\ntorch==1.13.1\n", "H100")
     assert "compute capability 9.0" in said
     assert "requirements.txt, line 2: torch==1.13.1" in said
-    assert "In requirements.txt, pin torch==2.0.0 or torch==" in said
+    assert "In requirements.txt, line 2, pin torch==2.0.0 or torch==" in said
 
 
 def test_a_release_that_is_older_than_the_gpu(tmp_path: Path) -> None:
@@ -54,7 +56,7 @@ def test_a_release_that_is_older_than_the_gpu(tmp_path: Path) -> None:
 def test_a_cuda_that_an_index_names(tmp_path: Path) -> None:
     text = "--index-url https://download.pytorch.org/whl/cu117\ntorch==2.0.1\n"
     said = refused(tmp_path, text, "H100")
-    assert "another CUDA than 11.7, which requirements.txt, line 1 names" in said
+    assert "In requirements.txt, line 1, name the index of cu118" in said
 
 
 def test_a_companion_that_does_not_match_is_named_with_its_line(tmp_path: Path) -> None:
@@ -72,7 +74,8 @@ def test_a_python_without_a_wheel_is_named_with_its_line(tmp_path: Path) -> None
     said = refused(tmp_path, "torch==2.3.0\n", "RTX 4090")
     assert f"no wheel for Python 3.13 to {KNOWN[-1]}" in said
     assert "requirements.txt, line 1: torch==2.3.0; pyproject.toml, line 3: Python >=3.13" in said
-    assert "In requirements.txt, pin torch==2." in said
+    assert "in requirements.txt, line 1, pin torch==2." in said
+    assert "In pyproject.toml, line 3, allow Python 3.11" in said
 
 
 def test_a_python_of_the_checkout_is_not_called_an_option(tmp_path: Path) -> None:
@@ -85,8 +88,86 @@ def test_a_python_of_the_checkout_is_not_called_an_option(tmp_path: Path) -> Non
         naming_pins(found, hosts, request, CATALOG),
     ):
         require_plan(resolve(hosts, request, CATALOG))
-    assert "or remove .python-version." in caught.value.fix
+    assert "In .python-version, write 3.11," in caught.value.fix
     assert "remove --python" not in caught.value.fix
+
+
+def followed(root: Path, way: str) -> None:
+    """Change the files of a project as one way of a fix says."""
+    for name, line, verb, values in re.findall(
+        r"[Ii]n ([\w.-]+)(?:, line (\d+))?, (pin|write|allow Python|name the index of|remove) (.+?)"
+        r"(?= and in |$)", way
+    ):  # fmt: skip
+        path, number = root / name, int(line or 1) - 1
+        lines = path.read_text().splitlines()
+        value = values.partition(" or ")[0]
+        if verb == "name the index of":
+            lines[number] = re.sub(r"cu\d+", value, lines[number])
+        elif verb == "allow Python":
+            lines[number] = f"requires-python='=={value}.*'"
+        elif verb == "remove":
+            lines[number] = "# removed"
+        else:
+            lines[number] = value
+        path.write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("files", "given", "gpu", "driver", "fix"),
+    [
+        pytest.param({"requirements.txt": "# 1\ntorch==2.1.0\n"}, {"cuda": "11.7"}, "A100",
+                     "515.65.01", "Use --cuda 11.8, or in requirements.txt, line 2, pin "
+                     "torch==2.0.1.", id="an option for which the pin has no build"),
+        pytest.param({"requirements.txt": "torch==2.1.0\n"}, {"cuda": "11.7"}, "H100",
+                     "535.104.05", "Use --cuda 11.8, or use --cuda 12.1.",
+                     id="and where no release for that CUDA has code for the GPU"),
+        pytest.param({"requirements.txt": "--index-url https://download.pytorch.org/whl/cu128\n"
+                      "torch==2.8.0\n"}, {}, "GTX 1080 Ti", "580.95.05",
+                     "In requirements.txt, line 1, name the index of cu126.",
+                     id="an index whose builds lack the GPU"),
+        pytest.param({"requirements.txt": "torch==2.5.1+cu118\ntorchvision==0.20.1+cu118\n"}, {},
+                     "RTX 5090", "580.95.05", "In requirements.txt, line 2, pin "
+                     "torchvision==0.22.0 and in requirements.txt, line 1, pin torch==2.7.0+cu128",
+                     id="a pin with the tag of its CUDA"),
+        pytest.param({"requirements.txt": "torch==2.5.1\ntorchvision==0.15.2\n"}, {}, "RTX 4090",
+                     "580.95.05", "In requirements.txt, line 2, pin torchvision==0.20.1, or in "
+                     "requirements.txt, line 1, pin torch==2.0.1.", id="a companion of another"),
+        pytest.param({"requirements.txt": "torch==2.3.0\n", ".python-version": "3.14\n"}, {},
+                     "RTX 4090", "580.95.05", "In .python-version, write 3.11, or",
+                     id="the Python of a checkout"),
+        pytest.param({"requirements.txt": "torch==2.11.0\n", "pyproject.toml":
+                      "[project]\nname='a'\nrequires-python='==3.12.*'\n"},
+                     {"base": "bootstrap"}, "RTX 4090", "580.95.05",
+                     "In pyproject.toml, line 3, allow Python 3.1", id="a base without the Python"),
+    ],
+)  # fmt: skip
+def test_each_way_of_a_fix_plans_once_it_is_in_the_file(
+    files: dict[str, str], given: dict[str, str], gpu: str, driver: str, fix: str, tmp_path: Path
+) -> None:
+    def planned(options: dict[str, str]) -> str | None:
+        found = read_project(tmp_path)
+        request = request_of(
+            found, parse_request(**options), named=False, arch="x86_64", known=KNOWN
+        )
+        hosts = [host(driver, gpu)]
+        try:
+            with naming_pins(found, hosts, request, CATALOG):
+                require_plan(resolve(hosts, request, CATALOG))
+        except NothingCompatibleError as refusal:
+            return refusal.fix
+        return None
+
+    project(tmp_path, files)
+    said = planned(given)
+    assert said is not None
+    assert said.startswith(fix)
+    for way in re.split(r", or (?=in |use |remove )", said.rstrip(".")):
+        project(tmp_path, files)
+        followed(tmp_path, way)
+        options = {**given, **dict(re.findall(r"--(cuda|python) (\S+)", way))}
+        if "emove --base" in way:
+            del options["base"]
+        assert planned(options) is None, way
 
 
 def test_what_uv_refuses_is_named_with_its_line(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -37,9 +38,9 @@ from provision.lock import network
 from provision.lock.labels import labels_for
 from provision.lock.lockfile import Lock
 from provision.lock.solve import NoSolutionError, Solution, ask_index, find_wheels, lock_of
-from provision.model.plan import TITLES, HostFacts, Plan, Request, Warned
+from provision.model.plan import TITLES, HostFacts, Note, Plan, Request, Warned
 from provision.output.console import Console
-from provision.resolve import nearest_at
+from provision.resolve import nearest_at, resolve
 from provision.verification.suite import suite_directory
 from provision.version import VERSION
 
@@ -142,8 +143,9 @@ def lock_for(
 ) -> Lock:
     """Make the lock, and report it with the packages that are old.
 
-    If no index that has the build can be reached, the failure (IndexUnreachableError) names the
-    build that the installer's default index has instead, if that one answers.
+    If no index that has the build can be reached, PyPI's own build of a pinned release is taken if
+    it runs; else the failure (IndexUnreachableError) names the build that the installer's default
+    index has instead, if that one answers.
     """
     try:
         found = _find(plan, request, settings, console)
@@ -153,6 +155,10 @@ def lock_for(
         if isinstance(failure, NoSolutionError):
             raise
         cudas = packages.same_cuda(plan)
+        own = pypis_own(plan, hosts, request, catalog, cudas)
+        if own is not None and not settings.offline:
+            with suppress(IndexUnreachableError):
+                return lock_for(own, hosts, request, catalog, settings, console, packages)
         instead = within_reach(plan, hosts, request, catalog, settings, cudas)
         if instead is None:
             raise
@@ -190,6 +196,34 @@ def _find(plan: Plan, request: Request, settings: BuildSettings, console: Consol
         if kept is None:
             raise
     return ask(*kept)
+
+
+def pypis_own(
+    plan: Plan,
+    hosts: Sequence[HostFacts],
+    request: Request,
+    catalog: Catalog,
+    cudas: Sequence[str] = (),
+) -> Plan | None:
+    """The plan for PyPI's own build of the same release, on the same base; for one of `cudas`, if
+    the packages need one of these. None: the request does not pin the release or names a CUDA, the
+    plan already has that build, or the hosts do not run it.
+    """
+    pinned_here = request.framework_version == f"=={plan.framework_version}"
+    if not pinned_here or request.cuda or any(one.url is None for one in plan.indexes):
+        return None
+    base = "bootstrap" if plan.base and plan.base.kind == "bootstrap" else request.base
+    asked = replace(request, base=base, python=plan.python)
+    own = resolve(hosts, asked, catalog, at="pypi")
+    if own.error is not None or request.index is not None or (cudas and own.cuda not in cudas):
+        return None
+    note = Note(
+        code="pypi-build",
+        message=f"No index that has {TITLES[plan.framework]} {plan.framework_version} for CUDA "
+        f"{plan.cuda} could be reached; PyPI has it for CUDA {own.cuda} ({own.verdict}).",
+    )
+    indexes = tuple(one for one in own.indexes if one.url is None)
+    return replace(own, base=plan.base, indexes=indexes, notes=(*own.notes, note))
 
 
 def within_reach(

@@ -18,7 +18,7 @@ from provision.errors import IndexUnreachableError
 from provision.host.uv import uv_program
 from provision.lock import solve as lock
 from provision.lock import uv
-from provision.lock.lockfile import parse_lock
+from provision.lock.lockfile import Lock, parse_lock
 from provision.model.plan import Base, IndexCandidate, Plan, Request
 from provision.output.console import Console
 from provision.resolve import resolve
@@ -214,6 +214,43 @@ def test_out_of_reach_the_newest_within_reach_is_named(
         )
     assert caught.value.exit_code == 5
     assert caught.value.fix.startswith(fix)
+
+
+@pytest.mark.parametrize(
+    ("asked", "tag"),
+    [
+        pytest.param(
+            {"framework_version": "==2.7.1"}, "cu126", id="PyPI's build of a pin is taken"
+        ),
+        pytest.param({"framework_version": "==2.7.1", "cuda": "11.8"}, None, id="a CUDA is kept"),
+        pytest.param({"framework_version": "<2.7.2"}, None, id="without a pin it is named"),
+    ],
+)
+def test_out_of_reach_a_pinned_release_is_pypis_own_build(
+    index: LocalIndex, asked: dict[str, str], tag: str | None, tmp_path: Path
+) -> None:
+    index.more = [pure("torch", "2.7.1"), pure("pip", "26.0")]
+    hosts = [host("550.54.14", "8.6")]
+    request = Request(python="3.11", **asked)  # type: ignore[arg-type]
+    made = resolve(hosts, request, load())
+    assert made.wheel_tag == "cu118"
+    gone = replace(made.indexes[0], url=index.url("broken"))
+    settings = BuildSettings(ca=None, offline=False, state=tmp_path, env={})
+    packages = PackageChoice(hosts, request, load(), settings, Console())
+
+    def found() -> Lock:
+        return lock_for(
+            replace(made, indexes=(gone,)), hosts, request, load(), settings, Console(), packages
+        )
+
+    if tag is None:
+        with pytest.raises(IndexUnreachableError, match=r"2\.7\.1"):
+            found()
+        return
+    plan = found().plan
+    assert (plan.framework_version, plan.wheel_tag, plan.verdict) == ("2.7.1", tag, "minor-version")
+    said = next(note.message for note in plan.notes if note.code == "pypi-build")
+    assert "2.7.1 for CUDA 11.8 could be reached; PyPI has it for CUDA 12.6" in said
 
 
 def test_when_every_index_answered_and_none_has_it_the_packages_are_to_blame(

@@ -55,7 +55,8 @@ def plan(*companions: str, driver: str = "550.54.14", **asked: str) -> Plan:
         pytest.param(
             ["torchcodec==0.6.0"], {"framework_version": "2.9.1"},
             "torchcodec==0.6.0 does not match PyTorch 2.9.1+cu",
-            "Use --with 'torchcodec>=0.8,<0.10', or use --framework-version 2.8.0.", id="a pair that only the catalog knows"),
+            "Use --with 'torchcodec>=0.8,<0.10', or use --framework-version 2.8.0.",
+            id="a pair that only the catalog knows"),
         pytest.param(
             ["torchcodec"], {"framework_version": "2.2.1"},
             "torchcodec does not match PyTorch 2.2.1+cu121: no release of torchcodec is for it",

@@ -16,7 +16,6 @@ from provision.errors import IndexUnreachableError, NothingCompatibleError
 from provision.lock.lockfile import Lock
 from provision.lock.solve import NoSolutionError
 from provision.model.plan import Plan, Request
-from provision.model.request import parse_request
 from provision.resolve import resolve
 from provision.sources.declaration import pythons_of
 from provision.sources.find import Project, read_project
@@ -147,7 +146,11 @@ def test_each_way_of_a_fix_plans_once_it_is_in_the_file(
     def planned(options: dict[str, str]) -> str | None:
         found = read_project(tmp_path)
         request = request_of(
-            found, parse_request(**options), named=False, arch="x86_64", known=KNOWN
+            found,
+            Request(**options),
+            named=False,
+            arch="x86_64",
+            known=KNOWN,  # type: ignore[arg-type]
         )
         hosts = [host(driver, gpu)]
         try:

@@ -15,6 +15,7 @@ from provision.catalog.loading import load
 from provision.errors import IndexUnreachableError, NothingCompatibleError
 from provision.lock.lockfile import Lock
 from provision.lock.solve import NoSolutionError
+from provision.model.frozen import replace
 from provision.model.plan import Plan, Request
 from provision.resolve import resolve
 from provision.sources.declaration import pythons_of
@@ -144,13 +145,13 @@ def test_each_way_of_a_fix_plans_once_it_is_in_the_file(
     files: dict[str, str], given: dict[str, str], gpu: str, driver: str, fix: str, tmp_path: Path
 ) -> None:
     def planned(options: dict[str, str]) -> str | None:
-        found = read_project(tmp_path)
+        found, asked = read_project(tmp_path), replace(Request(), **options)
         request = request_of(
             found,
-            Request(**options),
+            asked,
             named=False,
             arch="x86_64",
-            known=KNOWN,  # type: ignore[arg-type]
+            known=KNOWN,
         )
         hosts = [host(driver, gpu)]
         try:

@@ -14,6 +14,7 @@ from provision.sources.packages import Position
 
 if TYPE_CHECKING:
     from provision.catalog.catalog import Catalog
+    from provision.catalog.rows import CudaImage
 
 
 def base_rules(file: Dockerfile, catalog: Catalog) -> Iterator[RuleHit]:
@@ -40,7 +41,10 @@ def judge_image(image: str, at: Position, written: str, catalog: Catalog) -> Ite
             fix=f"Write a whole tag, for example {base.name}:{_newest(catalog)}",
         )
         return
-    if catalog.cuda_image(base.tag) is not None or base.full is None:
+    row = catalog.cuda_image(base.tag)
+    if row is not None and base.cuda is not None:
+        yield from _ending(base, row, at, catalog)
+    if row is not None or base.full is None:
         return
     siblings = [row for row in catalog.images if row.full == base.full]
     newest = max(Version(row.full) for row in catalog.images if row.listed)
@@ -59,6 +63,20 @@ def judge_image(image: str, at: Position, written: str, catalog: Catalog) -> Ite
         "pulled.",
         fix=f"Write {base.name}:{instead}" if instead else "Choose a tag of NVIDIA's list.",
         swap=(base.tag, instead) if instead and written.count(base.tag) == 1 else None,
+    )
+
+
+def _ending(base: CudaBase, row: CudaImage, at: Position, catalog: Catalog) -> Iterator[RuleHit]:
+    """NVIDIA ends the images of a CUDA when two newer majors are released."""
+    newest = max(int(one.partition(".")[0]) for one in catalog.cuda_versions())
+    if row.status != "end-of-life" and newest - int(base.major or newest) < 2:
+        return
+    yield RuleHit(
+        rule="cuda-tag-ending",
+        at=at,
+        message=f"{base.name}:{base.tag} is past its end of life by NVIDIA's policy, and NVIDIA "
+        "deletes such tags.",
+        fix="Copy it to your own registry and build from there, or take a newer CUDA.",
     )
 
 

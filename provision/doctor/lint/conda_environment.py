@@ -6,7 +6,7 @@ https://docs.conda.io/projects/conda/en/latest/user-guide/tasks/manage-environme
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -29,12 +29,14 @@ def judge_environment(path: str, text: str, catalog: Catalog) -> Iterator[RuleHi
     listed = list(_items(root, "dependencies"))
     packages = [(spec, node.at) for node in listed if (spec := read_spec(node.text or ""))]
     names = {spec.name for spec, _ in packages}
-    channels = {node.text for node in _items(root, "channels")}
+    channels = [node.text for node in _items(root, "channels")]
     python = next((spec.version for spec, _ in packages if spec.name == "python"), "")
     allowed = conda_specifier(python)
     setting = Setting(
         for_cpus=any(word in path.lower() for word in ("cpu", "rocm")) or "cpuonly" in names,
         pythons=allowed_by(allowed, known_pythons(catalog)) if allowed else (),
+        is_pip=True,
+        cudas=None,
     )
     for part in (node.get("pip") for node in listed):
         if part is None:
@@ -55,11 +57,40 @@ def judge_environment(path: str, text: str, catalog: Catalog) -> Iterator[RuleHi
                 message="conda installs pytorch here; pip lays a second one over it.",
                 fix="Install it with one of them.",
             )
+    yield from judge_channels(packages, channels)
+
+
+def judge_channels(
+    packages: Sequence[tuple[CondaSpec, Position]], channels: Sequence[str | None]
+) -> Iterator[RuleHit]:
+    """What the rules find in packages of conda and the channels that they are looked for in."""
     yield from _ended_channel(packages, channels)
+    yield from _mixed_channels(packages, channels)
+
+
+def _mixed_channels(
+    packages: Sequence[tuple[CondaSpec, Position]], channels: Sequence[str | None]
+) -> Iterator[RuleHit]:
+    """pytorch-cuda, which is of the channel pytorch, with conda-forge in front of that channel."""
+    named = {spec.name: (spec, at) for spec, at in packages}
+    torch, cuda = named.get("pytorch"), named.get("pytorch-cuda")
+    if torch is None or cuda is None or torch[0].channel is not None:
+        return
+    if "conda-forge" not in channels or "pytorch" not in channels:
+        return
+    if channels.index("conda-forge") < channels.index("pytorch"):
+        yield RuleHit(
+            rule="conda-forge-first",
+            at=torch[1],
+            message="conda-forge comes before the channel pytorch: pytorch is taken from there, "
+            "where pytorch-cuda does not select a build; it can be one for the CPU.",
+            fix="Put the channels pytorch and nvidia in front, or use conda-forge alone, with "
+            "pytorch-gpu and without pytorch-cuda.",
+        )
 
 
 def _ended_channel(
-    packages: list[tuple[CondaSpec, Position]], channels: set[str | None]
+    packages: Sequence[tuple[CondaSpec, Position]], channels: Sequence[str | None]
 ) -> Iterator[RuleHit]:
     """A release of PyTorch that was never published on its own channel."""
     known = table("known.toml")["conda"]

@@ -11,6 +11,7 @@ from packaging.version import Version
 
 from provision.doctor.lint.findings import Level, RuleHit, table
 from provision.doctor.lint.installs import Install
+from provision.doctor.lint.pair_rules import RULES as PAIR_RULES
 from provision.doctor.lint.setting import (
     CUDA_PACKAGE,
     PackageRule,
@@ -27,11 +28,11 @@ from provision.doctor.lint.tensorflow_rules import (
     jax_old_index,
     tensorflow_gpu,
 )
+from provision.doctor.lint.torch_build import default_build, default_tag, installed_build
 from provision.sources.packages import RequestedPackage
 
 if TYPE_CHECKING:
     from provision.catalog.catalog import Catalog
-    from provision.catalog.rows import Arch, TorchBuild
 
 _CUDA_TAG = re.compile(r"cu\d+")
 COMPANIONS = ("torchvision", "torchaudio")
@@ -166,7 +167,7 @@ def torch_for_cpus(install: Install, setting: Setting, catalog: Catalog) -> Iter
         return
     index = next((one for one in install.sources if one.torch_tag == "cpu"), None)
     if torch.local == "cpu" or (index is not None and install.torch_tags == {"cpu"}):
-        tag = _default_tag(catalog, torch.release, "x86_64")
+        tag = default_tag(catalog, torch.release, "x86_64")
         yield RuleHit(
             rule="torch-cpu-wheel",
             at=torch.at if index is None else index.at,
@@ -176,7 +177,7 @@ def torch_for_cpus(install: Install, setting: Setting, catalog: Catalog) -> Iter
             else "Take a CUDA build.",
         )
         return
-    build = _default_build(catalog, torch.release, setting.arch)
+    build = default_build(catalog, torch.release, setting.arch)
     if setting.arch == "aarch64" and install.default_index and build and build.cuda is None:
         tags = sorted(
             {row.tag for row in catalog.torch_builds(torch.release, arch="aarch64") if row.cuda}
@@ -213,7 +214,7 @@ def mixed_cuda(install: Install, setting: Setting, catalog: Catalog) -> Iterator
     allow.
     """
     torch = install.named("torch")
-    build = _chosen_build(install, setting, catalog)
+    build = installed_build(install, setting, catalog)
     if torch is None or build is None or build.cuda is None:
         return
     major = build.cuda.partition(".")[0]
@@ -293,6 +294,7 @@ RULES: tuple[PackageRule, ...] = (
     jax_for_cpus,
     jax_old_index,
     onnxruntime_twice,
+    *PAIR_RULES,
 )
 
 
@@ -318,37 +320,3 @@ def _unambiguous(packages: Iterable[RequestedPackage]) -> tuple[RequestedPackage
     for package in packages:
         pins.setdefault(package.name, set()).add(str(package.specifier) + package.address)
     return tuple(one for one in packages if len(pins[one.name]) == 1)
-
-
-def chosen_tag(install: Install, setting: Setting, catalog: Catalog) -> str | None:
-    """The tag of the torch that will be installed: "cu118", "cpu"; None: unknown, or no torch."""
-    torch = install.named("torch")
-    if torch is None:
-        return None
-    if torch.local:
-        return torch.local
-    if len(install.torch_tags) == 1 and len(install.sources) == 1:
-        return next(iter(install.torch_tags))
-    if install.default_index and not torch.address:
-        return _default_tag(catalog, torch.release, setting.arch)
-    return None
-
-
-def _chosen_build(install: Install, setting: Setting, catalog: Catalog) -> TorchBuild | None:
-    torch, tag = install.named("torch"), chosen_tag(install, setting, catalog)
-    if torch is None or tag is None or torch.release is None:
-        return None
-    builds = catalog.torch_builds(torch.release, arch=setting.arch)
-    return next((row for row in builds if row.tag == tag), None)
-
-
-def _default_build(catalog: Catalog, version: str | None, arch: Arch) -> TorchBuild | None:
-    if version is None:
-        return None
-    builds = catalog.torch_builds(version, arch=arch)
-    return next((row for row in builds if "pypi" in row.at), None)
-
-
-def _default_tag(catalog: Catalog, version: str | None, arch: Arch) -> str | None:
-    build = _default_build(catalog, version, arch)
-    return build.tag if build else None

@@ -25,7 +25,9 @@ def judge_requirements(path: str, text: str, catalog: Catalog) -> Iterator[RuleH
     """
     install = read_requirements(text)
     name = path.rpartition("/")[2].lower()
-    setting = Setting(for_cpus=any(word in path.lower() for word in ("cpu", "rocm", "xpu", "amd")))
+    setting = Setting(
+        for_cpus=any(word in path.lower() for word in ("cpu", "rocm", "xpu", "amd")), is_pip=True
+    )
     if name.startswith("constraints"):
         install = Install(packages=install.packages, at=install.at, options=install.options)
     yield from judge_install(install, setting, catalog)

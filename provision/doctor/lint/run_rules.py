@@ -7,13 +7,15 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from provision.doctor.lint.build_rules import RULES as BUILD_RULES
 from provision.doctor.lint.dockerfile import Dockerfile, StageStep
 from provision.doctor.lint.findings import RuleHit, table
 from provision.doctor.lint.images import python_of, system_of
 from provision.doctor.lint.installs import Install, system_install
-from provision.doctor.lint.package_rules import chosen_tag, judge_install
+from provision.doctor.lint.package_rules import judge_install
 from provision.doctor.lint.shell import ExpandedWord
 from provision.doctor.lint.stage import StageView
+from provision.doctor.lint.torch_build import chosen_tag, installed_build
 from provision.sources.packages import RequestedPackage
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ def run_rules(file: Dockerfile, catalog: Catalog) -> Iterator[RuleHit]:
         yield from _retired_key(view)
         yield from _foreign_repository(view)
         yield from _architectures_missing(view)
+        for rule in BUILD_RULES:
+            yield from rule(view)
 
 
 def _from(step: StageStep, found: Iterator[RuleHit]) -> Iterator[RuleHit]:
@@ -129,11 +133,15 @@ def _cuda_of_another_major(view: StageView) -> Iterator[RuleHit]:
     """Wheels of torch for one CUDA major above an image of another."""
     if view.base is None or view.base.major is None or view.base.flavour == "base":
         return
-    compiles = next(_extensions(view), None)
+    compiles = next((name for *_, name in _extensions(view)), None) or _cloned_extension(view)
     for step, command, install in view.own_installs():
         torch = install.named("torch")
-        tag = chosen_tag(install, view.setting(command, install), view.catalog)
+        setting = view.setting(command, install)
+        tag = chosen_tag(install, setting, view.catalog)
         cuda = _cuda_of(tag, view.catalog)
+        which = ""
+        if tag is None and compiles and (build := installed_build(install, setting, view.catalog)):
+            cuda, which = build.cuda, f", {build.version} as the newest,"
         if torch is None or cuda is None or cuda.partition(".")[0] == view.base.major:
             continue
         if compiles is not None and view.base.flavour == "devel":
@@ -142,8 +150,8 @@ def _cuda_of_another_major(view: StageView) -> Iterator[RuleHit]:
                 at=torch.at,
                 start=step.instruction.line,
                 level="error",
-                message=f"torch here is of CUDA {cuda}, the image of CUDA {view.base.cuda}: "
-                f"compiling {compiles[3]} stops, because torch refuses another major.",
+                message=f"torch here{which} is of CUDA {cuda}, the image of CUDA {view.base.cuda}: "
+                f"compiling {compiles} stops, because torch refuses another major.",
                 fix=f"Take the image of CUDA {cuda}, or a torch of CUDA {view.base.major}.",
             )
         else:
@@ -155,6 +163,20 @@ def _cuda_of_another_major(view: StageView) -> Iterator[RuleHit]:
                 "is not used by it.",
                 fix="Take both of one major, or build from an image without CUDA.",
             )
+
+
+def _cloned_extension(view: StageView) -> str | None:
+    """The repository of CUDA code that is cloned and then built here: "apex"."""
+    pattern = table("known.toml")["python"]["repositories"]
+    cloned: str | None = None
+    for _, command in view.own_commands:
+        texts = [word.text for word in command.words]
+        if command.name == "git" and "clone" in texts:
+            found = next((match for text in texts if (match := re.search(pattern, text))), None)
+            cloned = found[1].rpartition("/")[2] if found else cloned
+        elif cloned and ("setup.py" in texts or {"install", "."} <= set(texts)):
+            return cloned
+    return None
 
 
 def _cuda_of(tag: str | None, catalog: Catalog) -> str | None:
@@ -337,6 +359,7 @@ def _architectures_missing(view: StageView) -> Iterator[RuleHit]:
     own = {
         _SEPARATOR.sub("-", n).lower() for n in table("known.toml")["python"]["own_architectures"]
     }
+    variables = table("packages.toml")["architectures"]
     names = {name for step in view.stage.all_steps() for name in step.settings}
     names |= {name for one in view.stage.all_commands() for name in one.settings}
     exported = {
@@ -345,9 +368,10 @@ def _architectures_missing(view: StageView) -> Iterator[RuleHit]:
         if one.name == "export"
         for word in one.words[1:]
     }
-    if "TORCH_CUDA_ARCH_LIST" in names | exported:
-        return
     for step, _, package, name in _extensions(view):
+        variable = variables.get(name, "TORCH_CUDA_ARCH_LIST")
+        if variable in names | exported:
+            continue
         if _SEPARATOR.sub("-", name).lower() not in own and name != "flash-attention":
             yield RuleHit(
                 rule="arch-list-missing",
@@ -355,6 +379,8 @@ def _architectures_missing(view: StageView) -> Iterator[RuleHit]:
                 start=step.instruction.line,
                 message=f"{name} is compiled for the GPU that torch sees, and none is there while "
                 "an image is built.",
-                fix='Set it before: ENV TORCH_CUDA_ARCH_LIST="8.0;9.0" (those of your GPUs).',
+                fix=f'Set it before: ENV {variable}="'
+                + ("8.0;9.0" if variable.startswith("TORCH") else "80;90")
+                + '" (those of your GPUs).',
             )
             return

@@ -24,6 +24,8 @@ CUDA_PACKAGE = re.compile(r"nvidia-[a-z-]+-cu(?P<major>\d\d)")
 class Setting:
     """What is known besides the packages. `pythons`: those that it may be installed for ("3.12"),
     empty: unknown; `whole`: no other file or flag is involved, so what is missing here is missing.
+    `is_pip`: pip reads it, not uv; `is_command`: one command of several. `cudas`: those of the
+    image and of the torch in it ("12.4"), None: they cannot be known; `torch`: the release in it.
     """
 
     for_gpus: bool = False
@@ -31,6 +33,10 @@ class Setting:
     whole: bool = False
     pythons: tuple[str, ...] = ()
     arch: Arch = "x86_64"
+    is_pip: bool = False
+    is_command: bool = False
+    cudas: tuple[str, ...] | None = ()
+    torch: str | None = None
 
 
 PackageRule = Callable[[Install, Setting, "Catalog"], Iterator[RuleHit]]

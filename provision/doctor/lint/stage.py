@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from provision.doctor.lint.dockerfile import Stage, StageStep
 from provision.doctor.lint.findings import table
 from provision.doctor.lint.images import CudaBase, cuda_base, python_of, system_python_of
-from provision.doctor.lint.installs import Install, SystemPackages, pip_install, system_install
+from provision.doctor.lint.installs import (
+    Install,
+    SystemPackages,
+    pip_install,
+    system_install,
+)
 from provision.doctor.lint.setting import Setting
 from provision.doctor.lint.shell import ShellCommand
+from provision.doctor.lint.torch_build import installed_build
 
 if TYPE_CHECKING:
     from provision.catalog.catalog import Catalog
@@ -66,6 +72,13 @@ class StageView:
 
     def setting(self, command: ShellCommand, install: Install) -> Setting:
         """What the package rules need to know about this command."""
+        return replace(
+            self._setting(command, install),
+            cudas=self.cudas,
+            torch=self._torch,
+        )
+
+    def _setting(self, command: ShellCommand, install: Install) -> Setting:
         said = _PYTHON_PIP.fullmatch(command.name)
         python = said[1] if said else self._python
         if not said and self._has_other_python(command):
@@ -76,7 +89,37 @@ class StageView:
             whole=not install.files and not self.pip_configured,
             pythons=(python,) if python else (),
             arch=self.arch,
+            is_pip=command.name != "uv",
+            is_command=True,
         )
+
+    @cached_property
+    def _torch(self) -> str | None:
+        """The last release of torch that is installed with its number."""
+        found = [install.named("torch") for _, install in self.all_installs]
+        return next((one.release for one in reversed(found) if one and one.release), None)
+
+    @cached_property
+    def cudas(self) -> tuple[str, ...] | None:
+        """The CUDA of the image and of each torch in it ("12.4"); None: more may be there."""
+        known = table("packages.toml")["system"]["cuda"]
+        packages = [name.text for _, some in self.all_system for name in some.names]
+        if any(re.match(known, name) for name in packages) or self.other_compiler:
+            return None
+        if any(install.files for _, install in self.all_installs):
+            return None
+        image = re.fullmatch(
+            table("packages.toml")["image"]["with_torch"], self.stage.root_image or ""
+        )
+        found = [self.base.cuda if self.base else image["cuda"] if image else None]
+        for command, install in self.all_installs:
+            if install.named("torch") is None:
+                continue
+            build = installed_build(install, self._setting(command, install), self.catalog)
+            if build is None:
+                return None
+            found.append(build.cuda)
+        return tuple(dict.fromkeys(cuda for cuda in found if cuda))
 
     @cached_property
     def _python(self) -> str | None:
@@ -104,8 +147,36 @@ class StageView:
     def _has_other_python(self, command: ShellCommand) -> bool:
         return bool(self.python_makers) or "/" in command.words[0].text
 
+    def settings_at(self, step: StageStep, command: ShellCommand) -> Mapping[str, str | None]:
+        """The variables that are set when a command runs (None: to an unknown value)."""
+        found = dict(self._settings_before[id(step)])
+        for earlier in step.commands:
+            if earlier is command:
+                break
+            if earlier.name == "export":
+                pairs = [word.text.partition("=") for word in earlier.words[1:]]
+                found |= {name: value for name, equals, value in pairs if equals}
+        return {**found, **command.settings}
+
+    @cached_property
+    def _settings_before(self) -> dict[int, dict[str, str | None]]:
+        """The variables that are set before each step; steps may share a mapping."""
+        found: dict[int, dict[str, str | None]] = {}
+        known: dict[str, str | None] = {}
+        for step in self.stage.all_steps():
+            found[id(step)] = known
+            known = {**known, **step.settings} if step.settings else known
+        return found
+
     def compiler(self) -> bool:
         """Whether nvcc is available: in the base, or installed."""
+        if self.other_compiler:
+            return True
+        return self.base is None or self.base.flavour not in {"base", "runtime"}
+
+    @cached_property
+    def other_compiler(self) -> bool:
+        """Whether an nvcc is installed here that is not the base's."""
         known = table("known.toml")["system"]
         for _, packages in self.all_system:
             pattern = known["compiler" if packages.tool == "apt" else "conda_compiler"]
@@ -119,9 +190,7 @@ class StageView:
             return True
         if any(_fetches_toolkit(command) for command in self.stage.all_commands()):
             return True
-        if any(_copies_toolkit(step) for step in self.stage.all_steps()):
-            return True
-        return self.base is None or self.base.flavour not in {"base", "runtime"}
+        return any(_copies_toolkit(step) for step in self.stage.all_steps())
 
 
 def _fetches_toolkit(command: ShellCommand) -> bool:

@@ -190,8 +190,10 @@ def test_every_rule_has_what_is_told_of_it() -> None:
 
 
 def test_every_rule_has_a_seeded_fault() -> None:
+    from tests.unit.provision.doctor.lint import test_build_rules as builds
     from tests.unit.provision.doctor.lint import test_compose as compose
     from tests.unit.provision.doctor.lint import test_dockerfile as dockerfile
+    from tests.unit.provision.doctor.lint import test_pair_rules as pairs
     from tests.unit.provision.doctor.lint import test_projects as projects
     from tests.unit.provision.doctor.lint import test_requirements as requirements
 
@@ -201,6 +203,8 @@ def test_every_rule_has_a_seeded_fault() -> None:
             compose.TWINS,
             dockerfile.TWINS,
             requirements.TWINS,
+            builds.TWINS,
+            pairs.TWINS,
             projects.TWINS,
             projects.ENVIRONMENTS,
         )

@@ -93,7 +93,7 @@ TWINS = {
     "NumPy 2 by its lower bound": (
         "torch-numpy",
         "torch==2.1.0\nnumpy>=2.0\n",
-        "torch==2.1.0\nnumpy>=1.26\n",
+        "torch==2.1.0\nnumpy>=1.26,<2\n",
     ),
     "NumPy 2 by a star": (
         "torch-numpy",

@@ -1,0 +1,239 @@
+"""The steps of a build: for each rule seeded faults, their twins, and files without a mistake."""
+
+from __future__ import annotations
+
+import pytest
+
+from provision.catalog.loading import load
+from provision.doctor.lint import lint
+
+CATALOG = load()
+WHEELS = CATALOG.pytorch_index("{tag}").replace("/{tag}", "")
+NOBLE = "FROM nvidia/cuda:12.8.1-runtime-ubuntu24.04\n"
+DEVEL = "FROM nvidia/cuda:12.1.1-devel-ubuntu22.04\n"
+OLD = "FROM nvidia/cuda:11.8.0-devel-ubuntu22.04\n"
+PYTORCH = "FROM pytorch/pytorch:2.6.0-cuda12.6-cudnn9-runtime\n"
+LLAMA = "RUN pip install llama-cpp-python\n"
+TOKEN = "hf_" + "kQzVbWnRtYpLsDfGhJmXcAeUiOoPqWzEyB"
+
+
+def rules_of(text: str, path: str = "Dockerfile") -> set[str]:
+    return {one.rule for one in lint(path, text, CATALOG)}
+
+
+# rule, the fault, its clean twin
+TWINS = {
+    "pip of Ubuntu 24.04": (
+        "externally-managed",
+        f"{NOBLE}RUN pip3 install einops\n",
+        f"{NOBLE}RUN pip3 install --break-system-packages einops\n",
+    ),
+    "pip of Debian 12, by its module": (
+        "externally-managed",
+        "FROM debian:12-slim\nRUN python3 -m pip install einops\n",
+        "FROM python:3.12-slim-bookworm\nRUN python3 -m pip install einops\n",
+    ),
+    "pip of Ubuntu 24.04 and an environment": (
+        "externally-managed",
+        f"{NOBLE}ENV PATH=/usr/local/cuda/bin:$PATH\nRUN pip install einops\n",
+        f"{NOBLE}RUN python3 -m venv /v\nENV PATH=/v/bin:$PATH\nRUN pip install einops\n",
+    ),
+    "pip of Ubuntu 22.04": (
+        "externally-managed",
+        "FROM ubuntu:noble\nRUN pip install einops\n",
+        "FROM ubuntu:22.04\nRUN pip install einops\n",
+    ),
+    "a capability that nvcc does not know yet": (
+        "arch-not-of-nvcc",
+        f'{OLD}ENV TORCH_CUDA_ARCH_LIST="8.6 12.0+PTX"\n',
+        f'{OLD}ENV TORCH_CUDA_ARCH_LIST="8.6 9.0+PTX"\n',
+    ),
+    "a capability that nvcc does not know any more": (
+        "arch-not-of-nvcc",
+        f"{DEVEL}RUN cmake -B b -DCMAKE_CUDA_ARCHITECTURES='35;80-real' .\n",
+        f"{DEVEL}RUN cmake -B b -DCMAKE_CUDA_ARCHITECTURES='native' .\n",
+    ),
+    "a capability in a command of nvcc": (
+        "arch-not-of-nvcc",
+        f"{OLD}RUN nvcc -gencode arch=compute_100,code=sm_100 a.cu\n",
+        f"{OLD}RUN apt-get install -y cuda-nvcc-12-8 && nvcc -arch=sm_100 a.cu\n",
+    ),
+    "deepspeed in PyTorch's runtime image": (
+        "nvcc-at-first-use",
+        f"{PYTORCH}RUN pip install deepspeed\n",
+        f"{PYTORCH.replace('-runtime', '-devel')}RUN pip install deepspeed\n",
+    ),
+    "gsplat in a runtime image": (
+        "nvcc-at-first-use",
+        f"{NOBLE}RUN /v/bin/pip install gsplat\n",
+        f"{DEVEL}RUN /v/bin/pip install gsplat\n",
+    ),
+    "pixi while an image is built": (
+        "conda-without-gpu",
+        "FROM ghcr.io/prefix-dev/pixi:0.55.0\nRUN pixi install -e prod\n",
+        "FROM ghcr.io/prefix-dev/pixi:0.55.0\nENV CONDA_OVERRIDE_CUDA=12.8\nRUN pixi install\n",
+    ),
+    "pytorch-gpu of conda-forge while an image is built": (
+        "conda-without-gpu",
+        "FROM condaforge/miniforge3\nRUN mamba install -y pytorch-gpu=2.7\n",
+        "FROM condaforge/miniforge3\nRUN CONDA_OVERRIDE_CUDA=12.8 mamba install -y pytorch-gpu\n",
+    ),
+    "an extension in an isolated build": (
+        "torch-at-build",
+        f"{DEVEL}RUN pip install torch==2.5.1\nRUN pip install causal-conv1d\n",
+        f"{DEVEL}RUN pip install torch\nRUN pip install --no-build-isolation causal-conv1d\n",
+    ),
+    "the old name of llama.cpp's switch": (
+        "llama-cpp-cpu",
+        f'{DEVEL}RUN CMAKE_ARGS="-DLLAMA_CUBLAS=on" pip install llama-cpp-python\n',
+        f'{DEVEL}RUN CMAKE_ARGS="-DLLAMA_CUBLAS=on" pip install llama-cpp-python==0.2.20\n',
+    ),
+    "a second CMAKE_ARGS": (
+        "llama-cpp-cpu",
+        f"{DEVEL}ENV CMAKE_ARGS=-DGGML_CUDA=on\nENV CMAKE_ARGS=-DGGML_NATIVE=off\n{LLAMA}",
+        f'{DEVEL}ENV CMAKE_ARGS="-DGGML_CUDA=on -DGGML_NATIVE=off"\n{LLAMA}',
+    ),
+    "vllm over PyTorch's image": (
+        "torch-replaced",
+        f"{PYTORCH}RUN pip install vllm\n",
+        f"{PYTORCH}RUN pip install vllm==0.8.5\n",
+    ),
+    "xformers over NVIDIA's image": (
+        "torch-replaced",
+        "FROM nvcr.io/nvidia/pytorch:25.03-py3\nRUN pip install xformers==0.0.30\n",
+        "FROM nvcr.io/nvidia/pytorch:25.03-py3\nRUN pip install --no-deps xformers==0.0.30\n",
+    ),
+    "a token": (
+        "secret-in-image",
+        f"FROM python:3.12\nENV HF_TOKEN={TOKEN}\n",
+        "FROM python:3.12\nARG HF_TOKEN\nENV HF_TOKEN=$HF_TOKEN\n",
+    ),
+    "a CUDA that two majors have followed": (
+        "cuda-tag-ending",
+        "FROM nvidia/cuda:11.7.1-cudnn8-runtime-ubuntu22.04\n",
+        "FROM nvidia/cuda:12.4.1-cudnn-runtime-ubuntu22.04\n",
+    ),
+    "onnxruntime-gpu in an image of another CUDA": (
+        "package-cuda",
+        f"{DEVEL}RUN pip install onnxruntime-gpu==1.27.0\n",
+        f"{DEVEL}RUN pip install onnxruntime-gpu==1.20.1\n",
+    ),
+    "CuPy in an image of another CUDA, and beside a torch of its own": (
+        "package-cuda",
+        f"{DEVEL}RUN pip install cupy-cuda13x\n",
+        f"{DEVEL}RUN pip install torch==2.12.0\nRUN pip install cupy-cuda13x\n",
+    ),
+    "a page of wheels for another torch than an earlier command's": (
+        "wheels-of-another-torch",
+        (
+            f"{DEVEL}RUN pip install torch==2.4.1\n"
+            "RUN pip install torch-sparse -f https://data.pyg.org/whl/torch-2.2.0+cu121.html\n"
+        ),
+        (
+            f"{DEVEL}RUN pip install torch==2.2.2\n"
+            "RUN pip install torch-sparse -f https://data.pyg.org/whl/torch-2.2.0+cu121.html\n"
+        ),
+    ),
+    "an extension that is cloned, for a torch without a pin": (
+        "cuda-other",
+        (
+            f"{OLD}RUN pip install torch\n"
+            "RUN git clone https://github.com/NVIDIA/apex && cd apex && pip install .\n"
+        ),
+        (
+            f"{OLD}RUN pip install torch --index-url {WHEELS}/cu118\n"
+            "RUN git clone https://github.com/NVIDIA/apex && cd apex && pip install .\n"
+        ),
+    ),
+    "an extension with a variable of its own": (
+        "arch-list-missing",
+        (
+            f"{DEVEL}ENV TORCH_CUDA_ARCH_LIST=8.0\nRUN pip install --no-build-isolation "
+            "git+https://github.com/NVlabs/tiny-cuda-nn/#subdirectory=bindings/torch\n"
+        ),
+        (
+            f"{DEVEL}ENV TCNN_CUDA_ARCHITECTURES=80\nRUN pip install --no-build-isolation "
+            "git+https://github.com/NVlabs/tiny-cuda-nn/#subdirectory=bindings/torch\n"
+        ),
+    ),
+    "conda-forge before the channel pytorch": (
+        "conda-forge-first",
+        "channels: [conda-forge, pytorch]\ndependencies: [pytorch=2.4, pytorch-cuda=12.1]\n",
+        (
+            "channels: [pytorch, nvidia, conda-forge]\n"
+            "dependencies: [pytorch=2.4, pytorch-cuda=12.1]\n"
+        ),
+    ),
+    "conda-forge first, and the channel named": (
+        "conda-forge-first",
+        "channels: [conda-forge, nvidia, pytorch]\ndependencies: [pytorch, pytorch-cuda]\n",
+        "channels: [conda-forge, pytorch]\ndependencies: ['pytorch::pytorch', pytorch-cuda]\n",
+    ),
+}
+
+
+def _path(text: str) -> str:
+    return "environment.yml" if text.startswith("channels") else "Dockerfile"
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_a_fault_is_found_and_its_twin_is_left_alone(name: str) -> None:
+    rule, fault, twin = TWINS[name]
+    assert rule in rules_of(fault, _path(fault))
+    assert rule not in rules_of(twin, _path(twin))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(
+            f"{NOBLE}COPY --from=ghcr.io/astral-sh/uv /uv /bin/uv\nRUN uv pip install einops\n",
+            id="uv",
+        ),
+        pytest.param(f"{NOBLE}RUN pip install --target /a einops\n", id="a directory of its own"),
+        pytest.param(f"{NOBLE}RUN pip install einops || true\n", id="a command that may fail"),
+        pytest.param(
+            f"{NOBLE}RUN rm /usr/lib/python3.12/EXTERNALLY-MANAGED\nRUN pip install einops\n",
+            id="the mark removed",
+        ),
+        pytest.param(f"{NOBLE}ENV PIP_BREAK_SYSTEM_PACKAGES=1\nRUN pip install a\n", id="by ENV"),
+        pytest.param("FROM own/python\nRUN pip install einops\n", id="an image of another"),
+        pytest.param(f'{DEVEL}ENV TORCH_CUDA_ARCH_LIST="Ampere;9.0"\n', id="names of generations"),
+        pytest.param(f"{DEVEL}ENV TORCH_CUDA_ARCH_LIST=$LIST\n", id="a list that is not known"),
+        pytest.param(f"{DEVEL}ENV CUDAARCHS=90a-real\n", id="a capability with a letter"),
+        pytest.param(
+            "FROM python:3.12\nENV TORCH_CUDA_ARCH_LIST=12.0\n", id="an image without nvcc"
+        ),
+        pytest.param(
+            "FROM condaforge/miniforge3\nRUN conda install -y numpy pytorch-lightning\n",
+            id="conda without CUDA",
+        ),
+        pytest.param(
+            "FROM python:3.12\nRUN pip install flash-attn -f https://wheels.example/\n",
+            id="an extension as a wheel",
+        ),
+        pytest.param("FROM python:3.12\nRUN pip install llama-cpp-python\n", id="llama for CPUs"),
+        pytest.param(
+            f"{DEVEL}RUN pip install llama-cpp-python "
+            "--extra-index-url https://abetlen.github.io/llama-cpp-python/whl/cu121\n",
+            id="llama as a wheel",
+        ),
+        pytest.param(f"{DEVEL}ARG HOW\nENV CMAKE_ARGS=$HOW\n{LLAMA}", id="CMAKE_ARGS from outside"),
+        pytest.param(f"{PYTORCH}RUN pip install einops torchvision\n", id="nothing replaced"),
+        pytest.param(f"{PYTORCH}RUN pip install torch\n", id="the torch that is there"),
+        pytest.param(f"{PYTORCH}RUN pip install -c held.txt vllm\n", id="constraints"),
+        pytest.param("FROM python:3.12\nENV HF_TOKEN=your_token_here_please\n", id="no token"),
+        pytest.param("FROM python:3.12\nENV MAX_TOKENS=4096 TOKENIZERS=a\n", id="other tokens"),
+        pytest.param(
+            f"{DEVEL}COPY r.txt .\nRUN pip install -r r.txt onnxruntime-gpu==1.27.0\n",
+            id="packages that are not seen",
+        ),
+    ],
+)
+def test_a_file_without_a_mistake_has_no_findings(text: str) -> None:
+    assert not rules_of(text)
+
+
+def test_a_secret_is_not_printed() -> None:
+    (found,) = lint("Dockerfile", f"FROM python:3.12\nENV HF_TOKEN={TOKEN}\n", CATALOG)
+    assert TOKEN[3:] not in found.message + found.fix

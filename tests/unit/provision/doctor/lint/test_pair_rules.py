@@ -1,0 +1,234 @@
+"""Two packages that an installer puts together and that do not work together."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from provision.catalog.loading import load
+from provision.doctor.lint import LintFinding, lint
+from provision.doctor.lint.findings import table
+
+CATALOG = load()
+WHEELS = CATALOG.pytorch_index("{tag}").replace("/{tag}", "")
+
+
+def findings_of(text: str, path: str = "requirements.txt") -> list[LintFinding]:
+    return lint(path, text, CATALOG)
+
+
+# rule, the fault, its clean twin
+TWINS = {
+    "xformers for another torch": (
+        "package-pair",
+        "torch==2.4.0\nxformers==0.0.28.post2\n",
+        "torch==2.5.0\nxformers==0.0.28.post2\n",
+    ),
+    "vllm for another torch": (
+        "package-pair",
+        "vllm==0.9.1\ntorch==2.6.0\n",
+        "vllm==0.9.1\ntorch==2.7.0\n",
+    ),
+    "vllm without a pin: the installer finds one": (
+        "package-pair",
+        "vllm==0.8.5\ntorch==2.7.0\n",
+        "vllm\ntorch==2.7.0\n",
+    ),
+    "torchcodec for another torch, patch releases aside": (
+        "package-pair",
+        "torch==2.7.1\ntorchcodec==0.2.1\n",
+        "torch==2.7.1\ntorchcodec==0.5.0\n",
+    ),
+    "onnxruntime-gpu of CUDA 12 beside a torch of CUDA 13": (
+        "package-cuda",
+        "torch==2.12.0\nonnxruntime-gpu==1.22.0\n",
+        "torch==2.12.0\nonnxruntime-gpu[cuda,cudnn]==1.22.0\n",
+    ),
+    "onnxruntime-gpu of today beside a torch of CUDA 12": (
+        "package-cuda",
+        "torch==2.8.0\nonnxruntime-gpu\n",
+        "torch==2.8.0\nonnxruntime-gpu<1.27\n",
+    ),
+    "CuPy of CUDA 12 beside a torch of CUDA 13, which brings its libraries": (
+        "package-cuda",
+        "torch==2.12.0\ncupy-cuda12x\n",
+        "torch==2.12.0\ncupy-cuda12x\nnvidia-cublas-cu12\n",
+    ),
+    "CuPy beside a torch without a pin": (
+        "package-cuda",
+        "cupy-cuda12x\ntorch\n",
+        "cupy-cuda12x\n",
+    ),
+    "transformers of today beside an old torch": (
+        "torch-too-old",
+        "torch==2.2.0\ntransformers>=4.40\n",
+        "torch==2.2.0\ntransformers>=4.40,<5\n",
+    ),
+    "a pinned transformers beside an old torch": (
+        "torch-too-old",
+        "torch==1.13.1\ntransformers==4.53.0\n",
+        "torch==1.13.1\ntransformers==4.47.1\n",
+    ),
+    "another package may hold transformers": (
+        "torch-too-old",
+        "torch==2.2.0\ntransformers\ntqdm==4.66.1\n",
+        "torch==2.2.0\ntransformers\ntrl==0.7.0\n",
+    ),
+    "NumPy without a bound": (
+        "torch-numpy",
+        "numpy\ntorch==2.0.1\n",
+        "numpy\ntorch==2.4.0\n",
+    ),
+    "NumPy that another package may hold": (
+        "torch-numpy",
+        "numpy>=1.21\ntorch==2.0.1\n",
+        "numpy>=1.21\ntorch==2.0.1\nscipy==1.10.1\n",
+    ),
+    "NumPy that a constraint may hold": (
+        "torch-numpy",
+        "numpy\ntorch==2.0.1\nPyYAML==6.0\n",
+        "-c held.txt\nnumpy\ntorch==2.0.1\n",
+    ),
+    "an index that pip passes over": (
+        "torch-index-passed-over",
+        f"--extra-index-url {WHEELS}/cu118\ntorch>=2.0\n",
+        f"--extra-index-url {WHEELS}/cu118\ntorch>=2.0,<=2.7.1\n",
+    ),
+    "an index that is the only one": (
+        "torch-index-passed-over",
+        f"--extra-index-url {WHEELS}/cu121\ntorch\n",
+        f"--index-url {WHEELS}/cu121\ntorch\n",
+    ),
+    "a release after the end of its index": (
+        "torch-build-missing",
+        f"--index-url {WHEELS}/cu121\ntorch==2.6.0\n",
+        f"--index-url {WHEELS}/cu121\ntorch==2.5.1\n",
+    ),
+    "a release before the first of its index": (
+        "torch-build-missing",
+        f"--index-url {WHEELS}/cu126\ntorch==2.5.1\n",
+        f"--index-url {WHEELS}/cu126\ntorch==2.6.0\n",
+    ),
+    "jax and torch with different cuDNN": (
+        "jax-torch-cudnn",
+        "jax[cuda12]==0.6.1\ntorch==2.5.1\n",
+        "jax[cuda12]==0.4.34\ntorch==2.5.1\n",
+    ),
+    "a page of wheels for another torch": (
+        "wheels-of-another-torch",
+        "-f https://data.pyg.org/whl/torch-2.3.0+cu121.html\ntorch==2.4.0\ntorch-sparse\n",
+        "-f https://data.pyg.org/whl/torch-2.3.0+cu121.html\ntorch==2.3.1\ntorch-sparse\n",
+    ),
+    "a page of wheels that names CUDA first": (
+        "wheels-of-another-torch",
+        "-f https://wheels.example/dist/cu118/torch2.0/index.html\ntorch==2.1.0\nmmcv\n",
+        "-f https://wheels.example/dist/cu118/torch2.1/index.html\ntorch==2.1.0\nmmcv\n",
+    ),
+    "flash-attn beside torch": (
+        "torch-at-build",
+        "torch==2.6.0\nflash-attn==2.7.4\n",
+        "flash-attn==2.7.4\n",
+    ),
+    "an extension whose wheels are on a page": (
+        "torch-at-build",
+        "torch==2.3.0\ntorch-scatter\n",
+        "-f https://data.pyg.org/whl/torch-2.3.0+cu121.html\ntorch==2.3.0\ntorch-scatter\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_a_fault_is_found_and_its_twin_is_left_alone(name: str) -> None:
+    rule, fault, twin = TWINS[name]
+    assert rule in {one.rule for one in findings_of(fault)}
+    assert rule not in {one.rule for one in findings_of(twin)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("torch==2.8.0\nvllm==0.10.2\ntorchvision==0.23.0\n", id="vllm's own torch"),
+        pytest.param("torch\nnumpy\ntransformers\naccelerate\n", id="all of today"),
+        pytest.param("numpy\ntransformers\n", id="no torch"),
+        pytest.param("torch==2.1.0\nnumpy==1.26.4\ntransformers==4.55.4\n", id="what a lock takes"),
+        pytest.param("torch==2.6.0\nnumpy\ntransformers\n", id="a torch that today's accepts"),
+        pytest.param("torch>=2.0\nnumpy\ntransformers>=4\n", id="a torch without a pin"),
+        pytest.param("torch==2.7.0\nonnxruntime-gpu==1.22.0\n", id="both of CUDA 12"),
+        pytest.param("onnxruntime-gpu==1.22.0\n", id="no torch, no image"),
+        pytest.param("torch==2.4.0\nxformers==0.0.99\n", id="a release that nothing is known of"),
+        pytest.param("xformers==0.0.30\n", id="a pair without torch"),
+        pytest.param("torch==2.4.0\nxformers @ https://a.example/x.whl\n", id="a wheel by address"),
+        pytest.param(f"--extra-index-url {WHEELS}/cu126\ntorch\n", id="an index of today"),
+        pytest.param(f"--extra-index-url {WHEELS}/cpu\ntorch\n", id="an index for CPUs"),
+        pytest.param("-i https://mirror.example/simple\ntorch==2.7.0\n", id="a mirror"),
+        pytest.param("jax[cuda12]==0.6.1\ntorch==2.9.0\n", id="a cuDNN that both accept"),
+        pytest.param("jax==0.6.1\ntorch==2.5.1\n", id="jax for CPUs"),
+        pytest.param("torch==2.3.0\nnumpy!=2.*\n", id="NumPy 2 excluded"),
+    ],
+)
+def test_a_file_without_a_mistake_has_no_findings(text: str) -> None:
+    assert not findings_of(text)
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "rules"),
+    [
+        pytest.param(
+            "requirements.txt",
+            "numpy\ntorch==2.1.1\ntransformers\n",
+            {"torch-numpy", "torch-too-old"},
+            id="requirements",
+        ),
+        pytest.param(
+            "environment.yml",
+            "channels: [conda-forge]\ndependencies:\n  - python=3.10\n  - pip:\n"
+            "      - numpy\n      - torch==2.1.1\n      - transformers\n",
+            {"torch-numpy", "torch-too-old"},
+            id="conda",
+        ),
+        pytest.param(
+            "Dockerfile",
+            "FROM python:3.10\nRUN pip install numpy torch==2.1.1 transformers\n",
+            {"torch-numpy", "torch-too-old"},
+            id="a command of pip",
+        ),
+        pytest.param(
+            "Dockerfile",
+            "FROM python:3.8\nRUN pip install numpy torch==2.1.1 'transformers<5'\n",
+            {"torch-too-old"},
+            id="a Python that NumPy 2 is not for",
+        ),
+        pytest.param(
+            "pyproject.toml",
+            '[project]\nname = "a"\nversion = "1"\n'
+            'dependencies = ["numpy", "torch==2.1.1", "transformers"]\n',
+            set(),
+            id="a project, whose lock file may hold them",
+        ),
+    ],
+)
+def test_what_is_newest_today_is_judged_where_pip_takes_it(
+    path: str, text: str, rules: set[str]
+) -> None:
+    assert {one.rule for one in findings_of(text, path)} == rules
+
+
+@pytest.mark.parametrize("name", [one for one, row in TWINS.items() if row[0] == "torch-too-old"])
+def test_the_printed_release_removes_the_finding(name: str) -> None:
+    text = TWINS[name][1]
+    (found,) = (one for one in findings_of(text) if one.rule == "torch-too-old")
+    bound = re.search(r'"(transformers<[\d.]+)"', found.fix)
+    assert bound is not None
+    lines = [bound[1] if line.startswith("transformers") else line for line in text.splitlines()]
+    assert not findings_of("\n".join(lines))
+
+
+def test_each_pair_of_the_table_is_quiet_by_itself_and_found_beside_another_torch() -> None:
+    for row in table("packages.toml")["pairs"]:
+        for release, torch in row["torch"].items():
+            whole = torch if torch.count(".") == 2 else f"{torch}.0"
+            pair = f"{row['name']}=={release}\ntorch=={whole}\n"
+            assert "package-pair" not in {one.rule for one in findings_of(pair)}, pair
+            other = pair.replace(f"torch=={whole}", "torch==1.12.1")
+            assert "package-pair" in {one.rule for one in findings_of(other)}, other

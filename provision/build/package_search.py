@@ -22,7 +22,7 @@ from provision.lock.extras import (
 )
 from provision.lock.facts import WheelFacts
 from provision.lock.lead import PackageRelease, PackageTry, addresses_in, is_newer, releases_in
-from provision.lock.solve import Answer, NoSolutionError, ask_index, run_uv
+from provision.lock.solve import Answer, NoSolutionError, ask_index, candidates_for, run_uv
 from provision.lock.uv import (
     Outcome,
     WheelTarget,
@@ -207,19 +207,21 @@ class PackageSearch:
         """What the indexes of a plan have for its lines and `more`; None: no index has them."""
         lines = dict.fromkeys((*plan.requirements, *self.leading.values(), *more))
         wanted = replace(plan, requirements=tuple(lines))
-        for candidate in plan.indexes:
+        offline, refused = self._settings.offline, None
+        for candidate in candidates_for(plan, self._request, offline=offline):
             found = ask_index(
                 candidate,
                 wanted,
+                self._request,
                 ca_bundle=self._settings.ca,
-                offline=self._settings.offline,
-                constraints=self._request.constraints,
-                addresses=self._request.addresses,
+                offline=offline,
                 answers=self._settings.answers,
             )
-            if found.outcome in {"locked", "unsolvable", "broken"}:
-                return found.outcome, found.reason, found.text
-        return None
+            answer = found.outcome, found.reason, found.text
+            if found.outcome in {"locked", "broken"}:
+                return answer
+            refused = answer if found.outcome == "unsolvable" else refused
+        return refused
 
     def _read(self, addresses: Mapping[str, str]) -> dict[str, WheelMetadata]:
         """The metadata of wheels, by package; each is read once."""
@@ -275,6 +277,7 @@ class PackageSearch:
             releases_only=releases_only,
             constraints=self._request.constraints,
             addresses=self._request.addresses,
+            declared=self._request.indexes,
             answers=self._settings.answers,
         )
 

@@ -18,6 +18,7 @@ from images.engines.buildkit import Builder, ask, build_argv, find_builder
 from images.engines.docker import Docker
 from images.engines.spec import BuiltImage, ImageSpec
 from images.errors import Failure
+from images.net.address import shown_url
 from images.net.secrets import Secrets
 from images.store.local import local_path
 from provision.build.base import BuildSettings, base_first
@@ -37,6 +38,7 @@ from provision.host.uv import builtin_index
 from provision.lock import network
 from provision.lock.labels import labels_for
 from provision.lock.lockfile import Lock
+from provision.lock.places import silent_index, unreachable_pages
 from provision.lock.solve import NoSolutionError, Solution, ask_index, find_wheels, lock_of
 from provision.model.plan import TITLES, HostFacts, Note, Plan, Request, Warned
 from provision.output.console import Console
@@ -120,6 +122,14 @@ def choose_packages(
     """The plan for the packages of a request. Its base is decided first, since the packages are
     resolved for its Python.
     """
+    if not settings.offline and (silent := unreachable_pages(request.indexes, settings.ca)):
+        for one in silent:
+            console.note(f"{one.where}: {shown_url(one.url)} does not answer, and is left out.")
+        kept = tuple(one for one in request.indexes if one not in silent)
+        request = replace(request, indexes=kept)
+    for one in request.indexes if not settings.offline else ():
+        if one.kind == "index" and (why := network.no_such_host(one.url)):
+            raise silent_index(one, why, request)
     packages = PackageChoice(hosts, request, catalog, settings, console)
     if packages.leads(plan) or request.settled:
         with ThreadPoolExecutor(_THREADS) as threads:
@@ -253,10 +263,9 @@ def within_reach(
     answer = ask_index(
         default,
         other,
+        request,
         ca_bundle=settings.ca,
         offline=False,
-        constraints=request.constraints,
-        addresses=request.addresses,
         answers=settings.answers,
     )
     if answer.outcome != "locked":

@@ -22,6 +22,7 @@ from provision.host.uv import builtin_index, plain_index, uv_directory, uv_index
 from provision.lock.lockfile import Lock, addresses_of, clip, parse_lock, read_lock, with_wheels
 from provision.lock.network import no_such_host
 from provision.lock.origins import account, with_indexes
+from provision.lock.places import uv_places
 from provision.lock.uv import (
     Outcome,
     WheelTarget,
@@ -34,9 +35,17 @@ from provision.lock.uv import (
 )
 from provision.lock.wheels import finished
 from provision.model.environment import with_addresses
-from provision.model.plan import PACKAGES, IndexCandidate, Plan, Reason, Request
+from provision.model.plan import (
+    PACKAGES,
+    DeclaredIndex,
+    IndexCandidate,
+    Plan,
+    Reason,
+    Request,
+)
 
 _UV_TIMEOUT_S = 300.0
+_LINKS_FACTOR = 6
 _MOST_NAMED = 8
 
 
@@ -56,6 +65,7 @@ class UvQuestion:
     releases_only: bool
     constraints: tuple[str, ...]
     addresses: tuple[str, ...]
+    declared: tuple[DeclaredIndex, ...] = ()
 
 
 class UvAnswers:
@@ -130,15 +140,9 @@ def find_wheels(
     UvBrokenError: uv cannot run; else the failure of the last index tried.
     """
     attempts: list[Attempt] = []
-    for candidate in plan.indexes:
+    for candidate in candidates_for(plan, request, offline=offline):
         attempt = ask_index(
-            candidate,
-            plan,
-            ca_bundle=ca_bundle,
-            offline=offline,
-            constraints=request.constraints,
-            addresses=request.addresses,
-            answers=answers,
+            candidate, plan, request, ca_bundle=ca_bundle, offline=offline, answers=answers
         )
         if attempt.outcome == "locked":
             return Solution(text=attempt.text, plan=_with_index(plan, attempt, attempts))
@@ -146,7 +150,26 @@ def find_wheels(
             raise uv_broken(attempt.reason, attempt.text)
         attempts.append(attempt)
         tell(f"{candidate.name} ({candidate.requirement}): {attempt.reason}")
-    raise _no_index(attempts, request)
+    raise _no_index(attempts, request, offline=offline)
+
+
+def candidates_for(plan: Plan, request: Request, *, offline: bool) -> Sequence[IndexCandidate]:
+    """The plan's indexes. Where a project or the configuration names others, these are asked for
+    the plan's build, too, after those of --index.
+    """
+    given = [one for one in plan.indexes if one.name == "--index"]
+    rest = [one for one in plan.indexes if one.name != "--index"]
+    if not rest or any(one.url is None and one.requirement == rest[0].requirement for one in rest):
+        return plan.indexes
+    if request.indexes:
+        name, why = f"the indexes of {request.declared_in}", f"named by {request.declared_in}"
+    else:
+        here = uv_indexes(os.environ, offline=offline)
+        if not here.named - {plain_index(here.default)}:
+            return plan.indexes
+        name, why = "your own indexes", "named by your configuration of uv"
+    own = IndexCandidate(name=name, url=None, requirement=rest[0].requirement, why=why)
+    return [*given, own, *rest]
 
 
 def uv_broken(reason: str, output: str) -> UvBrokenError:
@@ -161,11 +184,10 @@ def uv_broken(reason: str, output: str) -> UvBrokenError:
 def ask_index(
     candidate: IndexCandidate,
     plan: Plan,
+    request: Request,
     *,
     ca_bundle: Path | None,
     offline: bool,
-    constraints: Sequence[str] = (),
-    addresses: Sequence[str] = (),
     answers: UvAnswers | None = None,
 ) -> Attempt:
     """Let uv resolve everything from one index, and check that it chose the build of the plan."""
@@ -180,8 +202,9 @@ def ask_index(
         index=candidate.url,
         ca_bundle=ca_bundle,
         offline=offline,
-        constraints=constraints,
-        addresses=addresses,
+        constraints=request.constraints,
+        addresses=request.addresses,
+        declared=request.indexes,
         answers=answers,
     )
     if outcome == "locked" and (problem := wrong_build(text, plan)):
@@ -200,13 +223,14 @@ def run_uv(
     releases_only: bool = False,
     constraints: Sequence[str] = (),
     addresses: Sequence[str] = (),
+    declared: Sequence[DeclaredIndex] = (),
     answers: UvAnswers | None = None,
 ) -> Answer:
     """Resolve requirement lines with uv: the outcome, the reason in one line, and the lock or what
     uv printed. `index` goes before the installer's default one; `constraints` are requirements
-    that limit versions; `addresses` the whole ones of wheels that the requirements name; `answers`
-    are those of the same job; the rest is as for `compile_argv`. The lock has whole addresses, too:
-    `finished` shortens them.
+    that limit versions; `addresses` the whole ones of wheels that the requirements name; `declared`
+    the places that a project names; `answers` are those of the same job; the rest is as for
+    `compile_argv`. The lock has whole addresses, too: `finished` shortens them.
     """
     question = UvQuestion(
         tuple(lines),
@@ -217,6 +241,7 @@ def run_uv(
         releases_only,
         tuple(constraints),
         tuple(addresses),
+        tuple(declared),
     )
     if answers is None:
         return _run_uv(question, ca_bundle)
@@ -229,12 +254,19 @@ def _run_uv(asked: UvQuestion, ca_bundle: Path | None) -> Answer:
         if limits is not None:
             limits.write_text(_text(asked.constraints, asked.addresses), encoding="utf-8")
         environment = uv_environment(os.environ, ca_bundle)
-        if asked.index is not None:
-            environment["UV_INDEX"] = asked.index  # every user may read a command line
+        environment |= uv_places(  # not as options: every user may read a command line
+            asked.index,
+            asked.declared,
+            {**os.environ, **{k: v for k, v in environment.items() if v is not None}},
+            ca_bundle=ca_bundle,
+            offline=asked.offline,
+        )
         # uv's cache keeps addresses whole, in files that others may read
         if (asked.addresses and not asked.offline) or not uses_cache(os.environ):
             environment["UV_CACHE_DIR"] = str(made / "cache")
         merged = {**os.environ, **environment}
+        # of a page without hashes uv downloads the wheels
+        limit_s = _UV_TIMEOUT_S * (_LINKS_FACTOR if merged.get("UV_FIND_LINKS") else 1)
         default = merged.get("UV_DEFAULT_INDEX") or merged.get("UV_INDEX_URL") or ""
         whole = (asked.index or "", default, *asked.addresses)
         secrets = [word for url in whole for word in url_secrets(url)]
@@ -249,7 +281,7 @@ def _run_uv(asked: UvQuestion, ca_bundle: Path | None) -> Answer:
                     releases_only=asked.releases_only,
                     constraints=limits,
                 ),
-                timeout_s=_UV_TIMEOUT_S,
+                timeout_s=limit_s,
                 env=environment,
                 input=_text(asked.lines, asked.addresses),
                 cwd=made,
@@ -269,7 +301,7 @@ def _run_uv(asked: UvQuestion, ca_bundle: Path | None) -> Answer:
             named = uv_indexes(known, offline=asked.offline).named
             text = with_indexes(lock.read_text("utf-8"), listing.read_text("utf-8"), named)
         except process.CommandTimedOut:
-            return "unreachable", f"unreachable: no complete answer within {_UV_TIMEOUT_S:g} s", ""
+            return "unreachable", f"unreachable: no complete answer within {limit_s:g} s", ""
         except process.CommandFailed as error:
             return *judge_uv(error.detail), error.detail
         except ValueError as error:
@@ -309,7 +341,7 @@ def _with_index(plan: Plan, found: Attempt, failed: Sequence[Attempt]) -> Plan:
     return replace(plan, index=chosen.address, indexes=(chosen,), reasons=(*kept, reason))
 
 
-def _no_index(attempts: Sequence[Attempt], request: Request) -> Failure:
+def _no_index(attempts: Sequence[Attempt], request: Request, *, offline: bool) -> Failure:
     told = "\n".join(
         f"{a.candidate.name} ({a.candidate.requirement}): {a.reason}" for a in attempts
     )
@@ -326,8 +358,22 @@ def _no_index(attempts: Sequence[Attempt], request: Request) -> Failure:
             fix=f"Loosen or drop what {by} asks for, or name another index with --index.",
             detail=told,
         )
+    if offline:
+        return IndexUnreachableError(
+            f"uv's cache has no {wanted} with all that it needs, and --offline forbids to ask an "
+            "index.",
+            fix="Run this once without --offline, with the same UV_CACHE_DIR.",
+            detail=told,
+        )
+    silent = " and ".join(
+        dict.fromkeys(a.candidate.name for a in attempts if a.outcome != "absent")
+    )
+    answered = [a for a in attempts if a.outcome == "absent"]
     return IndexUnreachableError(
-        f"No index that has {wanted} could be reached.",
-        fix="Check the network, the proxy and --ca-bundle, or name a mirror with --index.",
+        f"No index that answers has {wanted}, and {silent} could not be reached."
+        if answered
+        else f"No index that has {wanted} could be reached.",
+        fix="Check the network, the proxy and --ca-bundle, or name a mirror with --index: an "
+        "index, or a page of links to wheels.",
         detail=told,
     )

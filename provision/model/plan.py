@@ -23,6 +23,7 @@ else:
 Verdict: TypeAlias = Literal["direct", "minor-version", "forward", "unverified", "none"]
 Framework: TypeAlias = Literal["pytorch", "tensorflow", "jax"]
 Flavour: TypeAlias = Literal["runtime", "devel"]
+IndexKind: TypeAlias = Literal["index", "default", "links"]
 ComputeCapability: TypeAlias = "tuple[int, int]"  # (8, 6) for 8.6
 
 TITLES: dict[Framework, str] = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX"}
@@ -108,6 +109,16 @@ class HostFacts:
         return replace(self, **other)
 
 
+class DeclaredIndex(NamedTuple):
+    """Where a project says that packages are: an `index`, one in place of the installer's `default`
+    one, or a page of `links` to wheels. `url` has no login; `where`: "requirements.txt, line 1".
+    """
+
+    url: str
+    kind: IndexKind
+    where: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What the user asked for, parsed. Everything None or empty is left to the resolver."""
@@ -126,6 +137,7 @@ class Request:
     pythons: tuple[str, ...] = ()  # the only ones that it may have ("3.11"); (): any
     constraints: tuple[str, ...] = ()  # PEP 508 requirements that limit versions, install nothing
     addresses: tuple[str, ...] = ()  # whole ones of wheels, with logins and queries: never shown
+    indexes: tuple[DeclaredIndex, ...] = ()  # of the project, in its order
     settled: bool = False  # every version is pinned: packages have no release to choose
     notes: tuple[Note, ...] = ()  # remarks on the request, which its plan has, too
 

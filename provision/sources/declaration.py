@@ -20,6 +20,7 @@ from provision.model.environment import (
     public_requirement,
     requirement_of,
 )
+from provision.model.plan import DeclaredIndex
 from provision.sources.errors import ProjectError
 
 if TYPE_CHECKING:
@@ -63,9 +64,9 @@ class Declaration:
     `packages` are installed; `constraints` limit versions, of these and of what they need.
     `python` is a specifier set, `cuda` the version that a build or an index names. `hashes` are the
     sha256 in hex that files of a package may have, by its canonical name. `left_out`: what was not
-    taken, in words. `locked`: every version is pinned. `members`: directories of the project with
-    packages of their own. `itself`: the project is installed, too ("-e ."), with what its
-    pyproject.toml declares.
+    taken, in words. `indexes`: where packages are, in the file's order. `locked`: every version is
+    pinned. `members`: directories of the project with packages of their own. `itself`: the project
+    is installed, too ("-e ."), with what its pyproject.toml declares.
     """
 
     source: str
@@ -75,6 +76,7 @@ class Declaration:
     cuda: Declared | None = None
     hashes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
+    indexes: tuple[DeclaredIndex, ...] = ()
     locked: bool = False
     members: tuple[str, ...] = ()
     itself: bool = False

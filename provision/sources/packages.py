@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
@@ -13,11 +13,14 @@ from packaging.version import InvalidVersion, Version
 
 from images.net.address import shown_url
 from provision.model.environment import requirement_of
+from provision.model.plan import DeclaredIndex, IndexKind
 
 _INDEX_OF_PYTORCH = re.compile(
-    r"download\.pytorch\.org/whl/(?P<kind>nightly/|test/)?(?P<tag>cu\d+|cpu)"
-    r"(?:/torch_stable\.html|/?$)"
+    r"(?:download\.pytorch\.org/whl|/pytorch-wheels|/pytorch/whl)/(?P<kind>nightly/|test/)?"
+    r"(?P<tag>cu\d+|cpu)(?:/torch_stable\.html|/?$)"
 )
+"""Its own, and its mirrors by the paths that they have."""
+_HOST_OF_PYTORCH = "download.pytorch.org"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,23 @@ class IndexSource:
         """
         match = _INDEX_OF_PYTORCH.search(self.url)
         return match["tag"] if match and not match["kind"] else None
+
+    def declared(self, kind: IndexKind, where: str) -> DeclaredIndex | None:
+        """The place for the request, without a login: that is the user's own (netrc). None: it is
+        PyTorch's own, of which the plan names the right one, or cannot be asked: a directory, or an
+        address with a variable.
+        """
+        try:
+            parts = urlsplit(self.url)
+            host = parts.hostname
+        except ValueError:
+            return None
+        if parts.scheme not in {"http", "https"} or not host or "$" in self.url:
+            return None
+        if host == _HOST_OF_PYTORCH:
+            return None
+        plain = parts._replace(netloc=parts.netloc.rpartition("@")[2])
+        return DeclaredIndex(urlunsplit(plain), kind, where)
 
     @property
     def cuda(self) -> str | None:

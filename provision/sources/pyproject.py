@@ -7,7 +7,7 @@ https://python-poetry.org/docs/dependency-specification/
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name
 
 from images.text.printable import printable
 from provision.model.environment import is_wheel_url
+from provision.model.plan import DeclaredIndex, IndexKind
 from provision.sources.declaration import (
     Declaration,
     Declared,
@@ -81,6 +82,7 @@ def read_pyproject(path: Path, root: Path) -> Declaration | None:
         python=python,
         cuda=sources.cuda,
         left_out=tuple(left_out),
+        indexes=sources.indexes,
     )
     return own if computed is None else together(name, own, computed)
 
@@ -119,7 +121,42 @@ class _Sources:
         self._indexes = {
             str(one.get("name")): str(one.get("url", "")) for one in rows if isinstance(one, dict)
         }
+        self.indexes = tuple(self._places(rows, uv))
         self.cuda: Declared | None = None
+
+    def _places(self, rows: Iterable[object], uv: Mapping[str, Any]) -> Iterator[DeclaredIndex]:
+        """The indexes of uv and Poetry, then pages of links, in the order of the file; of explicit
+        ones those that have a package.
+        """
+        used = {
+            str(row.get("index"))
+            for said in self._rows.values()
+            for row in (said if isinstance(said, list) else [said])
+            if isinstance(row, dict)
+        }
+        for row in rows:
+            if isinstance(row, dict) and (
+                row.get("explicit") is not True or row.get("name") in used
+            ):
+                is_default = row.get("default") is True or row.get("priority") == "default"
+                kind: IndexKind = "default" if is_default else "index"
+                yield from self._place(
+                    row.get("url"), "links" if row.get("format") == "flat" else kind
+                )
+        for place in (uv, table(uv, "pip")):
+            for url in listed(place.get("extra-index-url")):
+                yield from self._place(url, "index")
+            for url in listed(place.get("find-links")):
+                yield from self._place(url, "links")
+            yield from self._place(place.get("index-url"), "default")
+
+    def _place(self, url: object, kind: IndexKind) -> Iterator[DeclaredIndex]:
+        if isinstance(url, str):
+            line = line_with(self._text, url)
+            place = IndexSource(url=url, at=Position(1)).declared(
+                kind, Declared("", self._name, line).where
+            )
+            yield from [place] if place else []
 
     def read_cuda(self, index: object) -> str | None:
         """The tag of a PyTorch index, by the name that the project gives it; its CUDA is kept."""
@@ -136,8 +173,9 @@ class _Sources:
             if not isinstance(row, dict) or not self._counts(row):
                 continue
             if "index" in row:
-                if self.read_cuda(row["index"]) is None:
-                    url = self._indexes.get(str(row["index"])) or str(row["index"])
+                url = self._indexes.get(str(row["index"])) or str(row["index"])
+                asked = IndexSource(url=url, at=Position(1)).declared("index", "") is not None
+                if self.read_cuda(row["index"]) is None and not asked:
                     left_out.append(
                         f"the index {public(url)}, which has {declared.name} ({self._name}; to "
                         "use it: --index URL)"

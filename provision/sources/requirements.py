@@ -6,12 +6,13 @@ https://pip.pypa.io/en/stable/reference/requirements-file-format/
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from images.text.printable import printable
 from provision.model.environment import is_wheel_url
+from provision.model.plan import DeclaredIndex, IndexKind
 from provision.sources.declaration import Declaration, Declared, read_requirement
 from provision.sources.errors import ProjectError
 from provision.sources.files import (
@@ -37,7 +38,12 @@ _LONG = {
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _TRAILING = re.compile(r"\s--(hash|config-settings?|global-option|install-option)\b.*$")
 _HASH = re.compile(r"--hash[=\s]+sha256:([0-9a-f]{64})")
-INDEXES = frozenset({"--index-url", "--extra-index-url", "--find-links"})
+_KINDS: Mapping[str, IndexKind] = {
+    "--index-url": "default",
+    "--extra-index-url": "index",
+    "--find-links": "links",
+}
+INDEXES = frozenset(_KINDS)
 """The options that say where packages are looked for."""
 FILES = frozenset({"--requirement", "--constraint"})
 """The options that include another file."""
@@ -124,6 +130,7 @@ class _Found:
     cuda: Declared | None = None
     hashes: dict[str, set[str]] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
+    indexes: list[DeclaredIndex] = field(default_factory=list)
     seen: set[tuple[Path, bool]] = field(default_factory=set)
     itself: bool = False  # the project is installed, too, with what its pyproject.toml declares
 
@@ -155,6 +162,7 @@ def _declaration(source: str, found: _Found) -> Declaration:
         cuda=found.cuda,
         hashes={name: frozenset(values) for name, values in found.hashes.items()},
         left_out=tuple(found.left_out),
+        indexes=tuple(found.indexes),
         itself=found.itself,
     )
 
@@ -211,8 +219,11 @@ def _include(
 def _index(source: IndexSource, flag: str, at: Declared, found: _Found) -> None:
     if source.cuda is not None:
         found.cuda = found.cuda or at._replace(text=source.cuda)
-        return
-    found.left_out.append(f"{flag} {public(source.url)} ({at.where}; to use it: --index URL)")
+    kind = _KINDS[_LONG.get(flag, flag)]
+    if (place := source.declared(kind, at.where)) is not None:
+        found.indexes.append(place)
+    elif source.torch_tag is None:
+        found.left_out.append(f"{flag} {public(source.url)} ({at.where}; to use it: --index URL)")
 
 
 def _package(

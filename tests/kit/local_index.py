@@ -18,6 +18,7 @@ from urllib.parse import unquote
 import pytest
 
 from provision.lock.lockfile import Lock
+from provision.lock.places import page_has_wheels
 from provision.lock.solve import find_wheels, lock_of
 from provision.model.plan import Plan, Request
 
@@ -224,6 +225,7 @@ class LocalIndex:
 @contextlib.contextmanager
 def serving_uv(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LocalIndex]:
     """The index as uv's default one, and none of the machine's configuration."""
+    page_has_wheels.cache_clear()  # another server may have had the port
     with LocalIndex().serving() as server:
         for name in ("UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_INDEX", "UV_FIND_LINKS"):
             monkeypatch.delenv(name, raising=False)

@@ -16,6 +16,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from images.net.address import shown_url
 from provision.errors import BadInputError
 from provision.model.environment import environment_of, is_met
 from provision.model.plan import PACKAGES, TITLES, Framework, Note, Request
@@ -96,6 +97,7 @@ def request_of(
         companions=tuple(dict.fromkeys((*given.companions, *companions))),
         constraints=constraints,
         addresses=(*given.addresses, *addresses_of(declared)),
+        indexes=declared.indexes,
         settled=exact and not own and any(pin_of(one.requirement) for one in pin.declared),
         notes=(*_notes(project, pin, named=named), *python_notes),
     )
@@ -338,6 +340,9 @@ def _notes(project: Project, pin: FrameworkPin, *, named: bool) -> Iterator[Note
                 message=f"{one.text} ({one.where}) is not a build for CUDA; the image gets the "
                 "same release for CUDA.",
             )
+    if project.declared.indexes:
+        places = "; ".join(f"{shown_url(p.url)} ({p.where})" for p in project.declared.indexes)
+        yield Note(code="project-read", message=f"Packages are looked for there, too: {places}.")
     if project.declared.left_out:
         yield Note(
             code="project-left-out",

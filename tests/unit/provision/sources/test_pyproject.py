@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from provision.model.plan import DeclaredIndex
 from provision.sources.errors import ProjectError
 from provision.sources.poetry import poetry_specifier
 from provision.sources.pyproject import read_pyproject
@@ -195,8 +196,45 @@ def test_what_uv_takes_from_elsewhere_is_not_taken_from_an_index(tmp_path: Path)
     said = "; ".join(found.left_out)
     assert "fork (pyproject.toml, line 3; from git" in said
     assert "lib (pyproject.toml, line 3; from workspace" in said
-    assert "the index https://own.example/simple, which has other" in said
     assert "secret" not in said
+    line = SOURCES.splitlines().index('url = "https://user:secret@own.example/simple"') + 1
+    own = DeclaredIndex("https://own.example/simple", "index", f"pyproject.toml, line {line}")
+    assert found.indexes == (own,)
+
+
+PLACES = """\
+[project]
+name = "a"
+dependencies = ["torch"]
+[tool.uv]
+find-links = ["https://l.example/page.html", "./wheels"]
+[[tool.uv.index]]
+name = "first"
+url = "https://a.example/simple"
+[[tool.uv.index]]
+url = "https://f.example/listing"
+format = "flat"
+[[tool.uv.index]]
+name = "not-used"
+url = "https://x.example/simple"
+explicit = true
+[[tool.uv.index]]
+url = "https://d.example/simple"
+default = true
+"""
+
+
+def test_the_indexes_of_uv_are_in_the_order_of_the_file(tmp_path: Path) -> None:
+    """An explicit index is for the packages that name it."""
+    path = project(tmp_path, {"pyproject.toml": PLACES}) / "pyproject.toml"
+    found = read_pyproject(path, tmp_path)
+    assert found is not None
+    assert [(one.kind, one.url) for one in found.indexes] == [
+        ("index", "https://a.example/simple"),
+        ("links", "https://f.example/listing"),
+        ("default", "https://d.example/simple"),
+        ("links", "https://l.example/page.html"),
+    ]
 
 
 def test_a_source_of_poetry_names_the_cuda(tmp_path: Path) -> None:

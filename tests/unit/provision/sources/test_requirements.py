@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.model.environment import with_addresses
+from provision.model.plan import DeclaredIndex
 from provision.sources.declaration import Declaration, Declared
 from provision.sources.errors import ProjectError
 from provision.sources.requirements import pip_lines, read_requirements
@@ -57,9 +58,10 @@ def test_what_a_line_declares(line: str, packages: list[str], tmp_path: Path) ->
         pytest.param("./wheels/a-1-py3-none-any.whl", "./wheels", id="a file of this machine"),
         pytest.param("-e ../other", "../other", id="another project"),
         pytest.param("https://h.example/a.tar.gz", "a.tar.gz", id="a source archive"),
-        pytest.param("--index-url https://u:secret@h.example/simple",
-                     "--index-url https://h.example/simple (requirements.txt, line 1; to use it: "
-                     "--index URL)", id="an index"),
+        pytest.param("--index-url https://h.example/${TOKEN}/simple",
+                     "--index-url https://h.example/", id="an index with a variable"),
+        pytest.param("--extra-index-url https://download.pytorch.org/whl/nightly/cu126",
+                     "to use it: --index URL", id="a nightly index"),
         pytest.param("--find-links=wheels", "wheels", id="a folder of wheels"),
         pytest.param("--pre", "--pre", id="an option"),
         pytest.param("-r https://h.example/more.txt", "more.txt", id="a file on a server"),
@@ -254,3 +256,32 @@ def test_no_line_is_a_bug(line: str) -> None:
     except ProjectError:
         return
     assert all(one.requirement for one in found.packages)
+
+
+def test_the_indexes_are_in_the_order_of_the_files(tmp_path: Path) -> None:
+    (tmp_path / "more.txt").write_text("-f https://c.example/page.html\n")
+    found = read(
+        tmp_path,
+        requirements_txt="-r more.txt\n"
+        "--extra-index-url https://user:secret@b.example/simple\n"
+        "-i https://a.example/simple/\n"
+        "--extra-index-url https://download.pytorch.org/whl/cu124\n"
+        "--find-links wheels\n",
+    )
+    assert found.indexes == (
+        DeclaredIndex("https://c.example/page.html", "links", "more.txt, line 1"),
+        DeclaredIndex("https://b.example/simple", "index", "requirements.txt, line 2"),
+        DeclaredIndex("https://a.example/simple/", "default", "requirements.txt, line 3"),
+    )
+    assert found.cuda is not None
+    assert found.cuda.text == "12.4"
+
+
+@pytest.mark.parametrize(
+    "mirror", ["https://m.example/pytorch-wheels/cu121/", "https://m.example/pytorch/whl/cu121"]
+)
+def test_a_mirror_of_pytorch_names_the_cuda_and_is_asked(mirror: str, tmp_path: Path) -> None:
+    found = read(tmp_path, requirements_txt=f"-f {mirror}\n")
+    assert [one.url for one in found.indexes] == [mirror]
+    assert found.cuda is not None
+    assert found.cuda.text == "12.1"

@@ -38,7 +38,7 @@ from provision.host.uv import builtin_index
 from provision.lock import network
 from provision.lock.labels import labels_for
 from provision.lock.lockfile import Lock
-from provision.lock.places import silent_index, unreachable_pages
+from provision.lock.places import naming_silent, refuse_silent, with_silent_pages
 from provision.lock.solve import NoSolutionError, Solution, ask_index, find_wheels, lock_of
 from provision.model.plan import TITLES, HostFacts, Note, Plan, Request, Warned
 from provision.output.console import Console
@@ -122,14 +122,12 @@ def choose_packages(
     """The plan for the packages of a request. Its base is decided first, since the packages are
     resolved for its Python.
     """
-    if not settings.offline and (silent := unreachable_pages(request.indexes, settings.ca)):
-        for one in silent:
+    if not settings.offline:
+        refuse_silent(request, settings.env)
+        request = with_silent_pages(request, settings.ca)
+    for one in request.indexes:
+        if one.kind == "silent":
             console.note(f"{one.where}: {shown_url(one.url)} does not answer, and is left out.")
-        kept = tuple(one for one in request.indexes if one not in silent)
-        request = replace(request, indexes=kept)
-    for one in request.indexes if not settings.offline else ():
-        if one.kind == "index" and (why := network.no_such_host(one.url)):
-            raise silent_index(one, why, request)
     packages = PackageChoice(hosts, request, catalog, settings, console)
     if packages.leads(plan) or request.settled:
         with ThreadPoolExecutor(_THREADS) as threads:
@@ -139,7 +137,8 @@ def choose_packages(
                 threads.submit(network.no_such_host, url)
             plan, request = base_first(plan, hosts, request, catalog, settings, console, engine)
     packages = PackageChoice(hosts, request, catalog, settings, console)
-    return packages.choose(plan), request, packages
+    with naming_silent(request):
+        return packages.choose(plan), request, packages
 
 
 def lock_for(
@@ -161,7 +160,8 @@ def lock_for(
         found = _find(plan, request, settings, console)
     except (IndexUnreachableError, NoSolutionError) as failure:
         if (missing := packages.without_wheels()) is not None:
-            raise missing from failure
+            with naming_silent(request):
+                raise missing from failure
         if isinstance(failure, NoSolutionError):
             raise
         cudas = packages.same_cuda(plan)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from images.errors import Failure
 from provision.cli.consult import causes_of_report, tell
@@ -126,15 +126,14 @@ def do_lock(args: argparse.Namespace, console: Console) -> int:
     import shlex
     from pathlib import Path
 
-    from provision.lock.lockfile import LOCK_NAME, write_lock
+    from provision.lock.lockfile import write_lock
     from provision.model.planfile import plan_to_json
     from provision.output.files import refuse_unwritable
 
     output = Path(args.output)
 
     def refuse(project: Project | None) -> None:
-        if not LOCK_NAME.fullmatch(output.name):
-            write_lock_name_error(output.name)
+        _check_lock_name(output.name, console)
         if project is not None:
             project.refuse_to_replace(output)
         refuse_unwritable("--output", output)
@@ -203,12 +202,23 @@ def make_lock(
     return LockedImage(lock=lock, base=pinned(plan, archive))
 
 
-def write_lock_name_error(name: str) -> NoReturn:
-    """Checked before the network is used."""
-    raise BadInputError(
-        f"--output {quoted(name)}: a lock must be named pylock.toml or pylock.NAME.toml.",
-        fix="Choose such a name (PEP 751: installers look for it).",
-    )
+def _check_lock_name(name: str, console: Console) -> None:
+    """Warn of a name that installers do not take for a lock, before the network is used.
+    BadInputError: it is not that of a TOML file.
+    """
+    from provision.lock.lockfile import LOCK_NAME
+
+    if not name.endswith(".toml"):
+        raise BadInputError(
+            f"--output {quoted(name)}: a lock must be named pylock.toml or pylock.NAME.toml.",
+            fix="Choose such a name (PEP 751: installers look for it).",
+        )
+    if not LOCK_NAME.fullmatch(name):
+        console.warn(
+            f"--output {quoted(name)}: pip and uv take a lock only if it is named pylock.toml or "
+            "pylock.NAME.toml (PEP 751).",
+            "provision build --lock takes it as it is; for other installers, rename it.",
+        )
 
 
 def do_build(args: argparse.Namespace, console: Console) -> int:

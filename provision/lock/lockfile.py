@@ -131,11 +131,6 @@ def refuse_unlocked(companions: Sequence[str], locks: Sequence[Lock]) -> None:
 
 def write_lock(lock: Lock, path: Path) -> None:
     """Write the whole lock or nothing. BadInputError: the file cannot be written."""
-    if not LOCK_NAME.fullmatch(path.name):
-        raise BadInputError(
-            f"--output {path.name}: a lock file is called pylock.toml or pylock.NAME.toml.",
-            fix="Choose such a name (PEP 751; installers look for it).",
-        )
     write_named("--output", path, lock.text.encode())
 
 

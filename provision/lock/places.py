@@ -7,10 +7,12 @@ page for each package as an index has (PEP 503). uv must be given such a page as
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -22,12 +24,13 @@ from images.net.logins import authorization
 from images.net.patience import Patience
 from provision.errors import IndexUnreachableError
 from provision.host.indexes import netrc_logins
+from provision.lock.network import no_such_host
 from provision.model.plan import DeclaredIndex, Request
-from provision.resolve.packages import in_few
 
 _WHEEL_LINK = re.compile(rb"""href\s*=\s*["']?[^"'>]*\.whl\b""", re.IGNORECASE)
 _MOST_BYTES = 1 << 20
 _WAIT_S = 10.0
+_MOST_NAMED = 4
 
 
 def is_listing(url: str, ca_bundle: Path | None) -> bool:
@@ -47,7 +50,8 @@ def uv_places(
     those that the environment names. The default index of the environment is kept.
     """
     indexes, links, default = [], [], ""
-    for one in (*([DeclaredIndex(index, "index")] if index else []), *declared):
+    asked = [DeclaredIndex(index, "index")] if index else []
+    for one in (*asked, *(place for place in declared if place.kind != "silent")):
         if one.kind == "links" or _is_page(one.url, ca_bundle, offline=offline):
             links.append(one.url.replace(",", "%2C"))
         elif one.kind == "index":
@@ -60,24 +64,22 @@ def uv_places(
     if links:
         known = env.get("UV_FIND_LINKS")
         found["UV_FIND_LINKS"] = ",".join([*links, *([known] if known else [])])
-    if default and not (env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL")):
+    if default and not _default_of(env):
         found["UV_DEFAULT_INDEX"] = default
     return found
 
 
-def unreachable_pages(
-    declared: Iterable[DeclaredIndex], ca_bundle: Path | None
-) -> tuple[DeclaredIndex, ...]:
-    """The pages of links that do not answer: what a project needs may be elsewhere, too, and pip
-    goes on without them.
+def with_silent_pages(request: Request, ca_bundle: Path | None) -> Request:
+    """The request; pages of links that do not answer are silent. What a project needs may be
+    elsewhere, too, and pip goes on without them.
     """
-    return tuple(
-        one
-        for one in declared
-        if one.kind == "links"
-        and one.url.startswith(("http://", "https://"))
-        and page_has_wheels(one.url, ca_bundle) is None
+    indexes = tuple(
+        one._replace(kind="silent")
+        if one.kind == "links" and page_has_wheels(one.url, ca_bundle) is None
+        else one
+        for one in request.indexes
     )
+    return replace(request, indexes=indexes) if indexes != request.indexes else request
 
 
 def _is_page(url: str, ca_bundle: Path | None, *, offline: bool) -> bool:
@@ -115,11 +117,36 @@ def page_has_wheels(url: str, ca_bundle: Path | None) -> bool | None:
     return False
 
 
-def silent_index(place: DeclaredIndex, why: str, request: Request) -> IndexUnreachableError:
+def refuse_silent(request: Request, env: Mapping[str, str]) -> None:
+    """IndexUnreachableError: the host of an index that a project names has no address."""
+    for one in request.indexes:
+        used = one.kind == "index" or (one.kind == "default" and not _default_of(env))
+        if used and (why := no_such_host(one.url)):
+            raise _silent_index(one, why, request)
+
+
+def _default_of(env: Mapping[str, str]) -> str | None:
+    return env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL")
+
+
+@contextlib.contextmanager
+def naming_silent(request: Request) -> Iterator[None]:
+    """Add the pages that did not answer to a refusal: they may have what is missing."""
+    try:
+        yield
+    except Failure as failure:
+        silent = [one for one in request.indexes if one.kind == "silent"]
+        if failure.code == "no-solution" and silent and silent[0].url not in failure.message:
+            pages = " and ".join(f"{shown_url(one.url)} ({one.where})" for one in silent)
+            failure.message += f" Not asked, as it does not answer: {pages}."
+        raise
+
+
+def _silent_index(place: DeclaredIndex, why: str, request: Request) -> IndexUnreachableError:
     """The error for an index that a project names and that does not answer: a package that is on it
     must not be taken from another one under its name.
     """
-    asked = in_few([line.partition(" ;")[0] for line in request.companions])
+    asked = ", ".join(line.partition(" ;")[0] for line in request.companions[:_MOST_NAMED])
     return IndexUnreachableError(
         f"{shown_url(place.url)}, which {place.where} names, could not be reached: {why}."
         + (f" It may have {asked}." if asked else ""),

@@ -161,7 +161,7 @@ def candidates_for(plan: Plan, request: Request, *, offline: bool) -> Sequence[I
     rest = [one for one in plan.indexes if one.name != "--index"]
     if not rest or any(one.url is None and one.requirement == rest[0].requirement for one in rest):
         return plan.indexes
-    if request.indexes:
+    if any(one.kind != "silent" for one in request.indexes):
         name, why = f"the indexes of {request.declared_in}", f"named by {request.declared_in}"
     else:
         here = uv_indexes(os.environ, offline=offline)
@@ -341,7 +341,7 @@ def _with_index(plan: Plan, found: Attempt, failed: Sequence[Attempt]) -> Plan:
     return replace(plan, index=chosen.address, indexes=(chosen,), reasons=(*kept, reason))
 
 
-def _no_index(attempts: Sequence[Attempt], request: Request, *, offline: bool) -> Failure:
+def _no_index(attempts: Sequence[Attempt], request: Request, *, offline: bool = False) -> Failure:
     told = "\n".join(
         f"{a.candidate.name} ({a.candidate.requirement}): {a.reason}" for a in attempts
     )

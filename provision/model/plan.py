@@ -23,7 +23,7 @@ else:
 Verdict: TypeAlias = Literal["direct", "minor-version", "forward", "unverified", "none"]
 Framework: TypeAlias = Literal["pytorch", "tensorflow", "jax"]
 Flavour: TypeAlias = Literal["runtime", "devel"]
-IndexKind: TypeAlias = Literal["index", "default", "links"]
+IndexKind: TypeAlias = Literal["index", "default", "links", "silent"]
 ComputeCapability: TypeAlias = "tuple[int, int]"  # (8, 6) for 8.6
 
 TITLES: dict[Framework, str] = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX"}
@@ -111,7 +111,8 @@ class HostFacts:
 
 class DeclaredIndex(NamedTuple):
     """Where a project says that packages are: an `index`, one in place of the installer's `default`
-    one, or a page of `links` to wheels. `url` has no login; `where`: "requirements.txt, line 1".
+    one, or a page of `links` to wheels, which is `silent` if it did not answer. `url` has no login;
+    `where`: "requirements.txt, line 1".
     """
 
     url: str

@@ -199,11 +199,11 @@ class LocalIndex:
             return 200, "text/plain", metadata_of(files[name.removesuffix(".metadata")]), {}
         if name in files:
             return 200, "application/octet-stream", files[name], {}
+        is_directory = behaviour.endswith("listing")  # no index, which has a page for each project
         own = [
             (file, data)
             for file, data in files.items()
-            if file.partition("-")[0].replace("_", "-") == rest
-            or (behaviour.endswith("listing") and not rest)  # a directory, not an index
+            if rest == ("" if is_directory else file.partition("-")[0].replace("_", "-"))
         ]
         if not own:
             return 404, "text/plain", b"no such project", {}

@@ -26,8 +26,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from images.system.interruption import ENDING
+from provision.cli import commands
 from provision.cli import main as cli
 from provision.cli.parser import build_parser
+from provision.output.console import Console
 from provision.version import VERSION
 from tests import ROOT, need
 from tests.kit.local_index import LocalIndex
@@ -198,9 +200,8 @@ BAD_WORDS = [
     pytest.param(["x", "\x1b[2J"], "?[2J", id="a word in colour"),
 ]
 BAD_LOCK_WORDS = [
-    pytest.param(["--output", "x.toml"], "'x.toml': a lock must be named", id="another name"),
+    pytest.param(["--output", "x.txt"], "'x.txt': a lock must be named", id="another name"),
     pytest.param(["--output", ""], "a lock must be named", id="no name"),
-    pytest.param(["--output", "pylock.a.b.toml"], "a lock must be named", id="a dot too many"),
     pytest.param(["--output", "no/pylock.toml"], "there is no directory no", id="no directory"),
     pytest.param(["--output", "../files/pylock.toml"], "it is a directory", id="a directory"),
     pytest.param(
@@ -1125,3 +1126,15 @@ def test_a_project_s_own_folders_are_not_imported(tmp_path: Path, words: tuple[s
     assert "a folder of the project" not in done.stdout + done.stderr
     assert done.returncode in {0, 2}, done.stderr
     assert done.stdout or "no.such.check" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "warned"), [("pylock.gpu.toml", False), ("gpu.toml", True), ("pylock.a.b.toml", True)]
+)
+def test_a_lock_may_have_a_name_that_installers_do_not_take(
+    name: str, *, warned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(Console, "warn", lambda _, message, fix: said.append(message + fix))
+    commands._check_lock_name(name, Console())
+    assert [name in text and "build --lock" in text for text in said] == [True] * warned

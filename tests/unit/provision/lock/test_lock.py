@@ -226,13 +226,6 @@ def test_a_wheel_without_hash_is_refused() -> None:
         read_lock(text)
 
 
-@pytest.mark.parametrize("name", ["lock.toml", "pylock.a.b.toml", "pylock.toml.txt"])
-def test_names_that_installers_do_not_know_are_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(BadInputError):
-        write_lock(read_lock(finished()), tmp_path / name)
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_lock_is_written_whole(tmp_path: Path) -> None:
     made = read_lock(finished())
     write_lock(made, tmp_path / "pylock.toml")

@@ -4,6 +4,7 @@ uv and the server are real.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import socket
 from collections.abc import Iterator
@@ -13,8 +14,14 @@ import pytest
 
 from provision.errors import IndexUnreachableError
 from provision.lock.lockfile import parse_lock
-from provision.lock.places import is_listing, unreachable_pages, uv_places
-from provision.lock.solve import find_wheels, lock_of
+from provision.lock.places import (
+    is_listing,
+    naming_silent,
+    refuse_silent,
+    uv_places,
+    with_silent_pages,
+)
+from provision.lock.solve import NoSolutionError, find_wheels, lock_of
 from provision.model.plan import Base, DeclaredIndex, IndexCandidate, Plan, Request
 from tests.kit.local_index import LocalIndex, pure, serving_uv, torch
 
@@ -171,11 +178,46 @@ def test_uv_is_given_the_places_in_their_order(
     assert uv_places(index, declared, env, ca_bundle=None, offline=True) == expected
 
 
-def test_a_page_that_does_not_answer_is_left_out(index: LocalIndex) -> None:
+def test_a_page_that_does_not_answer_is_left_out_and_named_in_a_refusal(index: LocalIndex) -> None:
     there = DeclaredIndex(index.url("listing"), "links")
-    gone = [DeclaredIndex(url, "links") for url in (nobody(), index.url("nothing"))]
+    gone = [
+        DeclaredIndex(url, "links", "a.txt, line 3") for url in (nobody(), index.url("nothing"))
+    ]
     other = DeclaredIndex(nobody(), "index")
-    assert list(unreachable_pages((there, *gone, other), None)) == gone
+    request = with_silent_pages(Request(indexes=(there, *gone, other)), None)
+    assert [one.kind for one in request.indexes] == ["links", "silent", "silent", "index"]
+    places = uv_places(None, request.indexes[:3], {}, ca_bundle=None, offline=False)
+    assert places == {"UV_FIND_LINKS": there.url}
+    with pytest.raises(NoSolutionError) as caught, naming_silent(request):
+        raise NoSolutionError("No wheel.", fix=".")
+    assert f"{gone[0].url} (a.txt, line 3) and {gone[1].url}" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "env", "refused"),
+    [
+        pytest.param("index", {}, True, id="an-index"),
+        pytest.param("default", {}, True, id="a-default"),
+        pytest.param(
+            "default", {"UV_DEFAULT_INDEX": "x"}, False, id="the-user-has-another-default"
+        ),
+        pytest.param("links", {}, False, id="a-page"),
+    ],
+)
+def test_an_index_without_an_address_is_refused_with_its_line(
+    kind: str, env: dict[str, str], *, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package that is on it must not be taken from another one under its name."""
+    monkeypatch.setattr("provision.lock.places.no_such_host", lambda _: "no such name")
+    place = DeclaredIndex("https://w.test/simple", kind, "a.txt, line 1")  # type: ignore[arg-type]
+    request = Request(indexes=(place,), companions=("own==1",))
+    with pytest.raises(IndexUnreachableError) if refused else contextlib.nullcontext() as caught:
+        refuse_silent(request, env)
+    if caught is not None:
+        assert caught.value.message == (
+            "https://w.test/simple, which a.txt, line 1 names, could not be reached: no such name. "
+            "It may have own==1."
+        )
 
 
 def test_a_mirror_that_answered_is_not_called_unreachable(index: LocalIndex) -> None:

@@ -207,13 +207,13 @@ class PackageSearch:
         """What the indexes of a plan have for its lines and `more`; None: no index has them."""
         lines = dict.fromkeys((*plan.requirements, *self.leading.values(), *more))
         wanted = replace(plan, requirements=tuple(lines))
-        offline, refused = self._settings.offline, None
-        for candidate in candidates_for(plan, self._request, offline=offline):
+        offline, ca, refused = self._settings.offline, self._settings.ca, None
+        for candidate in candidates_for(plan, self._request, ca_bundle=ca, offline=offline):
             found = ask_index(
                 candidate,
                 wanted,
                 self._request,
-                ca_bundle=self._settings.ca,
+                ca_bundle=ca,
                 offline=offline,
                 answers=self._settings.answers,
             )

@@ -140,7 +140,7 @@ def find_wheels(
     UvBrokenError: uv cannot run; else the failure of the last index tried.
     """
     attempts: list[Attempt] = []
-    for candidate in candidates_for(plan, request, offline=offline):
+    for candidate in candidates_for(plan, request, ca_bundle=ca_bundle, offline=offline):
         attempt = ask_index(
             candidate, plan, request, ca_bundle=ca_bundle, offline=offline, answers=answers
         )
@@ -153,7 +153,9 @@ def find_wheels(
     raise _no_index(attempts, request, offline=offline)
 
 
-def candidates_for(plan: Plan, request: Request, *, offline: bool) -> Sequence[IndexCandidate]:
+def candidates_for(
+    plan: Plan, request: Request, *, ca_bundle: Path | None, offline: bool
+) -> Sequence[IndexCandidate]:
     """The plan's indexes. Where a project or the configuration names others, these are asked for
     the plan's build, too, after those of --index.
     """
@@ -164,7 +166,12 @@ def candidates_for(plan: Plan, request: Request, *, offline: bool) -> Sequence[I
     if any(one.kind != "silent" for one in request.indexes):
         name, why = f"the indexes of {request.declared_in}", f"named by {request.declared_in}"
     else:
-        here = uv_indexes(os.environ, offline=offline)
+        environment = {**os.environ, **uv_environment(os.environ, ca_bundle)}
+        variables = {name: value for name, value in environment.items() if value is not None}
+        try:
+            here = uv_indexes(variables, offline=offline)
+        except process.CommandFailed:  # the question for the packages says what is wrong
+            return plan.indexes
         if not here.named - {plain_index(here.default)}:
             return plan.indexes
         name, why = "your own indexes", "named by your configuration of uv"

@@ -238,3 +238,14 @@ def test_offline_says_that_nobody_was_asked(index: LocalIndex) -> None:
     with pytest.raises(IndexUnreachableError, match="--offline forbids to ask"):
         find_wheels(asked, Request(), ca_bundle=None, offline=True, tell=print)
     assert index.asked == []
+
+
+def test_a_malformed_variable_is_quoted_from_uv(
+    index: LocalIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_INDEX", "http://[")
+    with pytest.raises(NoSolutionError) as caught:
+        find_wheels(
+            plan(candidate(index.url("good"))), Request(), ca_bundle=None, offline=False, tell=print
+        )
+    assert "http://[" in caught.value.detail

@@ -1,7 +1,8 @@
-"""The packages that were asked for beside the framework: whether Python can import them.
+"""The packages beside the framework: whether Python can import them.
 
-Each is imported in a child of its own, after the framework, as a program that uses it would. That a
-wheel could be installed says little: an extension may lack a symbol of this framework, and a
+Each that was asked for is imported in a child of its own, after the framework, as a program that
+uses it would, and one function of some is called. Of the others, the compiled parts are loaded.
+That a wheel could be installed says little: an extension may lack a symbol of this framework, and a
 package may put itself into a mode without it.
 """
 
@@ -13,7 +14,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Iterable, Optional, Sequence, Tuple
 
+from verify.checks import native
 from verify.checks.libraries import REBUILD
+from verify.checks.native import CompiledPackage
 from verify.model.check import Check, Context, Outcome, Status
 from verify.model.measures import Table, pack
 from verify.running.children import Child
@@ -21,6 +24,7 @@ from verify.running.symptoms import explain, last_words
 
 LIMIT_S = 900
 EACH_S = 300.0
+_MOST_LOST = 50
 # What a package logs when it goes on without the framework, or without its own extensions.
 _WITHOUT = re.compile(
     r"Disabling (?:PyTorch|TensorFlow|JAX|Flax) because[^\n]*"
@@ -50,8 +54,9 @@ class ImportedPackage:
 
 def check_packages(context: Context) -> Outcome:
     """Import each package of the expectations."""
-    found = [_import(name) for name in context.expect.packages]
-    return judge_packages(found, gpus=context.gpus)
+    asked = context.expect.packages
+    found = [_import(name) for name in asked]
+    return judge_packages(found, gpus=context.gpus, others=native.read_compiled(asked))
 
 
 def _import(name: str) -> ImportedPackage:
@@ -65,13 +70,24 @@ def _import(name: str) -> ImportedPackage:
     module = main_module(name, [str(file) for file in installed.files or ()])
     if module is None:
         return ImportedPackage(name, version)
-    ending = Child(lambda: _imported(module)).wait(EACH_S)
+    calls = [row for row in native.table()["calls"] if row["package"] == name]
+    ending = Child(lambda: _imported(module, calls)).wait(EACH_S)
     error = None if ending.returned else ending.how()
     return ImportedPackage(name, version, module, error, ending.output, ending.seconds)
 
 
-def _imported(module: str) -> bool:
+def _imported(module: str, calls: Sequence[Any]) -> bool:
     importlib.import_module(module)
+    for row in calls:
+        place, _, name = row["function"].partition(":")
+        try:
+            function = getattr(importlib.import_module(place), name)
+        except (ImportError, AttributeError):  # this release has another one
+            continue
+        given = function(*row.get("arguments", ()))
+        if "gives" in row and row["gives"] not in given:
+            said = "{}() gives {}, without {}"
+            raise RuntimeError(said.format(row["function"], sorted(given), row["gives"]))
     return True
 
 
@@ -106,22 +122,34 @@ def _module_of(path: Sequence[str], packages: Any) -> Optional[str]:
     return ".".join(parts) if all(part.isidentifier() for part in parts) else None
 
 
-def judge_packages(found: Sequence[ImportedPackage], *, gpus: int) -> Outcome:
-    """Whether each is installed and imports, in the mode for the framework. Without a GPU, one that
-    looks for it is not judged.
+def judge_packages(
+    found: Sequence[ImportedPackage], *, gpus: int, others: Sequence[CompiledPackage] = ()
+) -> Outcome:
+    """Whether each is installed and imports, in the mode for the framework, and the compiled parts
+    of `others` load. Without a GPU, one that looks for it is not judged.
     """
     columns = ("package", "version", "module", "seconds", "problem")
     rows = tuple(
         (one.name, one.version or "", one.module or "", round(one.seconds, 1), one.error or "")
         for one in found
     )
-    measured = pack(tables=[Table("Packages that were asked for", columns, rows)] if rows else [])
+    lost = tuple((o.name, o.version, *failure) for o in others for failure in o.failed)
+    tables = [Table("Packages that were asked for", columns, rows)] if rows else []
+    if lost:
+        titles = ("package", "version", "module", "problem")
+        tables.append(Table("Not loaded", titles, lost[:_MOST_LOST]))
+    measured = pack(tables=tables)
     expected = {"packages": [one.name for one in found]}
     if not found:
         return Outcome(Status.SKIP, "no package was asked for beside the framework")
     for one in found:
         wrong = _what_is_wrong(one)
         if wrong and not _needs_gpu(one, gpus):
+            message, cause, fix = wrong
+            return Outcome(Status.FAIL, message, cause, fix, measured, expected)
+    for other in others:
+        wrong = native.what_is_wrong(other)
+        if wrong:
             message, cause, fix = wrong
             return Outcome(Status.FAIL, message, cause, fix, measured, expected)
     waiting = [one.name for one in found if one.error is not None]
@@ -131,6 +159,9 @@ def judge_packages(found: Sequence[ImportedPackage], *, gpus: int) -> Outcome:
         return Outcome(Status.SKIP, without, measured=measured, expected=expected)
     message = "imported: {}".format(", ".join(works))
     message += "; " + without if waiting else ""
+    loaded = sum(other.loaded for other in others)
+    if loaded:
+        message += "; {} extension modules of {} others load".format(loaded, len(others))
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
 
 

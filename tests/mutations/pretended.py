@@ -1,9 +1,10 @@
 """Pretended GPUs: the GPU branches of every framework's checks, on the CPU.
 
-`python -m tests.mutations.pretended FRAMEWORK COUNT [FAULT [WORD ...]]` runs each check, or those
-whose id has a WORD, in a world of so many GPUs whose device is the CPU, and prints a JSON line for
-each: {"check", "status", "message", "cause", "fix", "seconds"}. What runs is the checks' own code
-with its GPU branches; what would ask a driver is replaced. A FAULT is one of `FAULTS`, or "".
+`python -m tests.mutations.pretended FRAMEWORK COUNT [FAULT[,FAULT] [WORD ...]]` runs each check, or
+those whose id has a WORD, with each FAULT, in a world of so many GPUs whose device is the CPU, and
+prints a JSON line for each: {"fault", "check", "status", "message", "cause", "fix", "seconds"}.
+What runs is the checks' own code with its GPU branches; what would ask a driver is replaced. A
+FAULT is one of `FAULTS`, or "".
 """
 
 from __future__ import annotations
@@ -298,35 +299,38 @@ def _state(cards: Any) -> Any:
     return State("570.133.20", cards, pairs, found=True, confidential=False)
 
 
-def main(framework: str, count: int, fault: str, words: "list[str]") -> int:
+def main(framework: str, count: int, faults: "list[str]", words: "list[str]") -> int:
     """Run the checks, each in a child, as the suite does."""
     from tests.mutations.runner import load
     from verify.checks import CHECKS
+
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count={}".format(count)
+    load(framework)
+    for fault in faults:
+        for check in CHECKS[framework]:
+            asked = not words or any(word in check.id for word in words)
+            if asked and check.id not in LEFT_OUT[framework]:
+                row = {"fault": fault, **_run(check, framework, count, fault)}
+                sys.stdout.write(json.dumps(row) + "\n")
+                sys.stdout.flush()
+    return 0
+
+
+def _run(check: Any, framework: str, count: int, fault: str) -> Dict[str, Any]:
     from verify.model.check import Context
     from verify.running.children import Child
     from verify.running.runner import judge_ending, outcome_of
 
-    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count={}".format(count)
-    load(framework)
-    context = Context(level="quick", framework=framework, gpus=count)
-    for check in CHECKS[framework]:
-        if check.id in LEFT_OUT[framework] or (
-            words and not any(word in check.id for word in words)
-        ):
-            continue
+    def work() -> Any:
+        pretend(framework, count)
+        if fault:
+            FAULTS[fault]()
+        return outcome_of(check, Context(level="quick", framework=framework, gpus=count))
 
-        def work() -> Any:
-            pretend(framework, count)
-            if fault:
-                FAULTS[fault]()
-            return outcome_of(check, context)  # noqa: B023
-
-        ending = Child(work).wait(LIMIT_S)
-        row = {"check": check.id, **judge_ending(ending).as_dict(), "seconds": ending.seconds}
-        kept = ("check", "status", "message", "cause", "fix", "seconds")
-        sys.stdout.write(json.dumps({key: row[key] for key in kept}) + "\n")
-        sys.stdout.flush()
-    return 0
+    ending = Child(work).wait(LIMIT_S)
+    row = {"check": check.id, **judge_ending(ending).as_dict(), "seconds": ending.seconds}
+    kept = ("check", "status", "message", "cause", "fix", "seconds")
+    return {key: row[key] for key in kept}
 
 
 def _start_fails(code: int, text: str) -> Callable[[], None]:
@@ -503,4 +507,5 @@ FAULTS: Dict[str, Callable[[], None]] = {
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    sys.exit(main(sys.argv[1], int(sys.argv[2]), "".join(sys.argv[3:4]), sys.argv[4:]))
+    named = "".join(sys.argv[3:4]).split(",")
+    sys.exit(main(sys.argv[1], int(sys.argv[2]), named, sys.argv[4:]))

@@ -1,15 +1,22 @@
-"""The error for a requested release that the framework does not suit."""
+"""The errors for requested releases that the framework does not suit, and what to request."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from provision.build.package_search import PackageSearch, limits_of
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from provision.build.package_search import ANY_GLIBC, PackageSearch, limits_of
 from provision.lock.extras import ExtraNeed
 from provision.lock.lead import releases_in
 from provision.lock.solve import NoSolutionError
 from provision.lock.uv import WheelTarget
 from provision.model.plan import TITLES, Request
+
+NO_OTHER = (
+    "Remove one of the requested packages: no other release of one works with the others here."
+)
 
 
 def extra_refused(
@@ -34,3 +41,27 @@ def extra_refused(
         f"here it would get {TITLES[request.framework]} {release}.",
         fix=f"{fix[:1].upper()}{fix[1:]}.",
     )
+
+
+def other_release(
+    search: PackageSearch, python: str, fitting: Sequence[str], request: Request
+) -> str | None:
+    """The fix that names another release of one requested package, which goes with the others and
+    with a framework that fits. None: no release of one does.
+    """
+    target = WheelTarget(python, search.arch, ANY_GLIBC)
+    for name, line in search.leading.items():
+        asked = Requirement(line)
+        if asked.url is not None or not asked.specifier:
+            continue
+        asked.specifier = SpecifierSet()
+        lines = [str(asked) if other == name else text for other, text in search.leading.items()]
+        outcome, _, text = search.run([*lines, search.framework_line(fitting)], target)
+        found = releases_in(text).get(name) if outcome == "locked" else None
+        if found is not None:
+            pin = (
+                f"{asked}=={found.version}" if asked.marker is None else f"{name}=={found.version}"
+            )
+            where = request.declared_in
+            return f"In {where}, pin {pin}." if where else f"Use --with {pin}."
+    return None

@@ -23,7 +23,7 @@ from provision.build.package_cuda import (
     no_release,
     other_build,
 )
-from provision.build.package_refusals import extra_refused
+from provision.build.package_refusals import NO_OTHER, extra_refused, other_release
 from provision.build.package_search import ANY_GLIBC, PackageSearch, limits_of
 from provision.build.package_wheels import Resolved, TriedWheels, newest_that_fits
 from provision.build.source.substitute import request_with_kept
@@ -340,7 +340,9 @@ class PackageChoice:
         return NoSolutionError(
             f"No release of {self._names()} works with {title} {span}, which the hosts can run"
             f"{f': {why}' if why else '.'}",
-            fix=fix or "Loosen or remove what --with requests.",
+            fix=other_release(self._search, found.python, fitting, self._request)
+            or fix
+            or NO_OTHER,
             detail=clip(found.reason, 2000),
         )
 
@@ -359,13 +361,11 @@ class PackageChoice:
             return f"it works with {title} {found} on these hosts.", f"{fix[:1].upper()}{fix[1:]}."
         release = self._newest_with(name, newest, None, target)
         if release is None:
-            only = len(self._search.leading) == 1
-            return (
-                f"no {title} that it works with was found."
-                if only
-                else "the other requested packages do not work with it.",
-                f"Request it to see why: --with {name}=={newest.version}",
-            )
+            why = f"no {title} that it works with was found."
+            if len(self._search.leading) > 1:
+                why = "the other requested packages do not work with it."
+            asked = f"=={newest.version}" in self._search.leading[name]
+            return why, "" if asked else f"Request it to see why: --with {name}=={newest.version}"
         needs = f"it works with {title} {release}"
         if release not in known_releases(self._request, self._catalog):
             return f"{needs}, which the catalog does not have.", "Run: provision catalog refresh"

@@ -362,7 +362,8 @@ def _no_index(attempts: Sequence[Attempt], request: Request, *, offline: bool = 
         by = f"{request.declared_in} or --with" if request.declared_in else "--with"
         return NoSolutionError(
             f"No index that answers has {wanted}{asked} as one consistent set.",
-            fix=f"Loosen or drop what {by} asks for, or name another index with --index.",
+            fix=f"Change a requirement of {by} that the reasons above name, or name the index that "
+            "has it with --index.",
             detail=told,
         )
     if offline:

@@ -481,6 +481,16 @@ def test_packages_that_no_release_of_the_framework_fits_are_refused(
     assert "Remove --framework-version" in caught.value.fix
 
 
+def test_the_release_to_request_instead_was_resolved(index: LocalIndex, tmp_path: Path) -> None:
+    """The fix of a pin that nothing suits was to request that very pin, to see why."""
+    index.more += [pure("late", "1.0", "torch>=2.4"), pure("late", "2.0", "torch==99.0")]
+    with pytest.raises(NoSolutionError) as caught:
+        planned(request_of(index, "late==2.0", python="3.11"), tmp_path)
+    assert caught.value.fix == "Use --with late==1.0."
+    _, lock = planned(request_of(index, "late==1.0", python="3.11"), tmp_path)
+    assert versions(lock)["late"] == "1.0"
+
+
 @pytest.mark.parametrize(
     "more",
     [

@@ -99,6 +99,8 @@ def test_what_does_not_belong_to_the_build_is_refused(
         pytest.param(["torchvision==0.17.1+cu118"], {}, "2.2.1+cu118",
                      id="release and CUDA follow a companion"),
         pytest.param(["torchvision==0.17.1"], {}, "2.2.1+cu121", id="the release alone does"),
+        pytest.param(["torchvision==0.15.0"], {"framework_version": "2.0.0", "cuda": "11.7"},
+                     "2.0.0+cu117", id="a withdrawn version of the series: its metadata decides"),
         pytest.param(["torchaudio==2.1.2"], {"cuda": "11.8"}, "2.1.2+cu118", id="beside --cuda"),
         pytest.param(["torch==2.4.1"], {}, "2.4.1+cu124", id="the framework's own package"),
         pytest.param(["torchcodec>=0.1,<0.2"], {}, "2.5.1+cu124", id="a pair of the catalog"),

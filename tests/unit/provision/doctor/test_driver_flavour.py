@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -44,9 +44,12 @@ PROPRIETARY = re.compile(
 )
 
 
+Alone: TypeAlias = "list[tuple[Knowledge, dict[str, Hit]]]"
+
+
 @pytest.fixture(scope="module")
-def knowledge() -> Knowledge:
-    return load()
+def each() -> Alone:
+    return alone(load())
 
 
 def machine(distribution: str, modules: dict[str, bool], **more: Value) -> dict[str, Fact]:
@@ -54,25 +57,40 @@ def machine(distribution: str, modules: dict[str, bool], **more: Value) -> dict[
     return {name: Fact(value=value, where="/there") for name, value in system.items()}
 
 
-def offered(knowledge: Knowledge, known: dict[str, Fact]) -> dict[str, tuple[Fix, ...]]:
+def alone(knowledge: Knowledge) -> Alone:
+    """Every failure as if it were the only one, with all lines that show it."""
+    return [
+        (
+            replace(knowledge, failures=(one,)),
+            {
+                part: Hit(line="x", source="log", number=1)
+                for symptom in one.symptoms
+                for part in symptom.parts
+            },
+        )
+        for one in knowledge.failures
+    ]
+
+
+def offered(each: Alone, known: dict[str, Fact]) -> dict[str, tuple[Fix, ...]]:
     """The fixes of every failure that a log can show on such a machine."""
-    found = {}
-    for one in knowledge.failures:
-        hits = {
-            part: Hit(line="x", source="log", number=1)
-            for symptom in one.symptoms
-            for part in symptom.parts
-        }
-        causes = judge(replace(knowledge, failures=(one,)), hits, known).causes
-        found.update({cause.code: cause.fixes for cause in causes})
-    return found
+    return {
+        cause.code: cause.fixes
+        for knowledge, hits in each
+        for cause in judge(knowledge, hits, known).causes
+    }
+
+
+def fixes_of(code: str, each: Alone, known: dict[str, Fact]) -> tuple[Fix, ...]:
+    """The fixes of one failure on such a machine."""
+    return offered([one for one in each if code in one[0].by_code], known)[code]
 
 
 @pytest.mark.parametrize("distribution", SYSTEMS)
 def test_no_fix_brings_open_modules_to_a_gpu_that_they_do_not_drive(
-    distribution: str, knowledge: Knowledge
+    distribution: str, each: Alone
 ) -> None:
-    every = offered(knowledge, machine(distribution, OLD))
+    every = offered(each, machine(distribution, OLD))
     assert len(every) > 500
     assert not {
         code: fix.run for code, fixes in every.items() for fix in fixes if OPEN.search(fix.run)
@@ -84,10 +102,10 @@ def test_no_fix_brings_open_modules_to_a_gpu_that_they_do_not_drive(
 def test_no_fix_brings_proprietary_modules_to_a_gpu_that_needs_the_open_ones(
     distribution: str,
     branch_has_only_open: bool,  # noqa: FBT001
-    knowledge: Knowledge,
+    each: Alone,
 ) -> None:
     known = machine(distribution, NEW, **{"driver.open_modules_only": branch_has_only_open})
-    every = offered(knowledge, known)
+    every = offered(each, known)
     assert len(every) > 500
     assert not {
         code: fix.run
@@ -99,19 +117,19 @@ def test_no_fix_brings_proprietary_modules_to_a_gpu_that_needs_the_open_ones(
 
 @pytest.mark.parametrize("distribution", SYSTEMS)
 def test_no_fix_asks_for_what_a_branch_of_open_modules_does_not_have(
-    distribution: str, knowledge: Knowledge
+    distribution: str, each: Alone
 ) -> None:
     known = machine(distribution, EITHER, **{"driver.open_modules_only": True})
-    runs = [(code, fix.run) for code, fixes in offered(knowledge, known).items() for fix in fixes]
+    runs = [(code, fix.run) for code, fixes in offered(each, known).items() for fix in fixes]
     assert not [code for code, run in runs if "EnableGpuFirmware=0" in run]
 
 
 @pytest.mark.parametrize("distribution", SYSTEMS)
 @pytest.mark.parametrize("modules", [OLD, NEW, EITHER, {}], ids=["old", "new", "either", "unknown"])
 def test_every_failure_keeps_a_fix(
-    distribution: str, modules: dict[str, bool], knowledge: Knowledge
+    distribution: str, modules: dict[str, bool], each: Alone
 ) -> None:
-    every = offered(knowledge, machine(distribution, modules))
+    every = offered(each, machine(distribution, modules))
     assert not [code for code, fixes in every.items() if not fixes]
 
 
@@ -139,9 +157,9 @@ INSTALLS = [
 
 @pytest.mark.parametrize(("distribution", "modules", "told"), INSTALLS)
 def test_a_missing_driver_is_that_of_the_gpu(
-    distribution: str, modules: dict[str, bool], told: str, knowledge: Knowledge
+    distribution: str, modules: dict[str, bool], told: str, each: Alone
 ) -> None:
-    fixes = offered(knowledge, machine(distribution, modules))["driver-too-old-for-runtime"]
+    fixes = fixes_of("driver-too-old-for-runtime", each, machine(distribution, modules))
     runs = [fix.run for fix in fixes if fix.on]
     assert len(runs) == 1
     assert told in runs[0]
@@ -149,11 +167,11 @@ def test_a_missing_driver_is_that_of_the_gpu(
     assert "580" in fixes[0].note or told
 
 
-def test_in_wsl_the_driver_is_that_of_windows(knowledge: Knowledge) -> None:
+def test_in_wsl_the_driver_is_that_of_windows(each: Alone) -> None:
     for modules in (OLD, NEW, EITHER):
         known = machine("ubuntu", modules, wsl=True)
         for code in ("driver-too-old-for-runtime", "gpu-not-supported-by-open"):
-            fixes = offered(knowledge, known)[code]
+            fixes = fixes_of(code, each, known)
             assert [fix.on for fix in fixes] == [("wsl",)]
             assert "Windows" in fixes[0].note
 
@@ -201,7 +219,7 @@ def test_a_fix_by_facts(
     known = {} if old is None else {"gpu.old": Fact(value=old, where="/there")}
     knowledge = parse({"x.toml": {"failure": [failure], **TAKES}})
     assert check(knowledge) == []
-    notes = [one.note for one in offered(knowledge, known)["a"]]
+    notes = [one.note for one in offered(alone(knowledge), known)["a"]]
     assert notes == (["for all", "for some"] if expected else ["for all"])
     assert [one.note for one in explained(knowledge.failures[0]).fixes] == ["for all", "for some"]
 

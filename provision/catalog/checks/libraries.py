@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 
 from packaging.requirements import InvalidRequirement, Requirement
 
@@ -46,20 +47,29 @@ def _library_faults(
 
 def pin_faults(pins: Iterable[str], catalog: Catalog) -> Iterator[tuple[str, str]]:
     """Requirements that cannot be parsed, or that no known release of cuDNN or NCCL satisfies."""
-    known: dict[str, list[str]] = {}
-    for table, rows in (("cudnn", catalog.cudnn), ("nccl", catalog.nccl)):
-        for row in rows:
-            known.setdefault(f"nvidia-{table}-cu{row.cuda_major}", []).append(row.version)
+    tables: dict[str, Sequence[CudnnRelease | NcclRelease]] = {
+        "nvidia-cudnn": catalog.cudnn,
+        "nvidia-nccl": catalog.nccl,
+    }
     for pin in pins:
-        try:
-            requirement = Requirement(pin)
-        except InvalidRequirement:
+        requirement = _requirement(pin)
+        if requirement is None:
             yield "pins-read", f"pin {pin!r} is no requirement"
             continue
-        library = requirement.name.split("-")[1] if requirement.name.count("-") > 1 else ""
-        versions = known.get(requirement.name)
-        if versions is not None and not any(map(requirement.specifier.contains, versions)):
+        table, _, major = requirement.name.rpartition("-cu")
+        versions = [row.version for row in tables.get(table, ()) if str(row.cuda_major) == major]
+        if versions and not any(map(requirement.specifier.contains, versions)):
+            library = table.removeprefix("nvidia-")
             yield f"{library}-known", f"{pin}: no such release is in nvidia.json"
+
+
+@cache
+def _requirement(pin: str) -> Requirement | None:
+    """None for an invalid one. Many builds have the same pins."""
+    try:
+        return Requirement(pin)
+    except InvalidRequirement:
+        return None
 
 
 RULES: tuple[Rule, ...] = (_library_rows,)

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date
+from functools import cache
 from typing import NamedTuple, TypeAlias
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -71,8 +72,13 @@ def wrong_python_tags(tags: Iterable[str], requires_python: str | None) -> Itera
     for tag in tags:
         if not _PYTHON_TAG.fullmatch(tag):
             yield f"{tag!r} is no Python tag"
-        elif not SpecifierSet(wanted).contains(f"3.{tag.partition('-')[0][3:]}.99"):
+        elif not _allows(wanted, f"3.{tag.partition('-')[0][3:]}.99"):
             yield f"{tag} is outside {wanted}"
+
+
+@cache
+def _allows(specifier: str, version: str) -> bool:
+    return SpecifierSet(specifier).contains(version)
 
 
 def wrong_targets(
@@ -124,6 +130,7 @@ def below(one: str, other: str) -> bool:
     return first is not None and second is not None and first < second
 
 
+@cache
 def as_version(text: str) -> Version | None:
     """None for an invalid version."""
     try:

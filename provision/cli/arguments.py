@@ -327,7 +327,8 @@ _DOCTOR = """what to diagnose:
   (nothing)        this machine
   IMAGE            an image, seen from inside a container
   FILE ...         Dockerfile, compose or requirements files, pyproject.toml,
-                   environment.yml: what will fail in them
+                   environment.yml, pixi.toml: what will fail in them, and with
+                   --gpu or --driver whether their torch runs there
   LOG ...          any other file: the causes of the errors in it
   collect FILE     write the facts of this machine, redacted, to a file that
                    someone else can diagnose with --bundle
@@ -360,6 +361,15 @@ def doctor_options(verb: argparse.ArgumentParser) -> None:
         help="diagnose only the log, not this machine",
     )
     verb.add_argument("--all", action="store_true", help="show all causes in full")
+    verb.add_argument("--driver", metavar="V", help="check files for this driver version")
+    verb.add_argument(
+        "--gpu",
+        dest="gpus",
+        metavar="NAME|CC",
+        action="append",
+        default=[],
+        help="check files for this GPU: a name or compute capability (repeatable)",
+    )
     verb.add_argument(
         "--sarif", metavar="FILE", help="write the findings of checked files as SARIF"
     )

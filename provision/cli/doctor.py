@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from images.text.printable import printable
-from provision.cli.options import read_catalog, read_places, this_host
+from provision.cli.options import read_places, this_host
 from provision.cli.paths import mended_home
 from provision.errors import BadInputError, Exit
 from provision.model.request import quoted
@@ -49,7 +49,14 @@ def do_doctor(args: argparse.Namespace, console: Console) -> int:
     if verb == EXPLAIN:
         return _explain(what[1:], args)
     if len(what) > 1 or meant == {"file"}:
-        return _lint(what, args, console)
+        from provision.cli.lint import do_lint
+
+        return do_lint(what, args, console)
+    if args.gpus or args.driver is not None:
+        raise BadInputError(
+            "--gpu and --driver require a file to check.",
+            fix="For example: provision doctor requirements.txt --gpu 'RTX 5090'",
+        )
     return _diagnose(what[0] if what else None, args, console)
 
 
@@ -250,32 +257,6 @@ def _explain(codes: Sequence[str], args: argparse.Namespace) -> int:
     else:
         print_result(describe_known(chosen) if codes else list_known(chosen))
     return Exit.DONE
-
-
-def _lint(paths: Sequence[str], args: argparse.Namespace, console: Console) -> int:
-    from provision.doctor.lint import describe_findings, findings_json, lint_file, to_sarif
-    from provision.output.files import refuse_unwritable, write_whole
-    from provision.version import VERSION
-
-    if args.logs or args.bundle or args.fix:
-        raise BadInputError(
-            f"--log, --bundle and --fix cannot be used with a file to check ({paths[0]}).",
-            fix=f"Remove them: provision doctor {paths[0]}",
-        )
-    if args.sarif is not None:
-        refuse_unwritable("--sarif", Path(args.sarif))
-    catalog = read_catalog(console)
-    findings = [finding for path in paths for finding in lint_file(Path(path), catalog)]
-    if args.sarif is not None:
-        import json
-
-        text = json.dumps(to_sarif(findings, VERSION), indent=2) + "\n"
-        write_whole(Path(args.sarif), text.encode())
-    if args.json:
-        print_json(findings_json(findings))
-    else:
-        print_result(describe_findings(findings, tuple(paths)))
-    return Exit.UNFIT if any(one.level == "error" for one in findings) else Exit.DONE
 
 
 def _meant(text: str) -> Literal["image", "file", "log"]:

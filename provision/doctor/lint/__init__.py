@@ -7,7 +7,7 @@ pure. Every rule has a row in `data/rules.toml`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -20,6 +20,9 @@ from provision.errors import BadInputError
 
 if TYPE_CHECKING:
     from provision.catalog.catalog import Catalog
+    from provision.doctor.lint.installed import InstalledTorch
+
+    TorchRule: TypeAlias = Callable[[InstalledTorch], Iterable[RuleHit]]
 
 __all__ = [
     "LintFinding",
@@ -32,7 +35,9 @@ __all__ = [
     "to_sarif",
 ]
 
-Kind: TypeAlias = Literal["dockerfile", "compose", "requirements", "pyproject", "environment"]
+Kind: TypeAlias = Literal[
+    "dockerfile", "compose", "requirements", "pyproject", "environment", "pixi"
+]
 LIMIT_BYTES = 1 << 18
 """Larger than any hand-written file of these kinds; YAML takes seconds to parse so much."""
 
@@ -41,12 +46,13 @@ _NAMES: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("compose", re.compile(r"((docker|podman)-)?compose([.-_].+)?\.ya?ml")),
     ("requirements", re.compile(r"((.+[-_.])?requirements|constraints)([-_.].+)?\.(txt|in)")),
     ("pyproject", re.compile(r"pyproject\.toml")),
+    ("pixi", re.compile(r"pixi\.toml")),
     ("environment", re.compile(r"(conda[-_.])?(env|environment)([-_.].+)?\.ya?ml")),
 )
 _NOT_THESE = (".dockerignore", ".md", ".j2", ".jinja", ".tmpl", ".template")
 _FIX = (
-    "Name a Dockerfile, a compose file, a requirements file, a pyproject.toml or an "
-    "environment.yml of conda."
+    "Name a Dockerfile, a compose file, a requirements file, a pyproject.toml, an "
+    "environment.yml of conda or a pixi.toml."
 )
 
 
@@ -72,13 +78,16 @@ def is_of_a_kind(path: Path) -> bool:
         return False
 
 
-def lint_file(path: Path, catalog: Catalog) -> list[LintFinding]:
+def lint_file(path: Path, catalog: Catalog, runs: TorchRule | None = None) -> list[LintFinding]:
     """The findings of a file. BadInputError: it cannot be read, or is of an unsupported kind."""
-    return lint(str(path), _read(path), catalog)
+    return lint(str(path), _read(path), catalog, runs)
 
 
-def lint(path: str, text: str, catalog: Catalog) -> list[LintFinding]:
+def lint(
+    path: str, text: str, catalog: Catalog, runs: TorchRule | None = None
+) -> list[LintFinding]:
     """The findings of a text, by line. `path` is its name; if that shows no kind, the text decides.
+    `runs` judges each torch that the file installs.
 
     BadInputError: an unsupported kind, or invalid YAML.
     """
@@ -90,7 +99,12 @@ def lint(path: str, text: str, catalog: Catalog) -> list[LintFinding]:
             fix=_FIX,
         )
     lines = tuple(text.splitlines())
-    found = without_silenced(_judge(kind, path, text, catalog), lines)
+    hits = list(_judge(kind, path, text, catalog))
+    if runs is not None:
+        from provision.doctor.lint.installed import installed_torches
+
+        hits += [hit for one in installed_torches(kind, path, text, catalog) for hit in runs(one)]
+    found = without_silenced(hits, lines)
     findings = {finding(one, path, lines) for one in found}
     return sorted(findings, key=lambda one: (one.line, one.column, one.rule, one.message))
 
@@ -133,6 +147,10 @@ def _judge(kind: Kind, path: str, text: str, catalog: Catalog) -> Iterator[RuleH
         from provision.doctor.lint.conda_environment import judge_environment
 
         yield from judge_environment(path, text, catalog)
+    elif kind == "pixi":
+        from provision.doctor.lint.pixi import judge_pixi
+
+        yield from judge_pixi(path, text, catalog)
     else:
         from provision.doctor.lint.requirements import judge_requirements
 

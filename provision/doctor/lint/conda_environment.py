@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from provision.doctor.lint.findings import RuleHit, table
+from provision.doctor.lint.installs import Install
 from provision.doctor.lint.package_rules import judge_install
 from provision.doctor.lint.requirements import read_requirements
 from provision.doctor.lint.setting import Setting, known_pythons
@@ -23,32 +24,55 @@ if TYPE_CHECKING:
     from provision.catalog.catalog import Catalog
 
 
-def judge_environment(path: str, text: str, catalog: Catalog) -> Iterator[RuleHit]:
-    """What the rules find in pip's part, in conda's, and in both together."""
+@dataclass(frozen=True, slots=True)
+class CondaEnvironment:
+    """An environment.yml: conda's packages with their places, and the nodes of pip's parts."""
+
+    packages: Sequence[tuple[CondaSpec, Position]]
+    channels: Sequence[str | None]
+    parts: Sequence[YamlNode]
+    setting: Setting
+
+    def installs(self) -> Iterator[Install]:
+        """What pip installs, by part of the file."""
+        for part in self.parts:
+            lines = [(item.text or "", item.at) for item in part.items()]
+            read = read_requirements("\n".join(" ".join(line.splitlines()) for line, _ in lines))
+            yield replace(
+                read,
+                packages=tuple(replace(one, at=lines[one.at.line - 1][1]) for one in read.packages),
+                sources=tuple(replace(one, at=lines[one.at.line - 1][1]) for one in read.sources),
+            )
+
+
+def read_environment(path: str, text: str, catalog: Catalog) -> CondaEnvironment:
+    """The file as the rules need it. BadInputError: it is invalid."""
     root = read_yaml(path, text, kind="environment file")
     listed = list(_items(root, "dependencies"))
     packages = [(spec, node.at) for node in listed if (spec := read_spec(node.text or ""))]
-    names = {spec.name for spec, _ in packages}
-    channels = [node.text for node in _items(root, "channels")]
     python = next((spec.version for spec, _ in packages if spec.name == "python"), "")
     allowed = conda_specifier(python)
+    for_cpus = any(spec.name == "cpuonly" for spec, _ in packages)
     setting = Setting(
-        for_cpus=any(word in path.lower() for word in ("cpu", "rocm")) or "cpuonly" in names,
+        for_cpus=for_cpus or any(word in path.lower() for word in ("cpu", "rocm")),
         pythons=allowed_by(allowed, known_pythons(catalog)) if allowed else (),
         is_pip=True,
         cudas=None,
     )
-    for part in (node.get("pip") for node in listed):
-        if part is None:
-            continue
-        lines = [(item.text or "", item.at) for item in part.items()]
-        install = read_requirements("\n".join(" ".join(line.splitlines()) for line, _ in lines))
-        install = replace(
-            install,
-            packages=tuple(replace(one, at=lines[one.at.line - 1][1]) for one in install.packages),
-            sources=tuple(replace(one, at=lines[one.at.line - 1][1]) for one in install.sources),
-        )
-        yield from judge_install(install, setting, catalog)
+    return CondaEnvironment(
+        packages,
+        [node.text for node in _items(root, "channels")],
+        [part for node in listed if (part := node.get("pip")) is not None],
+        setting,
+    )
+
+
+def judge_environment(path: str, text: str, catalog: Catalog) -> Iterator[RuleHit]:
+    """What the rules find in pip's part, in conda's, and in both together."""
+    environment = read_environment(path, text, catalog)
+    names = {spec.name for spec, _ in environment.packages}
+    for install in environment.installs():
+        yield from judge_install(install, environment.setting, catalog)
         torch = install.named("torch")
         if torch is not None and names & {"pytorch", "pytorch-cuda", "pytorch-gpu"}:
             yield RuleHit(
@@ -57,7 +81,7 @@ def judge_environment(path: str, text: str, catalog: Catalog) -> Iterator[RuleHi
                 message="conda installs pytorch here; pip lays a second one over it.",
                 fix="Install it with one of them.",
             )
-    yield from judge_channels(packages, channels)
+    yield from judge_channels(environment.packages, environment.channels)
 
 
 def judge_channels(

@@ -27,9 +27,8 @@ def judge_pyproject(path: str, text: str, catalog: Catalog) -> Iterator[RuleHit]
     twice.
     """
     project = PyprojectFile(path, text)
-    pythons = _pythons(project, catalog)
-    for install in _installs(project, catalog):
-        yield from judge_install(install, Setting(pythons=pythons), catalog)
+    for install, setting in installs_of(project, catalog):
+        yield from judge_install(install, setting, catalog)
         yield from _companions_elsewhere(install, project)
 
 
@@ -44,8 +43,9 @@ def _pythons(project: PyprojectFile, catalog: Catalog) -> tuple[str, ...]:
         return ()
 
 
-def _installs(project: PyprojectFile, catalog: Catalog) -> Iterator[Install]:
+def installs_of(project: PyprojectFile, catalog: Catalog) -> Iterator[tuple[Install, Setting]]:
     """The project alone, and with each extra and each group."""
+    setting = Setting(pythons=_pythons(project, catalog))
     poetry = [*project.poetry, *(one for rows in project.poetry_groups.values() for one in rows)]
     base = [
         *project.dependencies,
@@ -54,12 +54,13 @@ def _installs(project: PyprojectFile, catalog: Catalog) -> Iterator[Install]:
     for packages in ((), *project.extras.values(), *project.groups.values()):
         # with an extra or a group the project's own dependencies are installed, too
         together = [one for one in (*base, *packages) if applies_on_linux(one, catalog)]
-        yield Install(
+        install = Install(
             packages=tuple(map(project.placed, together)),
             at=Position(1),
             sources=tuple(project.index_sources({one.name for one in together})),
             complete=True,
         )
+        yield install, setting
 
 
 def _of_poetry(one: PoetryDependency) -> RequestedPackage:

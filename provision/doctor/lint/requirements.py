@@ -19,7 +19,12 @@ _OPTIONS = INDEXES | FILES | {"--editable", "--no-index"}
 
 
 def judge_requirements(path: str, text: str, catalog: Catalog) -> Iterator[RuleHit]:
-    """What the rules find in a file; its name says whether it is meant for CPUs.
+    """What the rules find in a file."""
+    yield from judge_install(*install_of(path, text), catalog)
+
+
+def install_of(path: str, text: str) -> tuple[Install, Setting]:
+    """What a file installs; its name says whether it is meant for CPUs.
 
     Flags of the command that reads the file can add an index, so a missing one is not certain.
     """
@@ -30,7 +35,7 @@ def judge_requirements(path: str, text: str, catalog: Catalog) -> Iterator[RuleH
     )
     if name.startswith("constraints"):
         install = Install(packages=install.packages, at=install.at, options=install.options)
-    yield from judge_install(install, setting, catalog)
+    return install, setting
 
 
 def read_requirements(text: str) -> Install:

@@ -13,6 +13,7 @@ NOBLE = "FROM nvidia/cuda:12.8.1-runtime-ubuntu24.04\n"
 DEVEL = "FROM nvidia/cuda:12.1.1-devel-ubuntu22.04\n"
 OLD = "FROM nvidia/cuda:11.8.0-devel-ubuntu22.04\n"
 PYTORCH = "FROM pytorch/pytorch:2.6.0-cuda12.6-cudnn9-runtime\n"
+PIXI = "[workspace]\nname = 'a'\n"
 LLAMA = "RUN pip install llama-cpp-python\n"
 TOKEN = "hf_" + "kQzVbWnRtYpLsDfGhJmXcAeUiOoPqWzEyB"
 
@@ -169,10 +170,47 @@ TWINS = {
         "channels: [conda-forge, nvidia, pytorch]\ndependencies: [pytorch, pytorch-cuda]\n",
         "channels: [conda-forge, pytorch]\ndependencies: ['pytorch::pytorch', pytorch-cuda]\n",
     ),
+    "pixi: conda-forge before the channel pytorch": (
+        "conda-forge-first",
+        (
+            f"{PIXI}channels = ['conda-forge', 'pytorch']\n[dependencies]\npytorch = '2.4.*'\n"
+            "pytorch-cuda = '12.1.*'\n"
+        ),
+        (
+            f"{PIXI}channels = ['pytorch', 'conda-forge']\n[dependencies]\npytorch = '2.4.*'\n"
+            "pytorch-cuda = '12.1.*'\n"
+        ),
+    ),
+    "pixi: a release that the channel never got, in a feature": (
+        "conda-channel-ended",
+        f"{PIXI}channels = ['pytorch']\n[feature.gpu.dependencies]\npytorch = '2.6.*'\n",
+        f"{PIXI}channels = ['conda-forge']\n[feature.gpu.dependencies]\npytorch = '2.6.*'\n",
+    ),
+    "pixi: CUDA that the file does not declare": (
+        "pixi-without-cuda",
+        f"{PIXI}channels = ['conda-forge']\n[dependencies]\npytorch-gpu = '*'\n",
+        (
+            f"{PIXI}channels = ['conda-forge']\n[dependencies]\npytorch-gpu = '*'\n"
+            "[system-requirements]\ncuda = '12'\n"
+        ),
+    ),
+    "pixi: CUDA that only another feature declares": (
+        "pixi-without-cuda",
+        (
+            f"{PIXI}channels = ['conda-forge']\n[feature.a.dependencies]\npytorch-gpu = '*'\n"
+            "[feature.b.system-requirements]\ncuda = '12'\n"
+        ),
+        (
+            f"{PIXI}channels = ['conda-forge']\n[feature.a.dependencies]\npytorch-gpu = '*'\n"
+            "[feature.a.system-requirements]\ncuda = '12'\n"
+        ),
+    ),
 }
 
 
 def _path(text: str) -> str:
+    if text.startswith(PIXI):
+        return "pixi.toml"
     return "environment.yml" if text.startswith("channels") else "Dockerfile"
 
 

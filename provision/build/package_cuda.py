@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from images.errors import Failure
 from provision.catalog.catalog import Catalog
+from provision.lock.facts import WheelFacts
 from provision.lock.lead import PackageRelease
 from provision.lock.runtimes import (
     FEW_LIBRARIES,
@@ -67,7 +69,8 @@ class OtherCuda(NamedTuple):
 class WheelRuntimes:
     """The CUDA that wheels need; each wheel is looked at once."""
 
-    def __init__(self, ca_bundle: Path | None, *, offline: bool) -> None:
+    def __init__(self, facts: WheelFacts, ca_bundle: Path | None, *, offline: bool) -> None:
+        self._facts = facts
         self._ca = ca_bundle
         self._offline = offline
         self._known: dict[str, NeededCuda | None] = {}
@@ -76,17 +79,31 @@ class WheelRuntimes:
         """What the wheel at this address needs; None if that is nothing, or not known. `most`: how
         many of its libraries are read, if it was not looked at before.
         """
-        if self._offline:
-            return None
-        if address not in self._known:
-            self._known[address] = needed_cuda(address, ca_bundle=self._ca, most=most)
-        return self._known[address]
+        self._look([address], most)
+        return self._known.get(address)
 
     def read(self, addresses: Iterable[str]) -> None:
         """Look at several wheels at a time, and only at a few libraries of each."""
-        with ThreadPoolExecutor(THREADS) as threads:
-            for _ in threads.map(lambda address: self.of(address, FEW_LIBRARIES), addresses):
-                pass
+        self._look(addresses, FEW_LIBRARIES)
+
+    def _look(self, addresses: Iterable[str], most: int) -> None:
+        def look(address: str) -> dict[str, Any] | None:
+            try:
+                needed = needed_cuda(address, ca_bundle=self._ca, most=most)
+            except Failure:  # it cannot be read in parts, or not now
+                return None
+            return {"needs": needed and [list(needed.cudas), needed.shown_by]}
+
+        def look_at_all(new: list[str]) -> dict[str, dict[str, Any]]:
+            with ThreadPoolExecutor(THREADS) as threads:
+                found = dict(zip(new, threads.map(look, new), strict=True))
+            return {address: fact for address, fact in found.items() if fact is not None}
+
+        new = [] if self._offline else [one for one in addresses if one not in self._known]
+        facts = self._facts.of(f"cuda of {most} libraries", new, look_at_all)
+        for address in new:
+            needs = facts.get(address, {}).get("needs")
+            self._known[address] = NeededCuda(tuple(needs[0]), needs[1]) if needs else None
 
     def other(
         self,

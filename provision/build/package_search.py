@@ -62,7 +62,7 @@ class PackageSearch:
         self.only_sources: set[str] = set()
         self.arch = ""
         self._addresses: dict[str, dict[str, str]] = {}
-        self._facts = WheelFacts(settings.state)
+        self.facts = WheelFacts(settings.state)
 
     def look_up(self, target: WheelTarget, pythons: Iterable[str]) -> None:
         """Look up the newest release of each requested package, for each Python."""
@@ -91,7 +91,7 @@ class PackageSearch:
 
     def _keep_addresses(self, there: WheelTarget, outcome: Outcome, text: str) -> None:
         if outcome == "locked":
-            self._facts.learn(text)
+            self.facts.learn(text)
             self._addresses.setdefault(there.python, {}).update(addresses_in(text))
 
     def _newest(self, pair: tuple[str, WheelTarget]) -> tuple[Outcome, PackageRelease | None]:
@@ -230,7 +230,7 @@ class PackageSearch:
             found = read_metadata({url: url for url in urls}, ca_bundle=self._settings.ca)
             return {url: asdict(metadata) for url, metadata in found.items()}
 
-        known = self._facts.of("metadata", addresses.values(), fetch)
+        known = self.facts.of("metadata", addresses.values(), fetch)
         return {n: metadata_of(known[url]) for n, url in addresses.items() if url in known}
 
     def _unmet(
@@ -240,7 +240,7 @@ class PackageSearch:
         if self._settings.offline or self.package not in releases:
             return {}
         release = releases[self.package].version
-        self._facts.learn(text)
+        self.facts.learn(text)
         addresses = {
             name: address
             for name, address in addresses_in(text).items()

@@ -62,7 +62,7 @@ class PackageChoice:
         self._settings = settings
         self._console = console
         self._search = PackageSearch(request, catalog, settings)
-        self._runtimes = WheelRuntimes(settings.ca, offline=settings.offline)
+        self._runtimes = WheelRuntimes(self._search.facts, settings.ca, offline=settings.offline)
         self._tried: PackageTry | None = None
         self._wheels: TriedWheels | None = None
         self._held_back: dict[str, OtherCuda] = {}
@@ -286,6 +286,7 @@ class PackageChoice:
         """Add a warning for each requested package whose release is far behind the newest."""
         if not self._search.leading and not self._request.settled:
             return found
+        self._search.facts.learn(found.text)
         releases = releases_in(found.text)
         warnings = []
         for name in self._search.leading:

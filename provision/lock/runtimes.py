@@ -20,7 +20,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from images.errors import Failure
 from provision.lock.lockfile import parse_lock
 
 if TYPE_CHECKING:
@@ -86,22 +85,17 @@ def runtimes_in(text: str) -> frozenset[str]:
 def needed_cuda(
     address: str, *, ca_bundle: Path | None, most: int = MOST_LIBRARIES
 ) -> NeededCuda | None:
-    """The CUDA that a wheel needs. None: it needs none, or it cannot be read in parts. `most`: how
-    many libraries are read for what they need, the smallest first.
+    """The CUDA that a wheel needs; None: none. `most`: how many libraries are read for what they
+    need, the smallest first. Failure: it cannot be read in parts.
     """
     from images.inspect.archive import WheelArchive
     from images.inspect.remote import is_url, open_url
 
     if not is_url(address):
         return None
-    try:
-        source = open_url(address, ca_bundle=ca_bundle, patience_s=WAIT_S, parts_only=True)
-    except Failure:
-        return None
+    source = open_url(address, ca_bundle=ca_bundle, patience_s=WAIT_S, parts_only=True)
     try:
         return needed_in(WheelArchive(source), most, lambda: source.bytes_read)
-    except Failure:
-        return None
     finally:
         source.close()
 

@@ -19,6 +19,9 @@ from provision.sources.files import listed, read_toml, table
 from provision.sources.packages import IndexSource, Position, RequestedPackage, read_package
 from provision.sources.poetry import PoetryDependency, poetry_dependencies
 
+_MOST_GROUPS = 200
+"""More than any project has; each is judged with all that it includes."""
+
 
 @dataclass(frozen=True)
 class PyprojectFile:
@@ -51,7 +54,8 @@ class PyprojectFile:
         """The dependency groups, with those that they include; uv's older list is "dev".
         https://packaging.python.org/en/latest/specifications/dependency-groups/
         """
-        found = {name: tuple(self._group(name, set())) for name in self.table("dependency-groups")}
+        names = list(self.table("dependency-groups"))[:_MOST_GROUPS]
+        found = {name: tuple(self._group(name)) for name in names}
         older = self._listed(self.table("tool", "uv").get("dev-dependencies"))
         return {**found, "dev": (*found.get("dev", ()), *older)} if older else found
 
@@ -72,18 +76,31 @@ class PyprojectFile:
             tables["dev"] = {**older, **tables.get("dev", {})}
         return {name: tuple(poetry_dependencies(rows, self.text)) for name, rows in tables.items()}
 
-    def _group(self, name: str, seen: set[str]) -> Iterator[RequestedPackage]:
+    @cached_property
+    def _entries(self) -> Mapping[str, list[RequestedPackage | str]]:
+        """What each group lists: packages, and the canonical names of groups that it includes."""
+        found: dict[str, list[RequestedPackage | str]] = {}
+        for name, rows in self.table("dependency-groups").items():
+            entries = found.setdefault(canonicalize_name(name), [])
+            for one in listed(rows):
+                entries += self._listed([one])
+                if isinstance(other := table(one).get("include-group"), str):
+                    entries.append(canonicalize_name(other))
+        return found
+
+    def _group(self, name: str) -> Iterator[RequestedPackage]:
         """A group with what it includes; each group comes once."""
-        seen.add(name)
-        groups = self.table("dependency-groups")
-        for one in listed(groups.get(name)):
-            yield from self._listed([one])
-            included = table(one).get("include-group")
-            if not isinstance(included, str):
-                continue
-            for other in groups:
-                if canonicalize_name(other) == canonicalize_name(included) and other not in seen:
-                    yield from self._group(other, seen)
+        seen: set[str] = {canonicalize_name(name)}
+        waiting = [iter(self._entries[canonicalize_name(name)])]
+        while waiting:
+            one = next(waiting[-1], None)
+            if one is None:
+                waiting.pop()
+            elif isinstance(one, RequestedPackage):
+                yield one
+            elif one not in seen:
+                seen.add(one)
+                waiting.append(iter(self._entries.get(one, ())))
 
     def elsewhere(self, name: str) -> bool:
         """Whether uv's configuration says where to get a package."""

@@ -44,9 +44,15 @@ def test_extras_and_groups_have_their_packages_at_their_places() -> None:
 
 
 @pytest.mark.timeout(10)
-def test_groups_that_include_each_other_many_times_take_no_time() -> None:
-    rows = "".join(f"g{i} = [" + f"{{include-group = 'g{i + 1}'}}, " * 8 + "]\n" for i in range(40))
-    file = PyprojectFile("pyproject.toml", f"[dependency-groups]\n{rows}g40 = ['six']\n")
+@pytest.mark.parametrize(
+    ("length", "times"), [pytest.param(40, 8, id="often"), pytest.param(1500, 1, id="deep")]
+)
+def test_groups_that_include_each_other_take_no_time(length: int, times: int) -> None:
+    rows = "".join(
+        f"g{i} = [{', '.join([f'{{include-group = {chr(34)}g{i + 1}{chr(34)}}}'] * times)}]\n"
+        for i in range(length)
+    )
+    file = PyprojectFile("pyproject.toml", f"[dependency-groups]\n{rows}g{length} = ['six']\n")
     assert [one.name for one in file.groups["g0"]] == ["six"]
 
 

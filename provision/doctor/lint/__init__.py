@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -80,7 +81,24 @@ def is_of_a_kind(path: Path) -> bool:
 
 def lint_file(path: Path, catalog: Catalog, runs: TorchRule | None = None) -> list[LintFinding]:
     """The findings of a file. BadInputError: it cannot be read, or is of an unsupported kind."""
-    return lint(str(path), _read(path), catalog, runs)
+    found = lint(str(path), _read(path), catalog, runs)
+    if any(_is_a_note_on_pixi(one) for one in found) and not _may_use_gpus(path.parent):
+        return [one for one in found if not _is_a_note_on_pixi(one)]
+    return found
+
+
+def _is_a_note_on_pixi(one: LintFinding) -> bool:
+    return (one.rule, one.level) == ("conda-without-gpu", "note")
+
+
+def _may_use_gpus(folder: Path) -> bool:
+    """Whether pixi's manifest beside a Dockerfile names anything for GPUs, or is not there."""
+    texts = []
+    for name in ("pixi.toml", "pyproject.toml"):
+        with suppress(BadInputError):
+            texts.append(_read(folder / name))
+    used = re.compile(r"cuda|gpu|torch|tensorflow|jax|nvidia", re.IGNORECASE)
+    return not texts or any(used.search(text) for text in texts)
 
 
 def lint(

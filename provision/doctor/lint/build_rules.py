@@ -321,7 +321,7 @@ def _torch_of(package: RequestedPackage) -> str | None:
     if package.name == "torch":
         return package.release
     row = next((r for r in table("packages.toml")["pairs"] if r["name"] == package.name), None)
-    if row is None or not row["by_metadata"]:
+    if row is None:
         return None
     if package.pin is None:
         newest = None if package.specifier else row.get("newest")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from provision.catalog.pairs import pairs_of, versions_for
 from provision.doctor.lint.build_rules import imports_torch
 from provision.doctor.lint.findings import RuleHit, table
 from provision.doctor.lint.installs import Install
@@ -25,42 +26,48 @@ _LINKS = re.compile(
 
 
 def package_pairs(install: Install, _: Setting, __: Catalog) -> Iterator[RuleHit]:
-    """A package of which each release is for one torch, beside another torch."""
+    """A package of which each release requires one torch, beside another torch."""
     torch = install.named("torch")
-    if torch is None or torch.release is None:
-        return
-    for row in table("packages.toml")["pairs"]:
+    asked = torch.release if torch is not None else None
+    for row in table("packages.toml")["pairs"] if asked else ():
         package = install.named(row["name"])
-        if package is None or package.release is None or package.address:
+        wanted = row["torch"].get(package.release) if package and not package.address else None
+        if package is None or wanted in {None, asked}:
             continue
-        wanted = torch_of_pair(row, package)
-        if wanted is None or _same(wanted, torch.release):
-            continue
-        mates = [name for name, one in row["torch"].items() if _same(one, torch.release)]
-        own = f"{row['name']}=={mates[-1]}" if mates else ""
-        own += ".*" if mates and not row["by_metadata"] else ""
+        mates = [name for name, one in row["torch"].items() if one == asked]
+        own = f"{row['name']}=={mates[-1]}, or " if mates else ""
         yield RuleHit(
             rule="package-pair",
             at=package.at,
-            level="error"
-            if row["by_metadata"] and "--no-deps" not in install.options
-            else "warning",
-            message=f"{package.written} is built for torch {wanted}, and torch {torch.release} is "
-            "asked for.",
-            fix=f"Write {f'{own}, or ' if own else ''}torch=={wanted}"
-            f"{'' if wanted.count('.') == 2 else '.*'}",
+            level="warning" if "--no-deps" in install.options else None,
+            message=f"{package.written} requires torch {wanted}, and torch {asked} is asked for.",
+            fix=f"Write {own}torch=={wanted}",
         )
 
 
-def torch_of_pair(row: Mapping[str, Any], package: RequestedPackage) -> str | None:
-    """The torch that a pinned release is built for: "2.5.1" or "2.8"; None: not known."""
-    minor = ".".join(str(package.release).split(".")[:2])
-    found = row["torch"].get(package.release if row["by_metadata"] else minor)
-    return str(found) if found else None
-
-
-def _same(wanted: str, release: str) -> bool:
-    return release == wanted or release.startswith(f"{wanted}.")
+def unnamed_pairs(install: Install, _: Setting, __: Catalog) -> Iterator[RuleHit]:
+    """A package with libraries for some releases of torch, which its metadata does not say."""
+    torch = install.named("torch")
+    asked = torch.release if torch is not None else None
+    if asked is None:
+        return
+    for package in install.packages:
+        release = package.release or ""
+        pairs = pairs_of(package.name) if release and not package.address else ()
+        pair = next((one for one in pairs if release in one.versions), None)
+        if pair is None or asked in pair.torch:
+            continue
+        own = versions_for(package.name, asked)
+        yield RuleHit(
+            rule="package-pair",
+            at=package.at,
+            level="warning",
+            message=f"{package.written} has libraries for torch{pair.torch}, and torch "
+            f"{asked} is asked for: they do not load.",
+            fix=f'Write "{package.name}{own}", or "torch{pair.torch}"'
+            if own
+            else f'Write "torch{pair.torch}"',
+        )
 
 
 def package_cuda(install: Install, setting: Setting, catalog: Catalog) -> Iterator[RuleHit]:
@@ -313,6 +320,7 @@ def torch_beside_its_extension(install: Install, setting: Setting, _: Catalog) -
 
 RULES: tuple[PackageRule, ...] = (
     package_pairs,
+    unnamed_pairs,
     package_cuda,
     torch_too_old,
     numpy_of_today,

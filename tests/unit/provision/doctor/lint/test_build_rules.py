@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from provision.catalog.loading import load
-from provision.doctor.lint import lint
+from provision.doctor.lint import lint, lint_file
 
 CATALOG = load()
 WHEELS = CATALOG.pytorch_index("{tag}").replace("/{tag}", "")
@@ -275,3 +277,21 @@ def test_a_file_without_a_mistake_has_no_findings(text: str) -> None:
 def test_a_secret_is_not_printed() -> None:
     (found,) = lint("Dockerfile", f"FROM python:3.12\nENV HF_TOKEN={TOKEN}\n", CATALOG)
     assert TOKEN[3:] not in found.message + found.fix
+
+
+@pytest.mark.parametrize(
+    ("manifest", "found"),
+    [
+        pytest.param("[dependencies]\npytorch = '*'\n", 1, id="a manifest with PyTorch"),
+        pytest.param("[dependencies]\nnumpy = '*'\n", 0, id="a manifest without CUDA"),
+        pytest.param(None, 1, id="no manifest"),
+    ],
+)
+def test_pixi_in_a_build_matters_only_to_projects_for_gpus(
+    manifest: str | None, found: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "Dockerfile"
+    path.write_text("FROM ghcr.io/prefix-dev/pixi:0.55.0\nRUN pixi install\n")
+    if manifest is not None:
+        (tmp_path / "pixi.toml").write_text(manifest)
+    assert [one.rule for one in lint_file(path, CATALOG)] == ["conda-without-gpu"] * found

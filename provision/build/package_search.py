@@ -381,9 +381,10 @@ class PackageSearch:
     def _wheel_command(self, names: Sequence[str]) -> str:
         """What builds these packages for the same plan, as the user can type it."""
         lines = {n: n if " @ file:" in line else line for n, line in self.leading.items()}
-        others = [line for name, line in lines.items() if name not in names]
         words = ["provision", "wheel", *(lines[name] for name in names)]
-        words += [word for line in others for word in ("--with", line)]
+        words += [w for n, line in lines.items() if n not in names for w in ("--with", line)]
+        if self._request.declared_in and (release := self._request.framework_version):
+            words += ["--framework-version", release.removeprefix("==")]
         return f"{shlex.join(words)} {self._settings.typed}".rstrip()
 
 

@@ -481,6 +481,14 @@ def test_packages_that_no_release_of_the_framework_fits_are_refused(
     assert "Remove --framework-version" in caught.value.fix
 
 
+def test_the_wheel_is_built_for_what_the_project_pins(index: LocalIndex, tmp_path: Path) -> None:
+    index.more += [("flash-2.8.3.tar.gz", b"source")]
+    request = request_of(index, "flash", framework_version="==2.4.1", declared_in="reqs.txt")
+    with pytest.raises(NoSolutionError) as caught:
+        planned(request, tmp_path, typed="--gpu 8.0")
+    assert "provision wheel flash --framework-version 2.4.1 --gpu 8.0" in caught.value.fix
+
+
 def test_the_release_to_request_instead_was_resolved(index: LocalIndex, tmp_path: Path) -> None:
     """The fix of a pin that nothing suits was to request that very pin, to see why."""
     index.more += [pure("late", "1.0", "torch>=2.4"), pure("late", "2.0", "torch==99.0")]

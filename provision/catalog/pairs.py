@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from provision.catalog.reading import DATA
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
-
-_DATA = Path(__file__).parent / "data" / "pairs.json"
 
 
 class TorchPair(NamedTuple):
@@ -71,5 +70,6 @@ def _text(versions: SpecifierSet) -> str:
 
 @cache
 def _table() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(_DATA.read_text(encoding="utf-8"))
+    with open(f"{DATA}/pairs.json", encoding="utf-8") as file:  # noqa: PTH123  slow import
+        found: dict[str, Any] = json.load(file)
     return found

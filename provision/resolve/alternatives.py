@@ -92,12 +92,12 @@ def _is_sure(candidate: Candidate) -> bool:
     return candidate.build.existence == "confirmed"
 
 
-def _preferred(rows: Sequence[Candidate]) -> Candidate:
-    return max(rows, key=preference)
+def _preferred(ordered: Sequence[Candidate]) -> Candidate:
+    return ordered[0]
 
 
-def _latest(rows: Sequence[Candidate]) -> Candidate:
-    return max(rows, key=lambda c: (version(c.build.version), preference(c)))
+def _latest(ordered: Sequence[Candidate]) -> Candidate:
+    return max(ordered, key=lambda c: version(c.build.version))
 
 
 def _relaxations(request: Request, free: Request) -> Iterator[tuple[str, Request]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from provision.catalog.catalog import Catalog
@@ -11,7 +11,7 @@ from provision.resolve.bases import Offer, base_blocker, choose_base, offer, pyt
 from provision.resolve.beside import Beside
 from provision.resolve.blockers import Blocker
 from provision.resolve.builds import Build
-from provision.resolve.fleet import Fleet, GpuKind, Site, show_capability
+from provision.resolve.fleet import Fleet, GpuKind, Site, place_of, show_capability
 from provision.resolve.packages import companion_blockers as companions_against
 from provision.resolve.rules.base import allowed_pythons, choose_python
 from provision.resolve.rules.driven_gpus import driven_blocker
@@ -166,8 +166,8 @@ class Examiner:
         request: Request,
         best_of: Callable[[Sequence[Candidate]], Candidate] | None = None,
     ) -> Candidate | None:
-        """The best candidate with `whole`; None if none fits once its base was looked for."""
-        left = list(fitting)
+        """The best candidate with `whole`, by `best_of` of those in order; None if none fits."""
+        left = in_order(fitting)
         while left:
             best = (best_of or choose)(left)
             found = best if best.base else self.examine(best.build, request, whole=True)
@@ -197,7 +197,7 @@ class Examiner:
             if site not in to_be_replaced:
                 add(site, driver_blocker(site, fit, self.catalog))
         if found:
-            return tuple((_where(sites), blocker) for blocker, sites in found.items())
+            return tuple((place_of(sites), blocker) for blocker, sites in found.items())
         if unpaired := self.companion_blockers(build, request):
             return tuple(("", blocker) for blocker in unpaired)
         compat = cuda.worst.verdict == "forward"
@@ -374,27 +374,24 @@ def nearness(candidate: Candidate) -> tuple[object, ...]:
     return candidate.stage, -candidate.against, sure, least, preference(candidate)
 
 
-def choose(fitting: Sequence[Candidate]) -> Candidate:
-    """The most preferred build; but if it is only likely to exist, the most preferred of those
+def in_order(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """The most preferred first."""
+    return sorted(candidates, key=preference, reverse=True)
+
+
+def choose(ordered: Sequence[Candidate]) -> Candidate:
+    """The first build, of builds in order; but if it is only likely to exist, the first of those
     known to exist that fit the driver no worse, else of all those known. A build that is only
     likely to exist neither displaces one that exists, nor is it a reason for a worse fit.
     """
-    best = max(fitting, key=preference)
+    best = ordered[0]
     if best.build.existence == "confirmed":
         return best
     seen = [
         c
-        for c in fitting
+        for c in ordered
         if c.build.existence == "confirmed"
         and RANK[c.verdict] <= max(RANK[best.verdict], RANK["minor-version"])
     ]
     as_good = [c for c in seen if RANK[c.driver.verdict] <= RANK[best.driver.verdict]]
-    return max(as_good or seen or [best], key=preference)
-
-
-def _where(sites: Sequence[Site]) -> str:
-    labels = [label for site in dict.fromkeys(sites) for label in site.labels]
-    if len(labels) == 1:
-        return next(iter(sites)).where
-    shown = ", ".join(labels[:3])
-    return f"{shown} and {len(labels) - 3} more" if len(labels) > 3 else shown
+    return next(iter(as_good or seen or [best]))

@@ -240,3 +240,12 @@ def with_capability(device: GpuKind) -> str:
     if device.name is None:
         return device.words
     return f"{device.name} (compute capability {show_capability(device.capability)})"
+
+
+def place_of(sites: Sequence[Site]) -> str:
+    """Where something applies, in words: the labels of some sites, at most three of them."""
+    labels = [label for site in dict.fromkeys(sites) for label in site.labels]
+    if len(labels) == 1:
+        return next(iter(sites)).where
+    shown = ", ".join(labels[:3])
+    return f"{shown} and {len(labels) - 3} more" if len(labels) > 3 else shown

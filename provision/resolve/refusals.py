@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from provision.catalog.catalog import Catalog
 from provision.model.plan import TITLES, Blocked, PlanError, Request
 from provision.resolve.builds import Build
-from provision.resolve.candidates import Candidate, Examiner, choose
+from provision.resolve.candidates import Candidate, Examiner, choose, in_order
 from provision.resolve.fleet import Fleet, show_capability
 from provision.resolve.specifiers import version
 
@@ -172,7 +172,7 @@ def no_common_build(rows: Sequence[Blocked], request: Request) -> PlanError | No
 def _served_by(fitting: Sequence[Candidate]) -> str | None:
     if not fitting:
         return None
-    newest = choose(fitting).build
+    newest = choose(in_order(fitting)).build
     cudas = sorted({c.build.cuda for c in fitting}, key=version)
     span = f"CUDA {cudas[0]} to {cudas[-1]}" if len(cudas) > 1 else f"CUDA {cudas[0]}"
     build = f"{newest.version}+{newest.tag}" if newest.tag else newest.version

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from provision.model.frozen import replace
 from provision.model.plan import PlanError, Request
 from provision.resolve.builds import Build
-from provision.resolve.candidates import Candidate, Examiner, choose, preference
+from provision.resolve.candidates import Candidate, Examiner, choose, in_order
 from provision.resolve.cures import NO_CURE, Spell, cures, fix_of
 from provision.resolve.fleet import Site
 from provision.resolve.rules.driven_gpus import last_driver, needed_driver
@@ -60,7 +60,7 @@ class Trial:
             c if c.base else self._examiner.examine(c.build, request, whole=True)
             for c in self._examiner.fitting(self._builds, request, is_asked_for)
         ]
-        rest = sorted((c for c in found if c.fits), key=preference, reverse=True)
+        rest = in_order(c for c in found if c.fits)
         best = choose(rest) if rest else None
         return sorted(rest, key=lambda one: one is not best)
 

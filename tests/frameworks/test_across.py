@@ -113,7 +113,7 @@ def test_sound_nodes_agree_and_gloo_proves_nothing_about_nccl() -> None:
     [
         ("adds 1 to its numbers", (), "across-wrong-result", [], [1], "all-reduce by rank"),
         ("adds 1 to every sum", (), "across-wrong-result", [], [], "wrong"),
-        ("sleeps", ("--timeout", "10"), "across-hang", [], [1], "at the input of all-reduce"),
+        ("sleeps", ("--timeout", "30"), "across-hang", [], [1], "at the input of all-reduce"),
         ("its rank dies", (), "across-rank-died", [1], [], "SIGSEGV"),
         ("raises", (), "across-rank-failed", [], [1], "RuntimeError"),
         ("cannot start", (), "across-rank-failed", [], [0], "ZeroDivisionError"),

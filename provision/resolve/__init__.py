@@ -68,9 +68,14 @@ def resolve(
 
 
 def resolve_with(
-    examiner: Examiner, request: Request, *, at: str | None = None, spell: Spell = spell_options
+    examiner: Examiner,
+    request: Request,
+    *,
+    at: str | None = None,
+    spell: Spell = spell_options,
+    trial: Trial | None = None,
 ) -> Plan:
-    """`resolve` for the hosts of an examiner, which several requests may share."""
+    """`resolve` for the hosts of an examiner, which several requests may share, and their trial."""
     fleet, catalog = examiner.fleet, examiner.catalog
     if (foreign_error := not_nvidia(fleet)) is not None:
         return _refuse(request, fleet, foreign_error)
@@ -88,15 +93,14 @@ def resolve_with(
             limited_by=limited_by(asked, request, examiner, catalog, best),
         )
     others = alternatives(builds, request, examiner, is_asked_for, None)
+    trial = trial or Trial(examiner, builds)
     if not asked:
-        trial = Trial(examiner, builds)
         error = cured(no_build(request, arch, builds), request, trial, spell)
         return replace(_refuse(request, fleet, error), alternatives=others)
     whole = [examiner.examine(c.build, request, whole=True) if c.fits else c for c in candidates]
     nearest = max(whole, key=nearness)
     table = who_blocks_what(asked, request, fleet, catalog, nearest)
     error = no_common_build(table, request) or why_blocked(nearest, request, examiner, builds)
-    trial = Trial(examiner, builds)
     driven = trial.driven_for(nearest, error.code, request)
     refusal = _refuse(request, fleet, cured(error, request, trial, spell, driven))
     return replace(

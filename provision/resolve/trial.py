@@ -48,6 +48,7 @@ class Trial:
         self.catalog = examiner.catalog
         self._examiner, self._builds = examiner, builds
         self._known: dict[Request, Sequence[Candidate]] = {}
+        self._driven: dict[tuple[str, tuple[Site, ...]], Trial] = {}
 
     def candidates(self, request: Request) -> Sequence[Candidate]:
         """What a request could get, the best first; () if it does not plan."""
@@ -95,10 +96,13 @@ class Trial:
         ]
         return next((one for one in tries if one.trial.candidates(request)), tries[0])
 
-    def _driven_by(self, driver: str, sites: Sequence[Site]) -> Trial:
-        full = driver if "." in driver else f"{driver}.999"  # any of that branch
-        fleet = self._examiner.fleet.driven_by(full, sites, self.catalog)
-        return Trial(Examiner(fleet, self.catalog), self._builds)
+    def _driven_by(self, driver: str, sites: tuple[Site, ...]) -> Trial:
+        if (driver, sites) not in self._driven:
+            full = driver if "." in driver else f"{driver}.999"  # any of that branch
+            fleet = self._examiner.fleet.driven_by(full, sites, self.catalog)
+            examiner = type(self._examiner)(fleet, self.catalog)
+            self._driven[driver, sites] = Trial(examiner, self._builds)
+        return self._driven[driver, sites]
 
 
 def cured(

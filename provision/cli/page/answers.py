@@ -35,6 +35,7 @@ from provision.resolve.host_warnings import fleet_warnings
 from provision.resolve.rules.driven_gpus import driven_blocker, needed_driver
 from provision.resolve.rules.driver import driver_blocker, native_cuda
 from provision.resolve.specifiers import version
+from provision.resolve.trial import Trial
 
 # Keys of a plan that change together, so that each group is kept once.
 _GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -42,8 +43,6 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
     "image": ("python", "cudnn", "base", "compat_package", "requirements"),
     "machine": ("verdict", "driver", "gpus"),
 }
-# If these keep every build away, whatever the CUDA, naming a Python changes nothing.
-_BEFORE_PYTHON = frozenset({"gpu-not-driven", "driver-too-old", "no-gpu-code"})
 _BUILD_OF_CELL = ("framework_version", "cuda", "wheel_tag", "existence")
 
 
@@ -76,13 +75,11 @@ class Answers:
         found = holes(self._gpus[question.gpu], question.drivers)
         nodes = Nodes()
         rows: list[Node] = []
+        trial = Trial(examiner, builds_of(asked.framework, asked.arch, self._catalog))
         for _, requests in groupby(asked.requests(), key=lambda request: request.python):
-            plans = [resolve_with(examiner, request) for request in requests]
+            plans = [resolve_with(examiner, request, trial=trial) for request in requests]
             shown = [nodes.add(_without(self._shown(plan), found)) for plan in plans]
             rows.append(nodes.of(0, shown))
-            if all(plan.error and plan.error.code in _BEFORE_PYTHON for plan in plans):
-                rows *= len(asked.pythons)
-                break
         cells = matrix_to_json(matrix_with(examiner, Request(framework=asked.framework)))
         texts = [[cell["verdict"], cell["code"], cell["message"]] for cell in cells]
         matrix = nodes.add(_without(texts, found))

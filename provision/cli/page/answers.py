@@ -32,7 +32,7 @@ from provision.resolve.builds import Build, build_of, builds_of
 from provision.resolve.candidates import Asked, Candidate, Examiner
 from provision.resolve.fleet import Fleet, Site, read_fleet
 from provision.resolve.host_warnings import fleet_warnings
-from provision.resolve.rules.driven_gpus import driven_blocker, needed_driver
+from provision.resolve.rules.driven_gpus import driven_blocker, last_driver, needed_driver
 from provision.resolve.rules.driver import driver_blocker, native_cuda
 from provision.resolve.specifiers import version
 from provision.resolve.trial import Trial
@@ -145,8 +145,9 @@ def _read_by_rules(examiner: Examiner, asked: Choices) -> str:
         device.capability,
         fits,
         [driver_blocker(site, fit, catalog) for fit in fits],
-        driven_blocker(site, device, catalog),
-        needed_driver(fleet.gpus, catalog),
+        blocked := driven_blocker(site, device, catalog),
+        needed := needed_driver(fleet.gpus, catalog),
+        last_driver(fleet.gpus, catalog),
         list(fleet_warnings(fleet, catalog)),
     ]
     if verdicts & {"none", "forward"}:
@@ -158,6 +159,11 @@ def _read_by_rules(examiner: Examiner, asked: Choices) -> str:
         read.append([version(native) < version(cuda) for cuda in ptx])
     system = dict.fromkeys(build.cuda for build in builds if build.libraries == "system")
     read += _starting(site, "runtime", system, catalog)
+    if blocked and needed:  # the fix is planned with the driver that it names
+        driven = Examiner(fleet.driven_by(needed, [site], catalog), catalog)
+        ((there, _),) = driven.fleet.gpus
+        if driven_blocker(there, device, catalog) is None:
+            read.append(_read_by_rules(driven, asked))
     if forward := [fit.cuda for fit in fits if fit.verdict == "forward"]:
         read += [site.branch and site.branch.branch, *_starting(site, "base", forward, catalog)]
     return repr(read)

@@ -101,9 +101,9 @@ def test_the_printed_torch_runs_there(
     (fix,) = (one["fix"] for one in found["findings"] if one["rule"] == "torch-not-for-host")
     said = re.fullmatch(r"Write (torch==\S+) and name its index: --index-url (\S+)", fix)
     assert said is not None
-    mended = tmp_path / "requirements.txt"
-    mended.write_text(f"--index-url {said[2]}\n{said[1]}\n")
-    code, found = asked(capsys, mended, *words)
+    fixed = tmp_path / "requirements.txt"
+    fixed.write_text(f"--index-url {said[2]}\n{said[1]}\n")
+    code, found = asked(capsys, fixed, *words)
     assert (code, found["findings"]) == (0, [])
     assert found["runs"][0]["verdict"] not in {"none", "cpu"}
 

@@ -1,4 +1,6 @@
-"""Every check catches every fault that the mutation table seeds, on the real framework."""
+"""Every check of the suite, as one file, catches every fault that the mutation table seeds, on the
+real framework.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ import pytest
 
 from tests.frameworks.place import ENV, ROOT, python_of
 from tests.mutations import Row, tables
+from tools.release import write_suite
 from verify.checks import CHECKS
 
 pytestmark = pytest.mark.frameworks
@@ -23,14 +26,19 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1"}
 
 
 @pytest.fixture(scope="session")
-def said() -> dict[str, dict[tuple[str, str], Mapping[str, Any]]]:
+def said(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, dict[tuple[str, str], Mapping[str, Any]]]:
     """What each row's check said, run once; all at a time, and the longest table in parts."""
+    place = tmp_path_factory.mktemp("mutations")
+    suite = write_suite(place / "verify.pyz")
+    (place / "tests").symlink_to(ROOT / "tests")  # without the checkout's verify beside it
     parts = [(name, part) for name in TABLES for part in PARTS.get(name, ("1/1",))]
     running = [
         subprocess.Popen(
             [python_of(framework), "-m", "tests.mutations.runner", framework, part],
-            cwd=ROOT,
-            env={**ENV, **ONE_THREAD},
+            cwd=place,
+            env={**ENV, **ONE_THREAD, "PYTHONPATH": str(suite)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

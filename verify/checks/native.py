@@ -10,6 +10,7 @@ import importlib
 import json
 import mmap
 import os
+import pkgutil
 import re
 import time
 from dataclasses import dataclass
@@ -52,9 +53,8 @@ class CompiledPackage:
 
 def table() -> Dict[str, Any]:
     """The functions to call, and the libraries that packages do without."""
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "package_calls.json")
-    with open(path, encoding="utf-8") as file:
-        found: Dict[str, Any] = json.load(file)
+    data = pkgutil.get_data("verify.checks", "package_calls.json")
+    found: Dict[str, Any] = json.loads(data or b"")
     return found
 
 

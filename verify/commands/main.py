@@ -11,18 +11,18 @@ import importlib
 import os
 import sys
 import time
-from typing import List, Mapping, Optional, Sequence, Tuple
+from typing import List, Mapping, NoReturn, Optional, Sequence, Tuple
 
 from verify.commands import render
 from verify.commands.usage import Parser, printable, show, write_whole
-from verify.device import recording
+from verify.device import maps, recording
 from verify.device.machine import Machine
 from verify.model import expectations, frameworks
 from verify.model.check import LEVELS, Check, Context, Result, Status, UsageError, demand, names
 from verify.model.report import Report
 from verify.reports import report
 from verify.running import environment, runner
-from verify.running.children import Child
+from verify.running.children import Child, scratch
 
 INTERRUPTED, USAGE, OUR_BUG = 130, 2, 70
 PROGRESS = "GPU_PROVISION_PROGRESS"
@@ -64,7 +64,13 @@ def main(
         return _say("a bug in the suite: {}: {}".format(type(error).__name__, error), OUR_BUG)
 
 
+def run() -> NoReturn:
+    """Run the command line of this process and exit with its code."""
+    sys.exit(main())
+
+
 def _main(options: argparse.Namespace, lists: Mapping[str, Sequence[Check]]) -> int:
+    _refuse_musl()
     expect = read_expectations(options.expect)
     framework = frameworks.choose(options.framework, expect.framework_name)
     machine = _machine(options.replay_device)
@@ -84,6 +90,7 @@ def _main(options: argparse.Namespace, lists: Mapping[str, Sequence[Check]]) -> 
     context = Context(expect, options.level, framework, emulator, machine, count, shared)
     if options.record_device:
         _record(options.record_device, machine)
+    os.rmdir(scratch())  # where it cannot be made, no check can run
     results = _run(chosen, context, required)
     document = render.with_comparison(
         report.document(options.level, facts, results, options.only), baseline, options.tolerance
@@ -97,6 +104,15 @@ def _main(options: argparse.Namespace, lists: Mapping[str, Sequence[Check]]) -> 
     if problems:  # printed last: the results matter more than files that could not be written
         raise UsageError("; ".join(problems))
     return report.exit_code(document)
+
+
+def _refuse_musl() -> None:
+    """UsageError: no framework is here, and its wheels do not load with this C library."""
+    if maps.is_musl(maps.read_maps()) and not frameworks.installed():
+        raise UsageError(
+            "the C library of this image is musl, and PyTorch, TensorFlow and JAX have no wheels"
+            " for musl; use an image with glibc, such as Debian or Ubuntu"
+        )
 
 
 def _machine(path: Optional[str]) -> Machine:

@@ -1,4 +1,4 @@
-"""Which CUDA library files this process has mapped: those in use, not those installed."""
+"""Which libraries this process has mapped: those in use, not those installed."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ def read_maps() -> str:
     """This process's memory map."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
         return file.read()
+
+
+def is_musl(maps: str) -> bool:
+    """Whether the C library in a /proc/PID/maps is musl, which is its own dynamic loader."""
+    return re.search(r"/ld-musl-\w+\.so\.1$", maps, re.MULTILINE) is not None
 
 
 def stem_of(name: str) -> Optional[str]:

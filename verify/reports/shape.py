@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-import os
+import pkgutil
 import re
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NoReturn, Optional
 
@@ -18,7 +18,6 @@ from verify.model.check import UsageError
 from verify.model.report import Report
 
 LIMIT_BYTES = 64 * 1024 * 1024  # a report of this suite has a few hundred kilobytes
-_SCHEMA = os.path.join(os.path.dirname(os.path.dirname(__file__)), "report.schema.json")
 
 
 def read(path: str) -> Report:
@@ -50,8 +49,7 @@ def parse(data: bytes, name: str) -> Report:
 @functools.lru_cache(maxsize=None)
 def schema() -> Dict[str, Any]:
     """The schema that ships with the suite."""
-    with open(_SCHEMA, encoding="utf-8") as file:
-        loaded: Dict[str, Any] = json.load(file)
+    loaded: Dict[str, Any] = json.loads(pkgutil.get_data("verify", "report.schema.json") or b"")
     return loaded
 
 

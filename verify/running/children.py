@@ -20,6 +20,8 @@ import traceback
 from dataclasses import dataclass
 from typing import IO, Any, Callable, List, NoReturn, Optional, Sequence
 
+from verify.model.check import UsageError
+
 TAIL_BYTES = 4096
 EMULATION_FACTOR = 10.0  # importing torch takes 15 to 25 times as long under qemu-user
 _PR_SET_PDEATHSIG = 1
@@ -143,19 +145,24 @@ def wait_all(children: Sequence[Child], limit_s: float, grace_s: float = 5.0) ->
 
 
 def spool() -> IO[bytes]:
-    """An unnamed file. A read-only container without a /tmp still has /dev/shm."""
+    """An unnamed file; in memory where no folder can be written."""
     try:
         return tempfile.TemporaryFile()
     except OSError:
-        return tempfile.TemporaryFile(dir="/dev/shm")
+        return os.fdopen(os.memfd_create("verify"), "w+b")
 
 
 def scratch() -> str:
-    """A new temporary folder, which the caller removes."""
-    try:
-        return tempfile.mkdtemp(prefix="verify-")
-    except OSError:
-        return tempfile.mkdtemp(prefix="verify-", dir="/dev/shm")
+    """A new temporary folder, which the caller removes. A read-only container without a /tmp still
+    has /dev/shm. UsageError: that is read-only, too.
+    """
+    for folder in (None, "/dev/shm"):  # noqa: S108
+        with contextlib.suppress(OSError):
+            return tempfile.mkdtemp(prefix="verify-", dir=folder)
+    raise UsageError(
+        "no folder for temporary files can be written, not even /dev/shm;"
+        " start the container with --tmpfs /tmp, or name a folder by TMPDIR"
+    )
 
 
 def _live(work: Callable[[], object], output: IO[bytes], result: IO[bytes]) -> NoReturn:

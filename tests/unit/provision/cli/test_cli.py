@@ -1077,6 +1077,24 @@ run()
 """
 
 
+@pytest.mark.parametrize("name", ["images", "verify"])
+def test_a_foreign_package_of_our_names_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").write_text("raise SystemExit('run')")
+    done = subprocess.run(
+        [sys.executable, "-c", "from provision.__main__ import run; run()", "doctor", "--json"],
+        cwd=ROOT.parent,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (4, "")
+    hidden = f"error: {tmp_path}/{name} hides the package {name} of gpu-provision."
+    assert done.stderr.splitlines()[0] == hidden
+
+
 def test_an_interrupt_while_the_modules_load_has_no_traceback() -> None:
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED_WHILE_LOADING],

@@ -14,14 +14,16 @@ import jsonschema
 import pytest
 
 from tests import ROOT, need
+from tools.release import write_suite
 from verify.checks import CHECKS
 from verify.commands.main import choose, main
+from verify.device import maps
+from verify.model import frameworks
 from verify.model.check import Check, Context, Outcome, Result, Status, UsageError
 from verify.model.expectations import ExpectationsError, parse
 from verify.reports.report import document, table
 
 SCHEMA = json.loads((ROOT / "verify" / "report.schema.json").read_text())
-ALONE = "import sys; sys.path.insert(0, sys.argv.pop(1)); from verify.__main__ import run; run()"
 
 
 def call(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
@@ -37,11 +39,12 @@ def call(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
 
 
 def alone(folder: Path, python: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The suite copied elsewhere, isolated: no site-packages, so no framework."""
-    shutil.copytree(ROOT / "verify", folder / "verify", dirs_exist_ok=True)
+    """The suite as one file, isolated: no site-packages, so no framework."""
+    suite = write_suite(folder / "verify.pyz")
     return subprocess.run(
-        [python, "-I", "-S", "-B", "-c", ALONE, str(folder), *arguments],
+        [python, "-S", "-B", str(suite), *arguments],
         cwd=folder,
+        env={name: text for name, text in os.environ.items() if not name.startswith("PYTHON")},
         capture_output=True,
         text=True,
         timeout=120,
@@ -185,7 +188,7 @@ def test_the_page_keeps_to_80_columns_and_tells_trouble_once(tmp_path: Path) -> 
     ]
 
 
-def old_python(version: str) -> str:
+def other_python(version: str) -> str:
     """On PATH, or one of pyenv's, whose programs stand in for versions that it has not, too."""
     shims = [Path(name) for name in os.environ["PATH"].split(":") if name.endswith("/shims")]
     kept = [path for shim in shims for path in shim.parent.glob(f"versions/{version}.*/bin/python")]
@@ -195,17 +198,65 @@ def old_python(version: str) -> str:
     pytest.skip(f"no Python {version} here")
 
 
-def test_the_oldest_python_runs_it(tmp_path: Path) -> None:
-    done = alone(tmp_path, old_python("3.8"), "--json", "--report", str(tmp_path / "r.json"))
+@pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.12", "3.13", "3.14"])
+def test_other_pythons_run_it(version: str, tmp_path: Path) -> None:
+    done = alone(tmp_path, other_python(version), "--json", "--report", str(tmp_path / "r.json"))
     assert valid(done.stdout) == valid((tmp_path / "r.json").read_text())
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
 
 
-def test_an_older_python_is_told(tmp_path: Path) -> None:
-    done = alone(tmp_path, old_python("3.7"), "--json")
+@pytest.mark.parametrize("version", ["2.7", "3.6", "3.7"])
+def test_a_python_that_is_too_old_is_refused_in_one_sentence(version: str, tmp_path: Path) -> None:
+    done = alone(tmp_path, other_python(version), "--json")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "needs Python 3.8" in done.stderr
+    assert done.stderr.startswith(f"verify needs Python 3.8 or newer; this is {version}.")
+    assert len(done.stderr.splitlines()) == 1
+
+
+# An unknown user without a home, a root that is read-only, no variable, and no network.
+_BARE = "--ro-bind / / --proc /proc --dev /dev --unshare-user --uid 45678 --unshare-net --clearenv"
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "sentence"),
+    [
+        pytest.param((), 1, None, id="shared memory can be written"),
+        pytest.param(
+            ("--ro-bind", "/etc", "/dev/shm"), 2, "no folder for temporary", id="nothing can be"
+        ),
+    ],
+)
+def test_nothing_need_be_writable_but_shared_memory(
+    more: tuple[str, ...], code: int, sentence: str | None, tmp_path: Path
+) -> None:
+    suite = write_suite(tmp_path / "verify.pyz")
+    python = [sys.executable, "-S", "-B", str(suite), "--json"]
+    bare = [need.program("bwrap"), *_BARE.split(), *more]
+    done = subprocess.run(
+        [*bare, *python], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == code, done.stderr
+    if sentence is None:
+        valid(done.stdout)
+    else:
+        assert (done.stdout, len(done.stderr.splitlines())) == ("", 1)
+        assert sentence in done.stderr
+
+
+def test_musl_without_a_framework_is_refused_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mapped = "7f1c-7f1d r-xp 00000000 fd:00 1 /lib/ld-musl-x86_64.so.1\n"
+    monkeypatch.setattr(maps, "read_maps", lambda: mapped)
+    monkeypatch.setattr(frameworks, "installed", lambda: ("jax",))
+    assert main(["--list"]) == 0
+    monkeypatch.setattr(frameworks, "installed", lambda: ())
+    capsys.readouterr()
+    assert main(["--list"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert "musl" in err
 
 
 def test_nvml_alone_needs_no_framework(tmp_path: Path) -> None:

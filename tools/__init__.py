@@ -1,0 +1,1 @@
+"""Programs for those who develop and publish the project. Nothing here is shipped."""

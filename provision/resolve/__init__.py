@@ -64,7 +64,29 @@ def resolve(
     `hosts` is never empty; an unknown machine is `HostFacts()`. `at`: only builds that this place
     has ("pypi"). `spell` words the changes of the request that a fix names.
     """
-    return resolve_with(Examiner(read_fleet(hosts, catalog), catalog), request, at=at, spell=spell)
+    examiner = Examiner(read_fleet(hosts, catalog), catalog)
+    plan = resolve_with(examiner, request, at=at, spell=spell)
+    if plan.error is not None and plan.error.code == "mixed-cpu-architectures":
+        return replace(plan, error=_for_each_arch(plan.error, hosts, request, catalog))
+    return plan
+
+
+def _for_each_arch(
+    error: PlanError, hosts: Sequence[HostFacts], request: Request, catalog: Catalog
+) -> PlanError:
+    """The error for hosts of several CPU architectures, with why one of them has no plan."""
+    by_arch: dict[str, list[HostFacts]] = {}
+    for host in hosts:
+        (arch,) = read_fleet([host], catalog).archs or (DEFAULT_ARCH,)
+        by_arch.setdefault(arch, []).append(host)
+    for arch, some in sorted(by_arch.items()):
+        if (refused := resolve(some, request, catalog).error) is not None:
+            error = replace(
+                error,
+                message=f"{error.message} {arch}: {refused.message}",
+                fix=f"{error.fix} For {arch}: {refused.fix}",
+            )
+    return error
 
 
 def resolve_with(
@@ -95,17 +117,19 @@ def resolve_with(
     others = alternatives(builds, request, examiner, is_asked_for, None)
     trial = trial or Trial(examiner, builds)
     if not asked:
-        error = cured(no_build(request, arch, builds), request, trial, spell)
+        error, _ = cured(no_build(request, arch, builds), request, trial, asked, spell)
         return replace(_refuse(request, fleet, error), alternatives=others)
     whole = [examiner.examine(c.build, request, whole=True) if c.fits else c for c in candidates]
     nearest = max(whole, key=nearness)
     table = who_blocks_what(asked, request, fleet, catalog, nearest)
-    error = no_common_build(table, request) or why_blocked(nearest, request, examiner, builds)
-    driven = trial.driven_for(nearest, error.code, request)
-    refusal = _refuse(request, fleet, cured(error, request, trial, spell, driven))
+    error = no_common_build(table, request, fleet) or why_blocked(
+        nearest, request, examiner, builds
+    )
+    error, need = cured(error, request, trial, asked, spell)
+    refusal = _refuse(request, fleet, error)
     return replace(
         refusal,
-        driver_need=driven.need if driven else nearest.driver.need,
+        driver_need=need or nearest.driver.need,
         gpus=examiner.gpus(nearest.build),
         blocked=table,
         limited_by=limited_by(asked, request, examiner, catalog, None),
@@ -267,6 +291,6 @@ def _plan(best: Candidate, examiner: Examiner, request: Request, catalog: Catalo
         requirements=companion_requirements(build, answers.cudnn, request, catalog, beside),
         indexes=indexes,
         reasons=reasons(best, answers, indexes, request, catalog),
-        warnings=warnings(best, answers, request, catalog),
+        warnings=warnings(best, answers, request, examiner),
         notes=(*notes(answers, request, catalog), *beside_notes(build, beside)),
     )

@@ -91,7 +91,6 @@ def base_blocker(
         return Blocker(
             code="no-compat-base",
             message=f"CUDA {build.cuda} needs the cuda-compat package on this driver, and {lacks}.",
-            fix=f"Upgrade the driver to one for CUDA {build.cuda}.",
         )
     if build.libraries == "system" and not offered.bases:
         return Blocker(

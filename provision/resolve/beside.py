@@ -107,11 +107,9 @@ def _blocker(
     python: str | None,
 ) -> Blocker:
     title = TITLES[framework]
-    fix = "Make an image for each framework."
     cudas = sorted({_major(other.cuda) for other in others}, key=version)
     if not others:
         message = f"No release of {title} that {wanted.text!r} allows runs on these hosts."
-        fix = f"See why: provision plan --framework {framework}"
     elif python is not None and (found := partners(build, others)):
         have = sorted({one for other in found for one in python_tags_of(other)}, key=version)
         message = (
@@ -128,7 +126,7 @@ def _blocker(
             f"{title} for these hosts is built for CUDA {' and '.join(cudas)}, but {build.name} "
             f"for CUDA {build.cuda}."
         )
-    return Blocker(code="framework-beside", message=message, fix=fix)
+    return Blocker(code="framework-beside", message=message)
 
 
 def beside_notes(build: Build, requirements: Mapping[str, str]) -> Iterator[Note]:

@@ -17,7 +17,7 @@ from provision.resolve.specifiers import version
 Field: TypeAlias = Literal["python", "base", "flavour", "with", "framework-version", "cuda"]
 _MOST = 3  # that a fix names
 _OF_A_BUILD = (*PAIRED, *FRAMEWORKS)
-NO_CURE = "No other release, CUDA, Python or base makes it plan on these hosts."
+NO_CURE = "No other release, CUDA, Python, base or driver makes it plan on these hosts."
 
 
 class RequestChange(NamedTuple):
@@ -51,11 +51,14 @@ Spell: TypeAlias = "Callable[[RequestChange, Request], str | None]"
 """What to type for a step to a request ("Use --cuda 12.1"); None: nobody can change that."""
 
 
-def cures(
-    request: Request, trial: Planner, catalog: Catalog, keep: Iterable[str] = ()
-) -> Iterator[Cure]:
-    """The smallest changes of a request that plan, without a change of the fields to `keep`."""
-    fields = [field for field in _limits(request) if field not in keep]
+def cures(request: Request, trial: Planner, catalog: Catalog) -> Iterator[Cure]:
+    """The smallest changes of a request that plan."""
+    fields = [*_limits(request)]
+    free = request
+    for field in fields:
+        free = _without(free, field)
+    if not trial.candidates(free):
+        return
     for size in range(1, len(fields) + 1):
         found = [
             one
@@ -187,6 +190,9 @@ def _with(
         after: str | None = one.text
         if trial.refuses(build, replace(request, companions=(one.text,))):
             after = partner(one, build, catalog)
+            if FRAMEWORKS.get(one.name) not in {None, request.framework} and not one.more:
+                free = replace(request, companions=(one.name,))
+                after = None if trial.refuses(build, free) else one.name
             steps.append(RequestChange("with", one.text, after))
         kept += [after] if after is not None else []
     return replace(request, companions=tuple(kept)), steps

@@ -128,6 +128,7 @@ class Fleet(NamedTuple):
 
     def driven_by(self, driver: str, sites: Collection[Site], catalog: Catalog) -> Fleet:
         """The same hosts, these with another driver."""
+        driver = driver if "." in driver else f"{driver}.999"  # any of that branch
         branch, known = catalog.branch_of(driver), catalog.is_known_branch(driver)
         others = {
             site: replace(

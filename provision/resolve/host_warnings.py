@@ -8,7 +8,13 @@ from provision.catalog.catalog import Catalog
 from provision.model.plan import Warned
 from provision.resolve.candidates import BuildAnswers, Candidate
 from provision.resolve.fleet import DEFAULT_ARCH, Fleet, GpuKind, Site, show_capability
-from provision.resolve.rules.driven_gpus import documented_blocker, first_branch_for, is_older
+from provision.resolve.rules.driven_gpus import (
+    documented_blocker,
+    first_branch_for,
+    is_older,
+    last_driver,
+)
+from provision.resolve.specifiers import version
 
 
 def fleet_warnings(fleet: Fleet, catalog: Catalog) -> Iterable[Warned]:
@@ -20,7 +26,7 @@ def fleet_warnings(fleet: Fleet, catalog: Catalog) -> Iterable[Warned]:
                 code="driver-not-seen",
                 message=f"No NVIDIA driver was found{where}, so driver compatibility was not "
                 "checked.",
-                fix="Install the driver, or specify it: --driver 515.65.01",
+                fix="Install the driver, or specify it: --driver VERSION",
             )
         elif site.driver is not None and not site.branch_known:
             yield Warned(
@@ -34,14 +40,14 @@ def fleet_warnings(fleet: Fleet, catalog: Catalog) -> Iterable[Warned]:
                 code="driver-branch-only",
                 message=f"Only the branch {site.driver} of the driver{where} is known; its newest "
                 "release is assumed.",
-                fix="Specify the full version, as nvidia-smi prints it: --driver 535.104.05",
+                fix="Specify the full version, as nvidia-smi prints it: --driver VERSION",
             )
         if not site.devices:
             seen = "is known" if site.devices is None else "was found"
             yield Warned(
                 code="gpu-not-seen",
                 message=f"No GPU {seen}{where}, so GPU support of the wheel was not checked.",
-                fix="Specify it: --gpu 'RTX 3090' or --gpu 8.6",
+                fix="Specify it, or its compute capability: --gpu NAME",
             )
         for device in site.devices or ():
             yield from _device_warnings(site, device, where, catalog)
@@ -105,6 +111,7 @@ def driver_warnings(best: Candidate, answers: BuildAnswers, catalog: Catalog) ->
     """What does not work because a driver does not run the build's CUDA natively."""
     build = best.build
     fits = answers.drivers
+    upgrade = _may_be_upgraded(answers.fleet, build.cuda, catalog)
     if any(fit.verdict == "minor-version" for fit in fits):
         yield Warned(
             code="minor-version-limits",
@@ -112,7 +119,10 @@ def driver_warnings(best: Candidate, answers: BuildAnswers, catalog: Catalog) ->
             "that its nvrtc or nvcc compiles to PTX at run time do not work, nor do features that "
             "need the newer driver.",
             fix=f"Upgrade the driver to one that natively supports CUDA {build.cuda} if you "
-            "compile kernels yourself.",
+            "compile kernels yourself."
+            if upgrade
+            else "Compile your own kernels for the GPU itself, not to PTX: no driver that natively "
+            f"supports CUDA {build.cuda} supports every GPU here.",
         )
     row = catalog.forward_compat(build.cuda)
     for fit in fits:
@@ -121,7 +131,8 @@ def driver_warnings(best: Candidate, answers: BuildAnswers, catalog: Catalog) ->
         yield Warned(
             code="needs-cuda-compat",
             message=f"The image needs {row.package}, which works on data-centre GPUs only.",
-            fix="Upgrade the driver, or keep the nvidia/cuda base of this plan, which contains it.",
+            fix=f"{'Upgrade the driver, or keep' if upgrade else 'Keep'} the nvidia/cuda base of "
+            "this plan, which contains it.",
         )
         branch = catalog.branch_of(fit.have)
         if branch and branch.branch not in (row.official_base_branches or ()):
@@ -129,5 +140,15 @@ def driver_warnings(best: Candidate, answers: BuildAnswers, catalog: Catalog) ->
                 code="compat-branch-not-listed",
                 message=f"NVIDIA's current page no longer lists driver branch {branch.branch} "
                 f"for {row.package}; its images still accept it.",
-                fix="Upgrade the driver to a branch that is still supported.",
+                fix="Upgrade the driver to a branch that is still supported."
+                if upgrade
+                else "Test it: provision verify IMAGE",
             )
+
+
+def _may_be_upgraded(fleet: Fleet, cuda: str, catalog: Catalog) -> bool:
+    """Whether a driver that supports a CUDA natively supports every GPU."""
+    toolkit, last = catalog.toolkit(cuda), last_driver(fleet.gpus, catalog)
+    if toolkit is None or toolkit.driver is None:
+        return False
+    return last is None or version(toolkit.driver).major <= int(last)

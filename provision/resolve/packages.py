@@ -175,7 +175,7 @@ def partner(wanted: Companion, build: Build, catalog: Catalog) -> str | None:
         return f"numpy{abi}"
     if build.framework == "pytorch" and (versions := versions_for(wanted.name, build.version)):
         return f"{wanted.name}{versions}"
-    pair = _pair_for(build, wanted.name, catalog)
+    pair = pair_for(build, wanted.name, catalog)
     return f"{wanted.name}=={pair}" if pair else None
 
 
@@ -273,7 +273,7 @@ def _parsed(companions: tuple[str, ...]) -> tuple[Companion, ...]:
 
 def _against(build: Build, wanted: Companion, catalog: Catalog) -> Iterator[Blocker]:
     own = _OWN.get(wanted.name) == build.framework
-    pair = _pair_for(build, wanted.name, catalog)
+    pair = pair_for(build, wanted.name, catalog)
     if own and not wanted.allows(build.version):
         yield _blocker(build, f"{wanted.text} conflicts with {build.name}.")
     elif pair and not wanted.allows(pair) and not _may_pair(wanted, pair, catalog):
@@ -304,7 +304,7 @@ def _may_be_paired(wanted: Companion, release: str) -> bool:
     return may_go_with(wanted.name, wanted.specifier, release)
 
 
-def _pair_for(build: Build, name: str, catalog: Catalog) -> str | None:
+def pair_for(build: Build, name: str, catalog: Catalog) -> str | None:
     """The version of a companion beside a build: its release's own; where the companion has had no
     release since, its last one, which asks for no PyTorch in particular.
     """

@@ -12,7 +12,7 @@ from provision.resolve.fleet import Fleet, show_capability
 from provision.resolve.specifiers import version
 
 _SHOWN = 4
-_JETSON = "https://docs.nvidia.com/deeplearning/frameworks/"
+_NVIDIA_OWN = "https://docs.nvidia.com/deeplearning/frameworks/"
 
 
 def not_nvidia(fleet: Fleet) -> PlanError | None:
@@ -50,7 +50,7 @@ def no_build(request: Request, arch: str, builds: Sequence[Build]) -> PlanError:
             code="no-such-build",
             message=f"There is no build of {title} with GPU code for {arch} Linux"
             + (": its wheels for that CPU are CPU builds." if request.framework != "jax" else "."),
-            fix="Use another framework there, or NVIDIA's own container.",
+            fix=f"Use NVIDIA's own container: {_NVIDIA_OWN}",
         )
     having = sorted(by_cuda, key=version)
     everything = [v for versions in by_cuda.values() for v in versions]
@@ -58,24 +58,38 @@ def no_build(request: Request, arch: str, builds: Sequence[Build]) -> PlanError:
         return PlanError(
             code="no-such-build",
             message=f"The catalog has no {what} for {arch} Linux; it has {_span(everything)}.",
-            fix="If it is newer than the catalog: provision catalog refresh",
+            fix="Update the catalog: provision catalog refresh"
+            if _is_newer(max(everything, key=version), request)
+            else "",
         )
     of_asked = [cuda for cuda in having if _is_within(by_cuda[cuda], request)]
     spans = ", ".join(f"{cuda} ({_span(by_cuda[cuda])})" for cuda in of_asked)
     if request.framework != "tensorflow":
         spans = ", ".join(of_asked)
     verb = "runs on" if builds[0].compiled_on_host else "was built for"
-    fix = ""
+    libraries = ""
     major = [c for c in having if request.cuda and c.split(".")[0] == request.cuda.split(".")[0]]
     if any(build.libraries == "system" for build in builds if build.cuda in major):
-        fix = (
-            f"Libraries of one CUDA major share their sonames, so that a build for {major[0]} "
+        libraries = (
+            f" Libraries of one CUDA major share their sonames, so that a build for {major[0]} "
             f"would load those of {request.cuda} too; that pair is untested."
         )
     return PlanError(
         code="no-such-build",
-        message=f"There is no build of {what}{on_cuda} for {arch} Linux; it {verb} CUDA {spans}.",
-        fix=fix,
+        message=f"There is no build of {what}{on_cuda} for {arch} Linux; it {verb} CUDA {spans}."
+        f"{libraries}",
+        fix="",
+    )
+
+
+def _is_newer(newest: str, request: Request) -> bool:
+    """Whether a release is requested that is newer than the newest of the catalog."""
+    from packaging.specifiers import SpecifierSet
+
+    return any(
+        one.operator in {"==", "===", ">=", ">", "~="}
+        and version(one.version.removesuffix(".*")) > version(newest)
+        for one in SpecifierSet(request.framework_version or "")
     )
 
 
@@ -124,7 +138,7 @@ def _code_fixes(refused: Build, examiner: Examiner, builds: Sequence[Build]) -> 
         if any(examiner.code(b, device) not in {"none", "unknown"} for b in builds):
             continue
         if device.capability in examiner.catalog.tegra_capabilities:
-            yield f"Use NVIDIA's own builds of {title} for {device.words}: {_JETSON}"
+            yield f"Use NVIDIA's own builds of {title} for {device.words}: {_NVIDIA_OWN}"
         else:
             yield f"The catalog has no build of {title} with code for {device.words}."
 
@@ -154,18 +168,23 @@ def who_blocks_what(
     return tuple(rows.values())
 
 
-def no_common_build(rows: Sequence[Blocked], request: Request) -> PlanError | None:
+def no_common_build(rows: Sequence[Blocked], request: Request, fleet: Fleet) -> PlanError | None:
     """Each GPU has builds of its own, but no build supports all."""
     if len(rows) < 2 or any(row.served_by is None for row in rows):
         return None
     each = "; ".join(f"{_who(row)}: {row.served_by}" for row in rows[:_SHOWN])
     more = f"; and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
-    commands = [f"--gpu '{row.gpu or row.compute_capability}'" for row in rows[:_SHOWN]]
+    drivers = {site.where or None: site.driver for site in fleet.sites}
+    machines = [
+        f"--gpu '{row.gpu or row.compute_capability}'"
+        + (f" --driver {driver}" if (driver := drivers.get(row.host)) else "")
+        for row in rows[:_SHOWN]
+    ]
     return PlanError(
         code="no-common-build",
         message=f"No single build of {TITLES[request.framework]} supports all of these GPUs. "
         f"Each on its own: {each}{more}.",
-        fix=f"Build one image for each kind: provision plan {' / '.join(dict.fromkeys(commands))}",
+        fix=f"Build one image for each kind, with {' / '.join(dict.fromkeys(machines))}",
     )
 
 

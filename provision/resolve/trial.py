@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from provision.catalog.catalog import Catalog
 from provision.model.frozen import replace
 from provision.model.plan import PlanError, Request
 from provision.resolve.builds import Build
 from provision.resolve.candidates import Candidate, Examiner, choose, in_order
 from provision.resolve.cures import NO_CURE, Spell, cures, fix_of
-from provision.resolve.fleet import Site
-from provision.resolve.rules.driven_gpus import last_driver, needed_driver
+from provision.resolve.fleet import Site, place_of
+from provision.resolve.rules.driven_gpus import driven_blocker, last_driver, right_driver
 from provision.resolve.specifiers import version
 
 
@@ -34,9 +35,11 @@ def is_asked_for(build: Build, request: Request) -> bool:
 
 
 class Driven(NamedTuple):
-    """The hosts with another driver; `need`: the oldest that they need, None: an older one."""
+    """The hosts with other drivers: what to install on them; `need`: the newest driver of these,
+    None: only older ones than the hosts have.
+    """
 
-    driver: str
+    words: str
     need: str | None
     trial: Trial
 
@@ -46,9 +49,9 @@ class Trial:
 
     def __init__(self, examiner: Examiner, builds: Sequence[Build]) -> None:
         self.catalog = examiner.catalog
-        self._examiner, self._builds = examiner, builds
+        self._examiner, self.builds = examiner, builds
         self._known: dict[Request, Sequence[Candidate]] = {}
-        self._driven: dict[tuple[str, tuple[Site, ...]], Trial] = {}
+        self._driven: dict[tuple[tuple[Site, str], ...], Driven] = {}
 
     def candidates(self, request: Request) -> Sequence[Candidate]:
         """What a request could get, the best first; () if it does not plan."""
@@ -59,7 +62,7 @@ class Trial:
     def _candidates(self, request: Request) -> Sequence[Candidate]:
         found = [
             c if c.base else self._examiner.examine(c.build, request, whole=True)
-            for c in self._examiner.fitting(self._builds, request, is_asked_for)
+            for c in self._examiner.fitting(self.builds, request, is_asked_for)
         ]
         rest = in_order(c for c in found if c.fits)
         best = choose(rest) if rest else None
@@ -69,59 +72,122 @@ class Trial:
         """Whether the companions of a request do not match a build."""
         return bool(self._examiner.companion_blockers(build, request))
 
-    def driven_for(self, nearest: Candidate, code: str, request: Request) -> Driven | None:
-        """The driver that the hosts need where theirs is in the way, and these hosts with it: the
-        oldest that the request plans with, if one does. None: no driver is in the way.
+    def driven(self, request: Request, builds: Sequence[Build]) -> Iterator[Driven]:
+        """The hosts with other drivers, the smallest change first: each GPU driven, then the
+        drivers for the CUDA of these builds. Nothing if no driver is in the way.
         """
         fleet, catalog = self._examiner.fleet, self.catalog
-        toolkit = catalog.toolkit(nearest.build.cuda)
-        needed, last = needed_driver(fleet.gpus, catalog), last_driver(fleet.gpus, catalog)
-        if needed and last and version(needed).major > version(last).major:
-            return None  # no branch drives them all
-        first = {
-            "driver-too-old": nearest.driver.need,
-            "ptx-needs-newer-driver": toolkit.driver if toolkit else None,
-            "gpu-not-driven": needed or last,
-        }.get(code)
-        if first is None:
-            return None
-        needs = {self._examiner.worst_driver(one.cuda).need for one in self._builds
-                 if is_asked_for(one, request)}  # fmt: skip
-        later = sorted((n for n in needs if n and version(n) > version(first)), key=version)
-        sites = self._examiner.sites_against(nearest.build)
-        older = code == "gpu-not-driven" and needed is None
-        tries = [
-            Driven(driver, None if older else driver, self._driven_by(driver, sites))
-            for driver in (first, *(() if older else later))
-        ]
-        return next((one for one in tries if one.trial.candidates(request)), tries[0])
+        right = {site: right_driver(site, catalog) for site in fleet.sites}
+        toolkits = [catalog.toolkit(cuda) for cuda in dict.fromkeys(b.cuda for b in builds)]
+        needs = {self._examiner.worst_driver(build.cuda).need for build in builds}
+        needs |= {toolkit.driver for toolkit in toolkits if toolkit}
+        seen = set[tuple[tuple[Site, str], ...]]()
+        for floor in (None, *sorted((need for need in needs if need), key=version)):
+            changes = {
+                site: new for site in fleet.sites if (new := _raised(site, right[site], floor))
+            }
+            if changes and tuple(changes.items()) not in seen:
+                seen.add(tuple(changes.items()))
+                found = self._driven_by(changes)
+                yield self._least(found, changes, request)
 
-    def _driven_by(self, driver: str, sites: tuple[Site, ...]) -> Trial:
-        if (driver, sites) not in self._driven:
-            full = driver if "." in driver else f"{driver}.999"  # any of that branch
-            fleet = self._examiner.fleet.driven_by(full, sites, self.catalog)
-            examiner = type(self._examiner)(fleet, self.catalog)
-            self._driven[driver, sites] = Trial(examiner, self._builds)
-        return self._driven[driver, sites]
+    def _least(self, found: Driven, changes: Mapping[Site, str], request: Request) -> Driven:
+        """The same without the hosts that can keep their drivers for what a request gets."""
+        for candidate in found.trial.candidates(request)[:1] if len(changes) > 1 else ():
+            against = self._examiner.sites_against(candidate.build)
+            fewer = {site: new for site, new in changes.items() if site in against}
+            if fewer and fewer != changes:
+                less = self._driven_by(fewer)
+                return less if less.trial.candidates(request) else found
+        return found
+
+    def _driven_by(self, changes: Mapping[Site, str]) -> Driven:
+        key = tuple(changes.items())
+        if key not in self._driven:
+            fleet, catalog = self._examiner.fleet, self.catalog
+            for driver in dict.fromkeys(changes.values()):
+                sites = [site for site, new in changes.items() if new == driver]
+                fleet = fleet.driven_by(driver, sites, catalog)
+            newer = [driver for site, driver in changes.items() if _is_newer(driver, site)]
+            self._driven[key] = Driven(
+                _words(changes, len(fleet.sites), catalog),
+                max(newer, key=version, default=None),
+                Trial(type(self._examiner)(fleet, catalog), self.builds),
+            )
+        return self._driven[key]
+
+
+def _words(changes: Mapping[Site, str], hosts: int, catalog: Catalog) -> str:
+    """What to install, on which of so many hosts."""
+    groups: dict[tuple[str, str], list[Site]] = {}
+    for site, driver in changes.items():
+        groups.setdefault(_install(site, driver, catalog), []).append(site)
+    text = ""
+    for (before, after), sites in groups.items():
+        where = f" on {place_of(sites)}" if len(groups) > 1 or len(sites) < hosts else ""
+        text += f" and {before[:1].lower()}{before[1:]}" if text else before
+        text += where + after
+    return text
+
+
+def _is_newer(driver: str, site: Site) -> bool:
+    return site.driver is None or version(driver) > version(site.driver)
+
+
+def _raised(site: Site, right: str | None, floor: str | None) -> str | None:
+    """The driver to install on a host: the one that is right for its GPUs, or a newer one; None:
+    it keeps its own. A host whose driver is not known keeps it.
+    """
+    have = right or site.driver
+    if have is None:
+        return floor if site.driver_cuda is not None else None
+    return floor if floor is not None and version(floor) > version(have) else right
+
+
+def _install(site: Site, driver: str, catalog: Catalog) -> tuple[str, str]:
+    """What to do on a host to get a driver: the words before and after the host."""
+    if not _is_newer(driver, site):
+        return f"Install driver branch {driver}", ", the last that does"
+    gpus = [(site, device) for device in site.devices or ()]
+    undriven = any(driven_blocker(site, device, catalog) for _, device in gpus)
+    last, most = last_driver(gpus, catalog), ""
+    if last is not None and int(last) < catalog.branches[-1].branch:
+        most = f" (branch {last} at most)"
+    verb = "Install NVIDIA driver" if undriven else "Upgrade the NVIDIA driver to"
+    return f"{verb} {driver} or newer{most}", ""
+
+
+_OF_DRIVERS = ("driver-too-old", "gpu-not-driven", "no-compat-base", "ptx-needs-newer-driver")
 
 
 def cured(
-    error: PlanError,
-    request: Request,
-    trial: Trial,
-    spell: Spell,
-    driven: Driven | None = None,
-) -> PlanError:
-    """An error whose fix names the changes of the request that plan. `driven`: the driver that the
-    hosts need, and the hosts with it; it is only named if the request, or a change of it, plans
-    there.
+    error: PlanError, request: Request, trial: Trial, builds: Sequence[Build], spell: Spell
+) -> tuple[PlanError, str | None]:
+    """An error whose fix names the changes of the request that plan, or of the drivers of the
+    hosts, and of both only if none of one does; the driver that the fix names. `builds`: what the
+    request allows.
     """
-    fix, found = error.fix, fix_of(cures(request, trial, trial.catalog), spell)
-    if fix and driven is not None:
-        if f" {driven.driver}" not in fix:
-            fix = f"Upgrade the NVIDIA driver to {driven.driver} or newer."
-        if not driven.trial.candidates(request):
+    found = fix_of(cures(request, trial, trial.catalog), spell)
+    driven, more = None, ""
+    if error.code in _OF_DRIVERS:
+        ways = trial.driven(request, builds)
+        driven = next((one for one in ways if one.trial.candidates(request)), None)
+    if driven is None and not found:
+        driven, more = _with_driver(request, trial, builds, spell)
+    ways_out = [found, f"{driven.words}{more}." if driven else "", error.fix]
+    fix = " Else: ".join(way for way in ways_out if way)
+    return replace(error, fix=fix or NO_CURE), driven.need if driven else None
+
+
+def _with_driver(
+    request: Request, trial: Trial, builds: Sequence[Build], spell: Spell
+) -> tuple[Driven | None, str]:
+    """Other drivers together with the smallest change of a request that plans with them."""
+    for some in (builds, trial.builds):
+        for driven in trial.driven(request, some):
+            if driven.trial.candidates(request):
+                return driven, ""
             more = fix_of(cures(request, driven.trial, trial.catalog), spell, most=1)
-            fix = f"{fix.rstrip('.')}, and {more[:1].lower()}{more[1:]}" if more else ""
-    both = f"{found} Else: {fix}" if found and fix else found or fix
-    return replace(error, fix=both or NO_CURE)
+            if more:
+                return driven, f", and {more[:1].lower()}{more[1:].rstrip('.')}"
+    return None, ""

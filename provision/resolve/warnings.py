@@ -5,30 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from provision.catalog.catalog import Catalog
-from provision.model.plan import TITLES, GpuVerdict, Note, Request, Warned
+from provision.model.frozen import replace
+from provision.model.plan import TITLES, ComputeCapability, GpuVerdict, Note, Request, Warned
 from provision.resolve.bases import starts_everywhere
-from provision.resolve.builds import Build
-from provision.resolve.candidates import BuildAnswers, Candidate
+from provision.resolve.builds import Build, builds_of
+from provision.resolve.candidates import BuildAnswers, Candidate, Examiner
 from provision.resolve.fleet import Fleet, show_capability
 from provision.resolve.host_warnings import driver_warnings, fleet_warnings
-from provision.resolve.packages import PAIRED, in_few, leading, name_of
+from provision.resolve.packages import PAIRED, in_few, leading, name_of, pair_for
 from provision.resolve.rules.driven_gpus import is_old
 from provision.resolve.rules.gpu_code import capabilities_of_cudnn, is_proven
 from provision.resolve.specifiers import version
+from provision.resolve.trial import Trial
 
 
 def warnings(
-    best: Candidate, answers: BuildAnswers, request: Request, catalog: Catalog
+    best: Candidate, answers: BuildAnswers, request: Request, examiner: Examiner
 ) -> tuple[Warned, ...]:
     """Warnings about the hosts, the build, the base and the request."""
+    catalog = examiner.catalog
     fleet, build = answers.fleet, best.build
     found = [
         *_name_warnings(best, request, catalog),
         *fleet_warnings(fleet, catalog),
         *driver_warnings(best, answers, catalog),
         *_code_warnings(build, answers, catalog),
-        *_build_warnings(build, answers, request, catalog),
-        *_base_warnings(best, request, fleet, catalog),
+        *_build_warnings(build, answers, request, examiner),
+        *_base_warnings(best, request, fleet, examiner),
     ]
     return tuple(dict.fromkeys(found))
 
@@ -148,26 +151,46 @@ def _code_warnings(build: Build, answers: BuildAnswers, catalog: Catalog) -> Ite
         )
 
 
+def _lowest_of_cudnn(build: Build, examiner: Examiner) -> ComputeCapability | None:
+    """The lowest compute capability that a build's cuDNN supports; None: not known."""
+    cudnn = examiner.cudnn(build) or ""
+    return min(capabilities_of_cudnn(cudnn, build.cuda, examiner.catalog), default=None)
+
+
+def _older_cudnn(
+    build: Build, needed: ComputeCapability, request: Request, examiner: Examiner
+) -> str:
+    """What to type for the best build whose cuDNN supports a compute capability."""
+    trial = Trial(examiner, builds_of(build.framework, build.arch, examiner.catalog))
+    for candidate in trial.candidates(replace(request, cuda=None, framework_version=None)):
+        other = candidate.build
+        lowest = _lowest_of_cudnn(other, examiner)
+        if lowest is not None and lowest <= needed:
+            return f"Use --cuda {other.cuda} --framework-version {other.version}."
+    return "Test it: provision verify IMAGE"
+
+
 def _build_warnings(
-    build: Build, answers: BuildAnswers, request: Request, catalog: Catalog
+    build: Build, answers: BuildAnswers, request: Request, examiner: Examiner
 ) -> Iterable[Warned]:
+    catalog = examiner.catalog
     if build.existence != "confirmed":
         yield Warned(
             code=f"build-{build.existence}",
             message=f"The existence of {build.name} is {build.existence}, not confirmed.",
-            fix="Check the index with provision catalog refresh, or use an alternative.",
+            fix="Check the index: provision catalog refresh",
         )
     for device in answers.fleet.devices:
         if device.capability is None or not is_old(device.capability, catalog):
             continue
-        cudnn = answers.cudnn or ""
-        lowest = min(capabilities_of_cudnn(cudnn, build.cuda, catalog), default=None)
+        lowest = _lowest_of_cudnn(build, examiner)
         if lowest is not None and device.capability < lowest:
+            cudnn = answers.cudnn
             yield Warned(
                 code="cudnn-dropped-gpu",
                 message=f"cuDNN {cudnn}, which {build.name} loads, supports no GPU below "
                 f"{show_capability(lowest)}; convolutions may fail on {device.words}.",
-                fix="Use a build with an older cuDNN (see provision plan --matrix).",
+                fix=_older_cudnn(build, device.capability, request, examiner),
             )
     release = catalog.torch_release(build.version) if build.framework == "pytorch" else None
     names = {name_of(text) for text in request.companions}
@@ -177,19 +200,22 @@ def _build_warnings(
                 code="companion-unpaired",
                 message=f"No {name} release is paired with PyTorch {build.version}; the installer "
                 "chooses one by its metadata.",
-                fix=f"Pin the version that you have tested: --with '{name}==...'",
+                fix=f"Pin its last version: --with {name}=={last}"
+                if (last := pair_for(build, name, catalog))
+                else "Test it: provision verify IMAGE",
             )
 
 
 def _base_warnings(
-    best: Candidate, request: Request, fleet: Fleet, catalog: Catalog
+    best: Candidate, request: Request, fleet: Fleet, examiner: Examiner
 ) -> Iterable[Warned]:
+    catalog = examiner.catalog
     if best.base is not None and best.base.glibc is None and request.python is None:
         yield Warned(
             code="base-python-not-known",
             message=f"The Python version of {best.base.reference} is unknown; the plan assumes "
             f"{best.python}.",
-            fix="Specify it, for example: --python 3.11",
+            fix=f"Specify it: --python {best.python}, or the one that it has.",
         )
     if best.base is None or best.base.kind != "registry":
         return
@@ -200,7 +226,9 @@ def _base_warnings(
             message=f"{best.build.name} needs CUDA {best.build.cuda} and cuDNN "
             f"{best.build.cudnn or ''} in the image, else it runs on the CPU; whether "
             f"{best.base.reference} has them was not checked.",
-            fix="Remove --base: the plan then uses an nvidia/cuda image that has them.",
+            fix="Remove --base: the plan then uses an nvidia/cuda image that has them."
+            if examiner.examine(best.build, replace(request, base=None), whole=True).fits
+            else "Use a base that has them.",
         )
     image = catalog.cuda_image(name.partition(":")[2]) if name.startswith("cuda:") else None
     if image is None:
@@ -210,7 +238,7 @@ def _base_warnings(
             code="base-start-not-known",
             message=f"Whether nvidia/cuda:{image.tag} starts depends on its start rule or "
             "the brand of a GPU, which is unknown.",
-            fix="Specify the GPU (--gpu 'RTX 3090'), or try: docker run --rm --gpus all "
+            fix="Specify the GPU (--gpu NAME), or try: docker run --rm --gpus all "
             f"nvidia/cuda:{image.tag} true",
         )
     if image.status == "end-of-life":

@@ -32,6 +32,7 @@ from provision.resolve.builds import Build, build_of, builds_of
 from provision.resolve.candidates import Asked, Candidate, Examiner
 from provision.resolve.fleet import Fleet, Site, read_fleet
 from provision.resolve.host_warnings import fleet_warnings
+from provision.resolve.rules.base import brands_of
 from provision.resolve.rules.driven_gpus import driven_blocker, last_driver, needed_driver
 from provision.resolve.rules.driver import driver_blocker, native_cuda
 from provision.resolve.specifiers import version
@@ -146,11 +147,11 @@ def _read_by_rules(examiner: Examiner, asked: Choices) -> str:
         fits,
         [driver_blocker(site, fit, catalog) for fit in fits],
         blocked := driven_blocker(site, device, catalog),
-        needed := needed_driver(fleet.gpus, catalog),
+        needed_driver(fleet.gpus, catalog),
         last_driver(fleet.gpus, catalog),
         list(fleet_warnings(fleet, catalog)),
     ]
-    if verdicts & {"none", "forward"}:
+    if blocked or verdicts & {"none", "forward"}:  # with another driver, too, which a fix may name
         read.append(device.takes_compat)
     builds = builds_of(asked.framework, asked.arch, catalog)
     native, _ = native_cuda(site)
@@ -159,11 +160,8 @@ def _read_by_rules(examiner: Examiner, asked: Choices) -> str:
         read.append([version(native) < version(cuda) for cuda in ptx])
     system = dict.fromkeys(build.cuda for build in builds if build.libraries == "system")
     read += _starting(site, "runtime", system, catalog)
-    if blocked and needed:  # the fix is planned with the driver that it names
-        driven = Examiner(fleet.driven_by(needed, [site], catalog), catalog)
-        ((there, _),) = driven.fleet.gpus
-        if driven_blocker(there, device, catalog) is None:
-            read.append(_read_by_rules(driven, asked))
+    if system and (blocked or verdicts != {"direct"}):
+        read.append(sorted(brands_of(device)))
     if forward := [fit.cuda for fit in fits if fit.verdict == "forward"]:
         read += [site.branch and site.branch.branch, *_starting(site, "base", forward, catalog)]
     return repr(read)

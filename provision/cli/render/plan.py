@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from provision.model.plan import TITLES, Alternative, Blocked, Cell, GpuVerdict, Plan
+from provision.model.plan import TITLES, Blocked, Cell, GpuVerdict, Plan
 from provision.output.text import row, table
 
 _MOST_ROWS = 12
@@ -155,16 +155,12 @@ def _considered(plan: Plan, cells: Sequence[Cell]) -> list[str]:
 
 def _alternatives(plan: Plan) -> list[str]:
     lines: list[str] = []
-    for alternative in plan.alternatives:
+    for one in plan.alternatives:
         lines += row(
-            "alternative" if plan.error else "or", _in_words(alternative, TITLES[plan.framework])
+            "alternative" if plan.error else "or",
+            f"--cuda {one.cuda} --framework-version {one.framework_version}: {one.why}",
         )
     return lines
-
-
-def _in_words(row_: Alternative, title: str) -> str:
-    tag = f" ({row_.wheel_tag})" if row_.wheel_tag else ""
-    return f"--cuda {row_.cuda}: {title} {row_.framework_version}{tag}, {row_.why}"
 
 
 def _ordered(cuda: str) -> tuple[int, ...]:

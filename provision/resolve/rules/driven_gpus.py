@@ -28,8 +28,7 @@ def documented_blocker(site: Site, device: GpuKind, catalog: Catalog) -> Blocker
             code="gpu-not-driven",
             message=f"Driver {site.driver} does not support {with_capability(device)}, which needs "
             f"driver branch {first.branch} or newer.",
-            fix=_driver_fix(site, catalog)
-            or f"Install NVIDIA driver {driver_for(device, first)} or newer.",
+            fix=_apart(site, catalog),
             source=first.adds_source or first.source,
         )
     if branch is None or capability is None or capability >= branch.dropped_below:
@@ -37,14 +36,13 @@ def documented_blocker(site: Site, device: GpuKind, catalog: Catalog) -> Blocker
     return Blocker(
         code="gpu-not-driven",
         message=f"Driver {site.driver} no longer supports {with_capability(device)}.",
-        fix=_driver_fix(site, catalog)
-        or f"Install driver branch {last_branch_for(capability, catalog)}, the last that does.",
+        fix=_apart(site, catalog),
         source=branch.dropped_source,
     )
 
 
-def _driver_fix(site: Site, catalog: Catalog) -> str | None:
-    """What to do with a host whose GPUs no single driver branch supports."""
+def _apart(site: Site, catalog: Catalog) -> str:
+    """What to do with a host whose GPUs no single driver branch supports; "" if one does."""
     devices = [device for device in site.devices or () if device.capability is not None]
     firsts = [(row.branch, d) for d in devices if (row := first_branch_for(d, catalog))]
     lasts = [
@@ -53,10 +51,10 @@ def _driver_fix(site: Site, catalog: Catalog) -> str | None:
         if d.capability and (last := last_branch_for(d.capability, catalog))
     ]
     if not firsts or not lasts:
-        return None
+        return ""
     (low, newer), (high, older) = max(firsts, key=_number), min(lasts, key=_number)
     if low <= high:
-        return None
+        return ""
     return (
         f"No driver branch supports both: {newer.words} needs {low} or newer, {older.words} {high} "
         "or older. Use them in different machines."
@@ -91,6 +89,19 @@ def driver_for(device: GpuKind, first: DriverBranch) -> str:
     """The driver to install for a GPU: the oldest whose documents list it, else the branch."""
     listed = {row.driver_from for row in device.rows}
     return (listed.pop() if len(listed) == 1 else None) or str(first.branch)
+
+
+def right_driver(site: Site, catalog: Catalog) -> str | None:
+    """The driver that drives every GPU of a host: the oldest that does where the host's own is too
+    old for one, else the last branch. None: its own drives them all, or no branch does.
+    """
+    gpus = [(site, device) for device in site.devices or ()]
+    if not any(driven_blocker(site, device, catalog) for _, device in gpus):
+        return None
+    needed, last = needed_driver(gpus, catalog), last_driver(gpus, catalog)
+    if needed and last and version(needed).major > version(last).major:
+        return None
+    return needed or last
 
 
 def needed_driver(gpus: Iterable[tuple[Site, GpuKind]], catalog: Catalog) -> str | None:

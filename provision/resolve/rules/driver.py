@@ -126,15 +126,12 @@ def driver_blocker(site: Site, fit: DriverFit, catalog: Catalog) -> Blocker | No
     why = ""
     if row is not None and site.devices and not site.takes_compat:
         why = f" {row.package} would help on data-centre GPUs only; elsewhere it ends in error 804."
-    fix = f"Upgrade the NVIDIA driver to {fit.need} or newer."
     held = next((d for d in site.devices or () if _is_dropped_by(fit.need, d, catalog)), None)
     if held is not None:
         why += f" Driver {fit.need} no longer supports {held.words}."
-        fix = ""
     return Blocker(
         code="driver-too-old",
         message=f"CUDA {fit.cuda} needs driver {fit.need} or newer; found {fit.have}.{why}",
-        fix=fix,
         source=fit.source,
     )
 

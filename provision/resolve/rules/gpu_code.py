@@ -67,7 +67,6 @@ def ptx_blocker(build: Build, device: GpuKind, code: str, *, by_minor: bool) -> 
         code="ptx-needs-newer-driver",
         message=f"{with_capability(device)} could run {build.name} only from PTX, which a driver "
         f"older than CUDA {build.cuda} cannot compile.",
-        fix=f"Upgrade the driver to one that natively supports CUDA {build.cuda}.",
         source=_MINOR_VERSION,
     )
 
@@ -97,7 +96,6 @@ def partly_ptx_blocker(
         code="ptx-needs-newer-driver",
         message=f"For {with_capability(device)}, {build.name} has many kernels only as PTX, which "
         f"a driver older than CUDA {build.ptx_only_cuda} cannot compile.",
-        fix=f"Upgrade the driver to one that natively supports CUDA {build.ptx_only_cuda}.",
         source=build.ptx_only_source or build.source,
     )
 

@@ -81,7 +81,7 @@ def test_the_python_is_one_of_both() -> None:
             "Use --cuda 12.9", id="for another CUDA"),
         pytest.param(
             "jax==0.4.1", {}, "No release of JAX that 'jax==0.4.1' allows runs on these hosts",
-            "provision plan --framework jax", id="a release without wheels for CUDA"),
+            "Use --with jax.", id="a release without wheels for CUDA"),
         pytest.param(
             "tensorflow", {"python": "3.14", "cuda": "12.6"},
             "has no wheel for Python 3.14; it has Python 3.",

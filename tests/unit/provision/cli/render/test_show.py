@@ -144,7 +144,7 @@ def test_a_plan_reads_like_this() -> None:
         "  ?            ?           unknown  not checked",
         "warning     Something is left out.",
         "            fix: Upgrade the driver.",
-        "or          --cuda 11.8: PyTorch 2.7.1 (cu118), newer",
+        "or          --cuda 11.8 --framework-version 2.7.1: newer",
         "why         add --explain",
     ]
 
@@ -210,7 +210,7 @@ def test_a_refusal_reads_like_this() -> None:
         "verdict     none",
         "because     It cannot.",
         "fix         Do so.",
-        "alternative --cuda 11.8: PyTorch 2.7.1 (cu118), newer",
+        "alternative --cuda 11.8 --framework-version 2.7.1: newer",
     ]
 
 

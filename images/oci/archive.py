@@ -124,6 +124,10 @@ class ArchiveTarget:
                 self._finish(self._files(found, blob, name))
         return blob
 
+    def go_to(self, path: Path) -> None:
+        """Name the file `path` instead, in the same directory."""
+        self._out, self.shown = path.absolute(), str(path)
+
     def close(self) -> None:
         """Remove the temporary files next to the archive."""
         shutil.rmtree(self._spool, ignore_errors=True)

@@ -43,6 +43,7 @@ def account(
     choice: Choice,
     place: str,
     image: MadeImage | None = None,
+    withheld: Mapping[str, str | None] | None = None,
     kept: Sequence[Path | None] = (),
     documents: Mapping[str, object] | None = None,
     console: Console | None = None,
@@ -56,10 +57,13 @@ def account(
 ) -> dict[str, Any]:
     """What `build --json` prints; `plan` is the first image's. `elsewhere`: no image is for this
     machine's processor. `reports` are the suite's: for the plan's framework, then for others.
+    `withheld`: the name that an unfit image did not get, and why; `tag` is the one that it has, if
+    it could be kept.
     """
     gpus = "runtime" if elsewhere else gpus
     shown = [proven(report) for report in reports]
     name = tag or (image.image_id if image else "IMAGE")
+    place = choice.destination.where if withheld and choice.destination.where else place
     lock = built[0].lock if built else None
     digest = image.manifest.digest if image and image.manifest else image and image.image_id
     return {
@@ -72,6 +76,7 @@ def account(
             "size_bytes": image.size_bytes if image else None,
             "destination": choice.destination.kind,
             "place": place,
+            "withheld": dict(withheld) if withheld else None,
             "layers": list(image.layers) if image else [],
             **({"cut": cut.to_json()} if (cut := image and image.cut) else {}),
             "libraries": image.loading.to_json() if image and image.loading else None,
@@ -102,9 +107,11 @@ def account(
         "proven": [line for passed, _ in shown for line in passed],
         "not_proven": [line for _, missing in shown for line in missing],
         "notes": list(notes),
-        "next": shell or next_words(choice.destination, place, name, gpus=gpus, notes=notes),
+        "next": None
+        if withheld and tag is None
+        else shell or next_words(choice.destination, place, name, gpus=gpus, notes=notes),
         "next_on_gpu_host": next_words(choice.destination, place, name, gpus="runtime", notes=())
-        if gpus == "none"
+        if gpus == "none" and not withheld
         else None,
         "next_on_arch": plan.arch if elsewhere else None,
         "command": None,

@@ -14,10 +14,11 @@ from images.net.secrets import Secrets
 from images.store import Fetcher, Store
 from images.store.local import local_path
 from provision.build.base import BuildSettings
-from provision.build.destination import Choice
-from provision.build.maker import LockedImage, MadeImage, RunnableImage
+from provision.build.destination import Choice, Destination
+from provision.build.maker import KeptImage, LockedImage, MadeImage, RunnableImage
 from provision.build.pipeline import build_image, check_disk, image_spec, secrets_for
 from provision.build.project.code import ProjectCode
+from provision.build.words import kept_name
 from provision.lock.lockfile import Lock
 from provision.model.plan import Request
 from provision.output.console import Console
@@ -116,3 +117,9 @@ class EngineMaker(AbstractContextManager["EngineMaker"]):
         elif self._destination.kind == "registry":
             self._engine.push(self._tag)
         return image
+
+    def keep(self, made: tuple[MadeImage, ...], state: str) -> KeptImage:
+        (image,) = made
+        tag = kept_name(self._tag, state)
+        self._engine.tag(image.image_id, tag)
+        return KeptImage(tag=tag, destination=Destination(kind="engine"))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -39,7 +38,7 @@ from provision.build.documents import (
     refuse_documents,
     signer_for,
 )
-from provision.build.maker import LockedImage, Maker
+from provision.build.maker import LockedImage
 from provision.build.packages import PackageChoice
 from provision.build.pipeline import (
     choose_packages,
@@ -49,6 +48,14 @@ from provision.build.pipeline import (
     show_warnings,
 )
 from provision.build.project.pins import check_hashes, naming_pins
+from provision.build.trial import (
+    keep_unfit,
+    kept_if_untested,
+    not_verified,
+    runs_here,
+    test,
+    withheld,
+)
 from provision.build.words import made_in_short
 from provision.build.work import BuildJob, FinishedImage
 from provision.errors import BadInputError, Exit
@@ -56,16 +63,12 @@ from provision.host import in_short
 from provision.host.gpu_request import gpus_to_request
 from provision.lock.labels import targets_of
 from provision.lock.lockfile import Lock, read_lock_file, refuse_unlocked, write_lock
-from provision.model.plan import TITLES, HostFacts, Plan, Request
+from provision.model.plan import HostFacts, Plan, Request
 from provision.output.console import Console
 from provision.resolve import resolve
-from provision.resolve.packages import FRAMEWORKS, frameworks_in, seen_by
-from provision.verification.cut import other_gpu
 from provision.verification.suite import (
-    SuiteRequest,
     check_names,
     gpu_runtime_warning,
-    run_suite,
 )
 
 _PINNING = "pinning the base image"
@@ -131,9 +134,12 @@ def build(
                 built.append(one)
                 console.result(made_in_short(one.made))
         kept = [_keep_lock(one.path, tag, one.plan, job.settings) for one in built]
-        reports, notes, shell = _verify(job, maker, built, here, console)
+        with kept_if_untested(maker, built, console):
+            reports, notes, shell = test(job, maker, built, here, console)
+        images_made = tuple(one.made for one in built)
         unfit = any(report["verdict"] == "unfit" for report in reports)
-        whole = built[0].made if unfit else maker.publish(tuple(one.made for one in built))
+        failed = keep_unfit(maker, images_made, console) if unfit else None
+        whole = images_made[0] if unfit else maker.publish(images_made)
         documents: dict[str, object] = {}
         signer = None if unfit else signer_for(job.documenting, console)
         if signer is not None:
@@ -151,20 +157,21 @@ def build(
         told = account(
             built[0].plan,
             built,
-            tag=None if unfit else tag,
-            choice=choice,
+            tag=tag if not unfit else failed.tag if failed else None,
+            choice=replace(choice, destination=failed.destination) if failed else choice,
             place=maker.place,
             image=whole,
+            withheld=withheld(choice, tag, reports) if unfit else None,
             kept=kept,
             documents=documents,
             console=console,
             reports=reports,
             notes=notes,
             shell=shell,
-            not_verified=_not_verified(job, built, here),
+            not_verified=not_verified(job, built, here),
             code=job.code,
             gpus=gpus_to_request(here),
-            elsewhere=not any(_runs_here(one.plan, here) for one in built),
+            elsewhere=not any(runs_here(one.plan, here) for one in built),
         )
     return told, Exit.UNFIT if unfit else Exit.DONE
 
@@ -257,55 +264,6 @@ def lock_image(
     return LockedImage(lock=lock, base=base)
 
 
-def _verify(
-    job: BuildJob, maker: Maker, built: Sequence[FinishedImage], here: HostFacts, console: Console
-) -> tuple[list[dict[str, Any]], tuple[str, ...], str | None]:
-    """Run the suite in the image for this machine, if there is one: for the plan's framework, then
-    for others. Returns the reports, what could not be granted, and how to get into the image if no
-    engine has it.
-    """
-    from images.engines.sandbox.run import Sandbox
-
-    image = next((one for one in built if _runs_here(one.plan, here)), None)
-    if not job.verify or image is None or other_gpu(job.making.cut, here, job.catalog):
-        return [], (), None
-    gpus = gpus_to_request(here)
-    with (
-        console.step("verify", f"inside the image, at level {job.asked.level}"),
-        maker.ready(image.made) as ready,
-    ):
-        reports = []
-        notes: tuple[str, ...] = ()
-        for plan, asked in _suites(image.plan, job.asked):
-            console.progress(f"the suite for {TITLES[plan.framework]}")
-            report, notes = run_suite(
-                ready.runner,
-                ready.handle,
-                plan,
-                here,
-                asked,
-                image_id=image.made.image_id,
-                gpus=gpus,
-                catalog=job.catalog,
-                console=console,
-                cut=job.making.cut,
-            )
-            reports.append(report)
-        mounted = image.made.image is not None and image.made.image.squashfs is not None
-        unpacked = isinstance(ready.runner, Sandbox) and not mounted
-        shell = (
-            ready.runner.shell_command(ready.handle, gpus=gpus, notes=notes) if unpacked else None
-        )
-    return reports, notes, shell
-
-
-def _suites(plan: Plan, asked: SuiteRequest) -> Iterator[tuple[Plan, SuiteRequest]]:
-    """What the suite is run for. Named checks are those of the plan's framework."""
-    yield plan, asked
-    for name in () if asked.only else frameworks_in(plan):
-        yield seen_by(plan, FRAMEWORKS[name]), replace(asked, require=())
-
-
 def _images(built: Sequence[FinishedImage], kept: Sequence[Path | None]) -> list[OneImage]:
     return [
         OneImage(
@@ -329,21 +287,6 @@ def _options(job: BuildJob) -> dict[str, object]:
         "exclude-unneeded": job.making.exclude_unneeded,
         **({"project-sha256": job.code.digest} if job.code else {}),
     }
-
-
-def _runs_here(plan: Plan, here: HostFacts) -> bool:
-    machine = here.arch or os.uname().machine
-    return plan.arch in {None, machine}
-
-
-def _not_verified(job: BuildJob, built: Sequence[FinishedImage], here: HostFacts) -> str | None:
-    if not job.verify:
-        return "--no-verify"
-    if other := other_gpu(job.making.cut, here, job.catalog):
-        kept = " and ".join(targets_of(job.making.cut))
-        return f"it has GPU code for {kept} alone, and this machine has {other.name or 'another'}"
-    others = [str(one.plan.arch) for one in built if not _runs_here(one.plan, here)]
-    return f"for {', '.join(others)}, which this machine is not" if others else None
 
 
 def _keep_lock(path: Path, tag: str, plan: Plan, settings: BuildSettings) -> Path | None:

@@ -12,6 +12,7 @@ from images.engines.runner import Runner
 from images.oci.model import Descriptor
 from images.oci.sources import Image
 from provision.build.base import PinnedBase
+from provision.build.destination import Destination
 from provision.lock.lockfile import Lock
 from provision.model.plan import Plan
 
@@ -59,6 +60,14 @@ class LockedImage:
         return self.lock.plan
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptImage:
+    """Where an image that failed is found, and its name there."""
+
+    tag: str
+    destination: Destination
+
+
 class Maker(Protocol):
     """One way of making an image; a context manager, which releases its resources."""
 
@@ -74,3 +83,8 @@ class Maker(Protocol):
 
     def publish(self, made: tuple[MadeImage, ...]) -> MadeImage:
         """Give it its name; several images become one index of platforms."""
+
+    def keep(self, made: tuple[MadeImage, ...], state: str) -> KeptImage:
+        """Keep an image that may not have its name, under another: `state` is "unfit" or
+        "untested". Nothing is sent for that, and what has the name keeps it.
+        """

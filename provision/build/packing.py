@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from images.assembly.build import LayerMemory, Recipe, known_blob
 from images.errors import Failure
@@ -27,6 +27,7 @@ from provision.build.destination import Compression, Lazy
 
 if TYPE_CHECKING:
     from images.store import Fetcher, Store
+    from provision.lock.lockfile import Lock
     from provision.model.plan import ComputeCapability
     from provision.output.console import Console
 
@@ -245,3 +246,36 @@ def _names(found: object) -> tuple[str, ...] | None:
         return None
     names = {name for name in found if isinstance(name, str)}
     return tuple(sorted(names)) if len(names) == len(found) else None
+
+
+def report_spared(lock: Lock, store: Store, console: Console) -> None:
+    """What --exclude-unneeded left out, from the directories of the wheels that are here; layers
+    that are known need none.
+    """
+    from images.layers.transcode import spared_in
+
+    here = {wheel.sha256: store.wheel(wheel.sha256) for wheel in lock.wheels}
+    wheels = [wheel for wheel in lock.wheels if here[wheel.sha256] is not None]
+    spared = spared_in(wheels, lambda wheel: cast("Path", here[wheel.sha256]))
+    others = len(lock.wheels) - len(wheels)
+    unseen = f" (not counting {others} wheels that are not downloaded)" if others else ""
+    console.note(
+        f"excluded: {spared.files} files, {spared.compressed / 1e6:.1f} MB of the layers, "
+        f"{spared.unpacked / 1e6:.1f} MB unpacked{unseen}"
+    )
+
+
+def report_written_twice(sources: Sequence[LayerSource], store: Store, console: Console) -> None:
+    """From the wheels that are here; a build that fetched none has reported it before."""
+    from images.layers.transcode import WheelLayer, written_twice
+
+    wheels = [w for source in sources if isinstance(source, WheelLayer) for w in source.wheels]
+    here = {wheel.sha256: path for wheel in wheels if (path := store.wheel(wheel.sha256))}
+    for found in written_twice(
+        (wheel for wheel in wheels if wheel.sha256 in here), lambda wheel: here[wheel.sha256]
+    ):
+        more = f" and {len(found.paths) - 1} more files" if len(found.paths) > 1 else ""
+        console.note(
+            f"{found.first} and {found.last} both install {found.paths[0]}{more}, with "
+            f"different content; the image has those of {found.last}"
+        )

@@ -114,6 +114,10 @@ class SquashfsTarget(LearningTarget):
             self._file.publish()
         return descriptor_of(media_type, manifest)
 
+    def go_to(self, path: Path) -> None:
+        """Name the file `path` instead, in the same directory."""
+        self._file.path, self.shown = path.absolute(), str(path)
+
     def close(self) -> None:
         self._file.close()
 

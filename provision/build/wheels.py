@@ -8,26 +8,34 @@ has is neither downloaded nor made.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from images.assembly.build import Built, Recipe, build, known_from
 from images.engines.runner import DockerRunner
 from images.errors import Failure
 from images.layers.own import image_environment
+from images.oci.archive import ArchiveTarget
 from images.oci.assemble import ContainerSettings, image_index
 from images.oci.model import INDEX, MANIFEST, Platform
 from images.oci.sources import Image, KnownLayer, LayerSource
 from provision.build.base import BuildSettings
 from provision.build.cut import cut_layers, note_kept, report_of
 from provision.build.destination import Choice
-from provision.build.maker import LockedImage, MadeImage, RunnableImage
-from provision.build.packing import Making, compressed, lazy
+from provision.build.maker import KeptImage, LockedImage, MadeImage, RunnableImage
+from provision.build.packing import (
+    Making,
+    compressed,
+    lazy,
+    report_spared,
+    report_written_twice,
+)
 from provision.build.pipeline import nvcc_flags, secrets_for
 from provision.build.targets import SquashfsTarget, open_target
+from provision.build.words import kept_name
 from provision.lock.labels import labels_for
 from provision.lock.lockfile import Lock
 from provision.model.plan import PACKAGES, Request
@@ -159,8 +167,8 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
                 beside=check.run,
             )
         if self._making.exclude_unneeded:
-            self._report_spared(lock)
-        self._report_written_twice(sources)
+            report_spared(lock, self._store, self._console)
+        report_written_twice(sources, self._store, self._console)
         check.report(self._console)
         cut = report_of(recipe.sources, self._making.cut, self._store)
         note_kept(cut, self._console)
@@ -206,12 +214,32 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
 
     def publish(self, made: tuple[MadeImage, ...]) -> MadeImage:
         """Give the image its name; several images become an index of platforms."""
-        name = self._destination.where if self._destination.kind == "registry" else self._tag
+        is_pushed = self._destination.kind == "registry"
+        return self._publish(made, self._destination.where if is_pushed else self._tag)
+
+    def keep(self, made: tuple[MadeImage, ...], state: str) -> KeptImage:
+        """A file gets another name; a registry has the image already, by its digest."""
+        tag, where = kept_name(self._tag, state), self._destination.where
+        if self._destination.kind == "registry":
+            from images.registry import parse_reference
+
+            pushed = parse_reference(where)
+            assert made[0].manifest is not None
+            tag = where = f"{pushed.registry}/{pushed.repository}@{made[0].manifest.digest}"
+        else:
+            if isinstance(self._target, ArchiveTarget | SquashfsTarget):
+                file = Path(where)
+                where = str(file.with_name(f"{file.stem}-{state}{file.suffix}"))
+                self._target.go_to(Path(where))
+            self._publish(made, tag)
+        return KeptImage(tag=tag, destination=replace(self._destination, where=where))
+
+    def _publish(self, made: tuple[MadeImage, ...], name: str) -> MadeImage:
         if self._destination.kind == "engine":
             assert self._engine is not None
             (image,) = (one.image for one in made)
             assert image is not None
-            handle = self._engine.prepare(image, lambda _: None, name=self._tag)
+            handle = self._engine.prepare(image, lambda _: None, name=name)
             self._engine.remove(handle)  # it has its name
             return made[0]
         if len(self._built) == 1:
@@ -245,35 +273,6 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             return settings
         program = self._code.program
         return replace(settings, working_dir=program.directory, command=program.command)
-
-    def _report_spared(self, lock: Lock) -> None:
-        """From the directories of the wheels that are here; layers that are known need none."""
-        from images.layers.transcode import spared_in
-
-        here = {wheel.sha256: self._store.wheel(wheel.sha256) for wheel in lock.wheels}
-        wheels = [wheel for wheel in lock.wheels if here[wheel.sha256] is not None]
-        spared = spared_in(wheels, lambda wheel: cast("Path", here[wheel.sha256]))
-        others = len(lock.wheels) - len(wheels)
-        unseen = f" (not counting {others} wheels that are not downloaded)" if others else ""
-        self._console.note(
-            f"excluded: {spared.files} files, {spared.compressed / 1e6:.1f} MB of the layers, "
-            f"{spared.unpacked / 1e6:.1f} MB unpacked{unseen}"
-        )
-
-    def _report_written_twice(self, sources: Sequence[LayerSource]) -> None:
-        """From the wheels that are here; a build that fetched none has reported it before."""
-        from images.layers.transcode import WheelLayer, written_twice
-
-        wheels = [w for source in sources if isinstance(source, WheelLayer) for w in source.wheels]
-        here = {wheel.sha256: path for wheel in wheels if (path := self._store.wheel(wheel.sha256))}
-        for found in written_twice(
-            (wheel for wheel in wheels if wheel.sha256 in here), lambda wheel: here[wheel.sha256]
-        ):
-            more = f" and {len(found.paths) - 1} more files" if len(found.paths) > 1 else ""
-            self._console.note(
-                f"{found.first} and {found.last} both install {found.paths[0]}{more}, with "
-                f"different content; the image has those of {found.last}"
-            )
 
     def _open_base(self, image: LockedImage) -> Image:
         from images.assembly.opening import open_image

@@ -23,6 +23,17 @@ def made_in_short(made: MadeImage) -> str:
     return f"{size} in {len(made.layers)} layers, {share}"
 
 
+_MOST_TAG = 128  # characters, by the OCI distribution specification
+
+
+def kept_name(name: str, state: str) -> str:
+    """The name of an image that may not have its own: "team/torch:1" -> "team/torch:1-unfit"."""
+    path, slash, last = name.rpartition("/")
+    base, _, tag = last.partition(":")
+    tag = (tag or "latest")[: _MOST_TAG - len(state) - 1]
+    return f"{path}{slash}{base}:{tag}-{state}"
+
+
 def next_words(
     destination: Destination, place: str, tag: str, *, gpus: str, notes: Sequence[str]
 ) -> str:

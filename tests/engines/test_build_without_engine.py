@@ -112,10 +112,15 @@ def test_without_an_engine_it_lands_in_a_layout_and_is_run_in_a_sandbox(
     # a torch that is only a name is no torch: the suite has run inside, and says so
     assert account["verify"]["verdict"] == "unfit"
     assert account["verify"]["environment"]["python"].startswith("3.11")
-    assert (done.code, account["image"]["tag"]) == (1, None)
+    assert (done.code, account["image"]["withheld"]["because"]) == (1, "libraries.framework failed")
     assert "using sandbox" in done.err
     assert account["builder"]["name"] == "oci"
-    assert not list((alone.place / "data").rglob("index.json"))
+    name = account["image"]["tag"]
+    assert name == account["image"]["withheld"]["name"] + "-unfit"
+    shown = run(alone, source, index, "inspect", "--json", name)
+    assert shown.code in {0, 1}, shown.err
+    gone = run(alone, source, index, "inspect", name.removesuffix("-unfit"))
+    assert gone.code == 5, gone.err
 
 
 def test_an_image_in_a_layout_is_found_by_its_name(

@@ -302,8 +302,9 @@ def test_an_image_that_fails_its_checks_does_not_take_the_name(
     with source.index(NO_TORCH) as index:
         second = own_world.provision(*source.words(index, tag), **source.env(index))
     assert second.code == 1, second.err
-    assert second.account["image"]["tag"] is None
+    assert second.account["image"]["tag"] == f"{tag}-unfit"
     with own_engine.client() as client:
         assert client.images.get(tag).id == first.account["image"]["digest"]
-        assert client.images.get(second.account["image"]["digest"])
+        assert client.images.get(f"{tag}-unfit").id == second.account["image"]["digest"]
         client.images.remove(tag, force=True)
+        client.images.remove(f"{tag}-unfit", force=True)

@@ -17,6 +17,7 @@ def describe_build(account: Mapping[str, Any]) -> str:
     steps = ", ".join(f"{s['name']} {s['seconds']:.1f} s" for s in account["steps"])
     lines = [
         *row("image", _image_name(image)),
+        *_withheld(image),
         f"digest   {image['digest']}",  # 71 letters, and 80 columns
         *[line for one in image["platforms"][1:] and image["platforms"] for line in _platform(one)],
         *row("size", _size(image)),
@@ -35,8 +36,9 @@ def describe_build(account: Mapping[str, Any]) -> str:
         lines += row("verify", f"{other['verdict']} ({title})")
         lines += [*_shown(other), *_failures(other)]
     lines += listed("note", account["notes"])
-    lines.append(_next(account["next_on_arch"]) if image["tag"] else "to look inside:")
-    lines += command(account["next"])
+    if account["next"]:
+        lines.append("to look inside:" if image["withheld"] else _next(account["next_on_arch"]))
+        lines += command(account["next"])
     if account["next_on_gpu_host"]:
         lines += ["on a machine with NVIDIA GPUs:", *command(account["next_on_gpu_host"])]
     return "\n".join(lines)
@@ -50,10 +52,19 @@ def _image_name(image: Mapping[str, Any]) -> str:
     """The name, and where the image is stored."""
     name = image["tag"]
     if name is None:
-        return "not tagged, because a check failed"
+        return "not kept"
     if image["destination"] == "registry":
         return str(image["place"])
     return f"{name} in {image['place']}" if image["destination"] in _FILES else str(name)
+
+
+def _withheld(image: Mapping[str, Any]) -> list[str]:
+    """The name that the image did not get."""
+    withheld = image["withheld"]
+    if withheld is None:
+        return []
+    what = "pushed to" if image["destination"] == "registry" else "named"
+    return row("", f"not {what} {withheld['name']}: {withheld['because']}")
 
 
 _FILES = ("local", "layout", "archive", "squashfs")

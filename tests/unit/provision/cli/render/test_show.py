@@ -78,7 +78,21 @@ REPORT: dict[str, Any] = {
 }
 
 
-ON_AN_ENGINE = {"destination": "engine", "place": "docker 26.1", "layers": [], "platforms": []}
+ON_AN_ENGINE: dict[str, Any] = {
+    "destination": "engine",
+    "place": "docker 26.1",
+    "withheld": None,
+    "layers": [],
+    "platforms": [],
+}
+UNFIT = {"tag": "t:1-unfit", "digest": "sha256:1", "size_bytes": 1, **ON_AN_ENGINE}
+PUSHED = {
+    **UNFIT,
+    "tag": "r.example/t@sha256:1",
+    "destination": "registry",
+    "place": "r.example/t@sha256:1",
+    "withheld": {"name": "r.example/t:1", "because": "libraries.compiler failed"},
+}
 BY_WHEELS = {
     "builder": {"name": "oci", "why": "a directory needs no engine"},
     "documents": {
@@ -92,6 +106,7 @@ BY_WHEELS = {
         "size_bytes": 2_371_246_115,
         "destination": "layout",
         "place": "/m/out",
+        "withheld": None,
         "layers": [
             {"title": "base", "size": 42_000_000, "how": "there"},
             {"title": "six 1.17.0", "size": 12_345, "how": "written"},
@@ -241,9 +256,20 @@ def test_a_build_reads_like_this() -> None:
             id="not verified is said",
         ),
         pytest.param(
-            {"image": {"tag": None, "digest": "sha256:1", "size_bytes": 1, **ON_AN_ENGINE}},
-            "not tagged, because a check failed",
-            id="an unfit image has no name",
+            {"image": {**UNFIT, "withheld": {"name": "t:1", "because": "a.b failed"}}},
+            "image       t:1-unfit\n            not named t:1: a.b failed\n",
+            id="an unfit image has another name",
+        ),
+        pytest.param(
+            {"image": PUSHED},
+            "image       r.example/t@sha256:1\n"
+            "            not pushed to r.example/t:1: libraries.compiler failed\n",
+            id="an unfit image is in the registry by its digest alone",
+        ),
+        pytest.param(
+            {"image": {**PUSHED, "tag": None}, "next": None},
+            "image       not kept\n",
+            id="an unfit image that could not be kept has no command",
         ),
         pytest.param({"lock": {"path": None, "sha256": "1"}}, "not kept", id="no copy of the lock"),
         pytest.param(

@@ -1,0 +1,149 @@
+"""What happens to an image that its checks refuse, or that could not be tested."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from images.errors import Failure
+from images.oci.archive import ArchiveTarget
+from images.oci.model import Descriptor
+from provision.build.destination import Choice, Destination
+from provision.build.engine import EngineMaker
+from provision.build.maker import KeptImage, MadeImage
+from provision.build.trial import keep_unfit, kept_if_untested, withheld
+from provision.build.wheels import WheelMaker
+from provision.build.words import kept_name
+from provision.errors import Exit
+from provision.output.console import Console
+
+DIGEST = "sha256:" + "1" * 64
+MADE = MadeImage(
+    image_id="sha256:" + "2" * 64,
+    size_bytes=1,
+    manifest=Descriptor(media_type="application/json", digest=DIGEST, size=1),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        pytest.param("torch:1", "torch:1-unfit", id="a tag"),
+        pytest.param("torch", "torch:latest-unfit", id="no tag is latest"),
+        pytest.param("r.example:5000/torch", "r.example:5000/torch:latest-unfit", id="a port"),
+        pytest.param("r.example:5000/a/b:c", "r.example:5000/a/b:c-unfit", id="a registry"),
+        pytest.param("t:" + "x" * 128, "t:" + "x" * 122 + "-unfit", id="the longest tag"),
+    ],
+)
+def test_the_name_of_an_unfit_image(name: str, kept: str) -> None:
+    assert kept_name(name, "unfit") == kept
+
+
+def wheel_maker(destination: Destination, target: object) -> Any:
+    maker = WheelMaker.__new__(WheelMaker)
+    for name, value in {
+        "destination": destination,
+        "tag": "t:1",
+        "target": target,
+        "built": [SimpleNamespace(content=b"{}")],
+    }.items():
+        setattr(maker, f"_{name}", value)
+    return maker
+
+
+@pytest.mark.parametrize(
+    ("destination", "tag", "where", "published"),
+    [
+        pytest.param(Destination(kind="local"), "t:1-unfit", "", ["t:1-unfit"],
+                     id="one's own layout"),
+        pytest.param(Destination(kind="layout", where="out"), "t:1-unfit", "out", ["t:1-unfit"],
+                     id="a directory"),
+        pytest.param(Destination(kind="registry", where="r.example/t:1"),
+                     f"r.example/t@{DIGEST}", f"r.example/t@{DIGEST}", [],
+                     id="a registry, which has it by its digest"),
+    ],
+)  # fmt: skip
+def test_where_an_unfit_image_is_kept(
+    destination: Destination, tag: str, where: str, published: list[str]
+) -> None:
+    names: list[str] = []
+    target = SimpleNamespace(publish=lambda _content, _type, *, name: names.append(name))
+    kept = wheel_maker(destination, target).keep((MADE,), "unfit")
+    assert (kept.tag, kept.destination.where, names) == (tag, where, published)
+
+
+def test_an_archive_that_is_unfit_gets_another_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "image.tar"
+    file.write_bytes(b"of an earlier build")
+    target = ArchiveTarget.open(file)
+    monkeypatch.setattr(target, "publish", lambda *_, name: target._finish({name: b""}))
+    maker = wheel_maker(Destination(kind="archive", where=str(file)), target)
+    kept = maker.keep((MADE,), "unfit")
+    target.close()
+    assert kept.destination.where == str(tmp_path / "image-unfit.tar")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["image-unfit.tar", "image.tar"]
+    assert file.read_bytes() == b"of an earlier build"
+
+
+def test_an_engine_pushes_and_saves_nothing_that_is_unfit(monkeypatch: pytest.MonkeyPatch) -> None:
+    maker: Any = EngineMaker.__new__(EngineMaker)
+    given: list[tuple[str, str]] = []
+    monkeypatch.setattr(maker, "_tag", "r.example/t:1", raising=False)
+    engine = SimpleNamespace(tag=lambda image, tag: given.append((image, tag)))
+    monkeypatch.setattr(maker, "_engine", engine, raising=False)
+    assert maker.keep((MADE,), "unfit").destination == Destination(kind="engine")
+    assert given == [(MADE.image_id, "r.example/t:1-unfit")]
+
+
+@pytest.mark.parametrize(
+    ("code", "state"),
+    [
+        pytest.param(Exit.UNFIT, "unfit", id="the suite ended without a report"),
+        pytest.param(Exit.HOST_UNFIT, "untested", id="no space to unpack it"),
+    ],
+)
+def test_an_image_that_cannot_be_tested_is_kept(
+    code: Exit, state: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Broken(Failure):
+        exit_code = code
+
+    class Keeper:
+        def keep(self, made: tuple[MadeImage, ...], state: str) -> KeptImage:
+            assert made == (MADE,)
+            return KeptImage(tag=f"t:1-{state}", destination=Destination(kind="local"))
+
+    built: Any = [SimpleNamespace(made=MADE)]
+    maker: Any = Keeper()
+    with pytest.raises(Broken), kept_if_untested(maker, built, Console()):
+        raise Broken("It does not work.", fix="Do so.")
+    assert f"the image is kept, {state}, as t:1-{state}" in capsys.readouterr().err
+
+
+def test_what_keeps_nothing_does_not_hide_the_report(capsys: pytest.CaptureFixture[str]) -> None:
+    def keep(*_: object) -> KeptImage:
+        raise Failure("The disk is full.", fix="Free space.")
+
+    maker: Any = SimpleNamespace(keep=keep)
+    assert keep_unfit(maker, (MADE,), Console()) is None
+    assert "The unfit image was not kept: The disk is full." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("destination", "name"),
+    [
+        pytest.param(Destination(kind="engine"), "t:1", id="a tag"),
+        pytest.param(Destination(kind="registry", where="r.example/t:2"), "r.example/t:2",
+                     id="a reference"),
+    ],
+)  # fmt: skip
+def test_why_an_image_did_not_get_its_name(destination: Destination, name: str) -> None:
+    checks = [{"id": "a.b", "status": "pass"}, {"id": "c.d", "status": "fail"}]
+    choice = Choice(builder="oci", destination=destination, why="so")
+    found = withheld(choice, "t:1", [{"checks": checks[:1]}, {"checks": checks}])
+    assert found == {"name": name, "because": "c.d failed"}

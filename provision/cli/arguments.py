@@ -48,6 +48,15 @@ def project_argument(verb: argparse.ArgumentParser) -> None:
         help="take the packages that this project, or file of it, declares (uv.lock, "
         "requirements.txt, pyproject.toml, ...); build puts its code into the image, too",
     )
+    group = verb.add_argument_group("project")
+    for option, name, said in (
+        ("--extra", "extras", "install this extra of the project, too (repeatable)"),
+        ("--group", "groups", "install this dependency group of the project, too (repeatable)"),
+        ("--without", "without", "leave out a package that the project requires (repeatable)"),
+    ):
+        group.add_argument(
+            option, dest=name, metavar="NAME", action="append", default=[], help=said
+        )
 
 
 def plan_options(verb: argparse.ArgumentParser) -> None:

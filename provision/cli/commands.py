@@ -14,13 +14,13 @@ from provision.cli.options import (
     read_format,
     read_hosts,
     read_places,
-    read_project_option,
     read_request_for,
     read_settings,
     this_host,
     what_if_gpu,
 )
 from provision.cli.paths import record_home
+from provision.cli.project_options import read_project_option
 from provision.cli.suite_options import read_check, read_image, read_order, read_origin_check
 from provision.errors import BadInputError, Exit, exit_of_refusal
 from provision.model.frozen import replace
@@ -41,6 +41,9 @@ _DECIDED_BY_LOCK = {
     "framework_version": "--framework-version",
     "python": "--python",
     "companions": "--with",
+    "extras": "--extra",
+    "groups": "--group",
+    "without": "--without",
     "base": "--base",
     "host": "--host",
     "driver": "--driver",
@@ -267,7 +270,7 @@ def refuse_beside_lock(args: argparse.Namespace, decided_by: str) -> None:
     """
     from provision.model.request import parse_requirement
 
-    given = [option for name, option in _DECIDED_BY_LOCK.items() if getattr(args, name)]
+    given = [option for name, option in _DECIDED_BY_LOCK.items() if getattr(args, name, None)]
     whole = all(" @ " in parse_requirement(word)[0] for word in args.companions)
     if whole and decided_by == "--lock" and "--with" in given:
         given.remove("--with")

@@ -17,6 +17,7 @@ from provision.cli.paths import (
     state_directory,
     wheel_home,
 )
+from provision.cli.project_options import read_code_option, read_project_option
 from provision.cli.suite_options import read_asked
 from provision.errors import BadInputError
 from provision.model.frozen import replace
@@ -25,7 +26,6 @@ from provision.model.request import parse_compute_capability, parse_driver, pars
 
 if TYPE_CHECKING:
     from provision.build.base import BuildSettings
-    from provision.build.project.code import ProjectCode
     from provision.build.work import BuildJob
     from provision.catalog.catalog import Catalog
     from provision.cli.render.install import HostInstall
@@ -66,15 +66,6 @@ def read_request(args: argparse.Namespace, catalog: Catalog) -> Request:
     if request.cuda is not None:
         _refuse_unknown_cuda(request.cuda, catalog)
     return request
-
-
-def read_project_option(args: argparse.Namespace) -> Project | None:
-    """The project that is named on the command line; None: none is."""
-    if args.project is None:
-        return None
-    from provision.sources.find import project_path, read_project
-
-    return read_project(*project_path(args.project))
 
 
 def read_request_for(
@@ -294,7 +285,7 @@ def read_build(
         request=request,
         catalog=catalog,
         project=project,
-        code=_read_code(args, project),
+        code=read_code_option(args, project),
         settings=read_settings(args),
         asked=read_asked(args),
         making=Making(
@@ -344,29 +335,6 @@ def check_builder(text: str) -> None:
     """Refuse an unknown --builder."""
     if text not in BUILDERS:
         raise BadInputError(f"Unknown --builder {quoted(text)}.", fix="Use auto, docker or oci.")
-
-
-def _read_code(args: argparse.Namespace, project: Project | None) -> ProjectCode | None:
-    """The code of the project, without what this build writes."""
-    if args.project is None:
-        return None
-    from provision.attestation.provenance.documents import beside
-    from provision.build.project.code import read_code
-    from provision.sources.find import project_path
-
-    written = [
-        absolute_file("--output", name)
-        for name in (args.output, args.sbom, args.provenance)
-        if name
-    ]
-    if args.output:
-        written += beside(absolute_file("--output", args.output))
-    return read_code(
-        project_path(args.project).root,
-        members=project.declared.members if project else (),
-        source=project.declared.source if project else None,
-        leave_out=written,
-    )
 
 
 def engine_fix() -> str:

@@ -1,7 +1,7 @@
 """What conda and pixi install, as far as pip can: packages that surely are the same on PyPI.
 
-The names are in `data/conda.json`. Compilers, libraries and programs are not Python packages; they
-are left out, and so is everything of which that is not certain.
+The names are in `data/conda.json`. Compilers, libraries and programs are not Python packages: they
+are left out. A package whose name on PyPI is not certain is missing.
 https://docs.conda.io/projects/conda/en/latest/user-guide/concepts/pkg-specs.html
 https://pixi.sh/latest/reference/pixi_manifest/
 """
@@ -12,17 +12,20 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
 
 from images.text.printable import printable
 from provision.model.environment import MOST_CHARACTERS, is_wheel_url
 from provision.sources.declaration import (
     Declaration,
     Declared,
+    Lacking,
     read_python,
     read_requirement,
     together,
@@ -77,6 +80,7 @@ class _Found:
     packages: list[Declared] = field(default_factory=list)
     python: Declared | None = None
     cuda: Declared | None = None
+    missing: list[Lacking] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
 
@@ -164,7 +168,8 @@ def _pypi(key: str, row: Mapping[str, Any], found: _Found, line: int, marker: st
     if isinstance(url, str) and is_wheel_url(url):
         written += f" @ {url}"
     elif {"git", "path", "url"} & {*row} or not isinstance(version, str):
-        found.left_out.append(f"{printable(key, limit=60)} ({at.where}; not a release of an index)")
+        name = canonicalize_name(printable(key, limit=60))
+        found.missing.append(Lacking(name, name, at.file, line, "not a release of an index"))
         return
     elif version.strip() != "*":
         written += version if version.strip()[:1] in "=<>!~" else f"=={version}"
@@ -177,6 +182,7 @@ def _whole(found: _Found, pip: Declaration) -> Declaration:
         source=found.name,
         packages=tuple(found.packages),
         python=found.python,
+        missing=tuple(found.missing),
         left_out=tuple(found.left_out),
     )
     return replace(together(found.name, own, pip), cuda=pip.cuda or found.cuda)
@@ -200,12 +206,28 @@ def _conda(text: str, found: _Found, line: int, *, exact: bool = False, marker: 
         if release is not None and specifier[:1] in "=~":
             found.cuda = at._replace(text=release[1])
             return
-    pypi = _data()["pypi"].get(name)
+    pypi = on_pypi(name)
+    if pypi is None and _is_no_python_package(name):
+        found.left_out.append(f"{public(text, 60)} ({at.where}; no Python package)")
+        return
     if pypi is None or specifier is None:
-        found.left_out.append(f"{public(text, 60)} ({at.where}; a package of conda)")
+        why = "a package of conda" if pypi is None else "a version in conda's notation"
+        shown_ = name or printable(text, limit=60)
+        found.missing.append(Lacking(shown_, public(text, 60), at.file, line, why))
         return
     declared = read_requirement(f"{pypi}{specifier}{marker}", found.name, line)
     found.packages += [declared] if declared is not None else []
+
+
+def on_pypi(name: str) -> str | None:
+    """The project of PyPI from which conda-forge builds this package; None: unknown."""
+    renamed: str | None = _data()["pypi"].get(name)
+    return renamed or (name if canonicalize_name(name) in _data()["same"] else None)
+
+
+def _is_no_python_package(name: str) -> bool:
+    known = (*_data()["cuda"], *_data()["system"])
+    return name in known or any(fnmatch(name, one) for one in _data()["system_patterns"])
 
 
 def conda_specifier(text: str, *, exact: bool = False) -> str | None:

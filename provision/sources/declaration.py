@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
@@ -57,16 +57,45 @@ class Declared(NamedTuple):
         return canonicalize_name(self.requirement.name)
 
 
+class Lacking(NamedTuple):
+    """What a project requires and no image gets, at its place. `name` is what --without accepts: a
+    canonical name, or a word for what has none; `text` the requirement as it can be shown, `why`
+    the reason, in words.
+    """
+
+    name: str
+    text: str
+    file: str
+    line: int = 0
+    why: str = "images are built from wheels"
+
+    @property
+    def said(self) -> str:
+        """For messages: "x @ git+https://... (requirements.txt, line 3; why)"."""
+        return f"{self.text} ({Declared('', self.file, self.line).where}; {self.why})"
+
+
+class OptionalPackages(NamedTuple):
+    """An extra or a dependency group, and whether it is installed without being named."""
+
+    kind: Literal["extra", "group"]
+    name: str
+    declared: Declaration
+    default: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
     """What a project declares.
 
     `packages` are installed; `constraints` limit versions, of these and of what they need.
     `python` is a specifier set, `cuda` the version that a build or an index names. `hashes` are the
-    sha256 in hex that files of a package may have, by its canonical name. `left_out`: what was not
-    taken, in words. `indexes`: where packages are, in the file's order. `locked`: every version is
-    pinned. `members`: directories of the project with packages of their own. `itself`: the project
-    is installed, too ("-e ."), with what its pyproject.toml declares.
+    sha256 in hex that files of a package may have, by its canonical name. `missing`: what is
+    required and cannot be installed; `left_out`: what was not taken and nobody has to miss, in
+    words. `indexes`: where packages are, in the file's order. `locked`: every version is pinned.
+    `members`: directories of the project with packages of their own. `itself`: the project is
+    installed, too ("-e ."), with what its pyproject.toml declares. `optional`: its extras and
+    groups; `conflicts`: those that exclude each other, as "extra cpu".
     """
 
     source: str
@@ -74,8 +103,11 @@ class Declaration:
     constraints: tuple[Declared, ...] = ()
     python: Declared | None = None
     cuda: Declared | None = None
-    hashes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    hashes: Mapping[str, frozenset[str]] = field(default_factory=dict, hash=False)
+    missing: tuple[Lacking, ...] = ()
     left_out: tuple[str, ...] = ()
+    optional: tuple[OptionalPackages, ...] = ()
+    conflicts: tuple[frozenset[str], ...] = ()
     indexes: tuple[DeclaredIndex, ...] = ()
     locked: bool = False
     members: tuple[str, ...] = ()

@@ -15,3 +15,9 @@ class ProjectError(BadInputError):
 
     def __init__(self, message: str, *, fix: str) -> None:
         super().__init__(shown_text(message), fix=fix)
+
+
+class ProjectIncompleteError(ProjectError):
+    """The image would not have what the project requires."""
+
+    code = "project-incomplete"

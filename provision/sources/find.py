@@ -19,6 +19,7 @@ from provision.sources.files import is_file, is_there, line_of, read_text, read_
 from provision.sources.locks import read_pylock, read_uv_lock
 from provision.sources.pyproject import read_pyproject
 from provision.sources.requirements import read_requirements
+from provision.sources.selection import select
 from provision.sources.setup_script import SETUP_READERS
 
 Reader = Callable[[Path, Path], Declaration | None]
@@ -70,6 +71,17 @@ class Project:
     declared: Declaration
     python: Declared | None = None
     notes: tuple[str, ...] = ()
+
+    def selected(
+        self,
+        *,
+        extras: Sequence[str] = (),
+        groups: Sequence[str] = (),
+        without: Sequence[str] = (),
+    ) -> Project:
+        """The project with what is chosen of it. ProjectError: see `selection.select`."""
+        declared = select(self.declared, extras=extras, groups=groups, without=without)
+        return replace(self, declared=declared)
 
     def refuse_to_replace(self, output: Path) -> None:
         """ProjectError: this file is the one that declares the project's packages."""
@@ -150,7 +162,13 @@ _KNOWN_FILES = (
 
 
 def _says(declared: Declaration) -> bool:
-    return bool(declared.packages or declared.left_out or declared.itself)
+    return bool(
+        declared.packages
+        or declared.missing
+        or declared.optional
+        or declared.left_out
+        or declared.itself
+    )
 
 
 def _reader_of(file: Path, root: Path) -> Reader:

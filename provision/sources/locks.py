@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
 from packaging.utils import canonicalize_name
@@ -24,9 +25,12 @@ from provision.model.planfile import TOOL
 from provision.sources.declaration import (
     Declaration,
     Declared,
+    Lacking,
+    OptionalPackages,
     pythons_of,
     read_python,
     read_requirement,
+    together,
 )
 from provision.sources.errors import ProjectError
 from provision.sources.files import (
@@ -41,7 +45,7 @@ from provision.sources.files import (
     table,
 )
 from provision.sources.packages import IndexSource, Position
-from provision.sources.pyproject import read_pyproject
+from provision.sources.pyproject import conflicts_of, read_pyproject
 
 _OWN = ("editable", "virtual", "directory")
 _SHA256 = re.compile(r"sha256:([0-9a-f]{64})")
@@ -63,31 +67,20 @@ def read_uv_lock(path: Path, root: Path) -> Declaration | None:
     lines = _lines(text)
     own = [row for row in rows if set(_source(row)) & set(_OWN)]
     rest = [row for row in rows if not set(_source(row)) & set(_OWN)]
-    left_out: list[str] = []
-    constraints = [
-        declared for row in rest for declared in _constraint(row, name, lines[id_of(row)], left_out)
-    ]
-    versions: dict[str, set[str]] = {}
-    for row in rest:  # what is from elsewhere must not be taken from an index under its name
-        if "registry" in _source(row) or is_wheel_url(str(_source(row).get("url", ""))):
-            versions.setdefault(row["name"], set()).add(_release_of(row))
-    packages = [
-        declared
-        for row in own
-        for dependency in listed(row.get("dependencies"))
-        for declared in _dependency(dependency, versions, name, lines)
-        if declared.name not in {canonicalize_name(one["name"]) for one in own}
-    ]
-    left_out += _optional(own, name)
-    left_out += _registries(rest, name)
-    return Declaration(
-        source=name,
-        packages=tuple(dict.fromkeys(packages)),
-        constraints=tuple(constraints),
+    lock = _UvLock(name, own, rest, lines)
+    beside = root / "pyproject.toml"
+    direct = read_pyproject(beside, root) if is_file(beside) else None
+    default = {(one.kind, one.name) for one in direct.optional if one.default} if direct else set()
+    return replace(
+        lock.part([one for row in own for one in listed(row.get("dependencies"))]),
         python=read_python(document.get("requires-python"), name, line_of(text, "requires-python")),
         cuda=_cuda(rest, name, lines),
         hashes=_hashes(rest),
-        left_out=tuple(left_out),
+        left_out=tuple(_registries(rest, name)),
+        optional=tuple(
+            one._replace(default=(one.kind, one.name) in default) for one in lock.optional()
+        ),
+        conflicts=tuple(conflicts_of(document)),
         locked=True,
         members=tuple(
             str(place)
@@ -95,6 +88,123 @@ def read_uv_lock(path: Path, root: Path) -> Declaration | None:
             if isinstance(place := _source(row).get("editable"), str) and _is_inside(place)
         ),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _UvLock:
+    """The packages of a uv.lock: the project's own and the others, and the line of each."""
+
+    name: str
+    own: Sequence[_Row]
+    rest: Sequence[_Row]
+    lines: Mapping[tuple[str, str], int]
+
+    def part(self, rows: Iterable[object], chosen: str = "") -> Declaration:
+        """What some of the project's dependencies install. `chosen` is the extra or group that they
+        are of, as uv's markers name it ("extra-4-chat-cu126").
+        """
+        wanted: list[_Row] = [
+            one for one in rows if isinstance(one, dict) and isinstance(one.get("name"), str)
+        ]
+        versions: dict[str, set[str]] = {}
+        for row in self.rest:  # what is from elsewhere must not be taken from an index
+            if _is_installed(row):
+                versions.setdefault(row["name"], set()).add(_release_of(row))
+        ours = {canonicalize_name(one["name"]) for one in self.own}
+        packages = [
+            declared
+            for row in wanted
+            for declared in _dependency(row, versions, self.name, self.lines, chosen)
+            if declared.name not in ours
+        ]
+        reached = self._reached(wanted, chosen)
+        return Declaration(
+            source=self.name,
+            packages=tuple(dict.fromkeys(packages)),
+            constraints=tuple(
+                declared
+                for row in self.rest
+                if _is_installed(row)
+                for declared in _constraint(row, self.name, self.lines[id_of(row)], chosen)
+            ),
+            missing=tuple(
+                self._missing(row)
+                for row in self.rest
+                if row["name"] in reached and not _is_installed(row)
+            ),
+        )
+
+    def optional(self) -> Iterator[OptionalPackages]:
+        """The extras and groups of the project and its members."""
+        kinds: tuple[tuple[Literal["extra", "group"], str], ...]
+        kinds = (("extra", "optional-dependencies"), ("group", "dev-dependencies"))
+        for kind, key in kinds:
+            found: dict[str, list[Declaration]] = {}
+            for row in self.own:
+                for one, rows in table(row, key).items():
+                    project = canonicalize_name(row["name"])
+                    chosen = f"{kind}-{len(project)}-{project}-{one}"
+                    found.setdefault(one, []).append(self.part(listed(rows), chosen))
+            for one, parts in found.items():
+                yield OptionalPackages(kind, canonicalize_name(one), together(self.name, *parts))
+
+    def _reached(self, rows: Iterable[_Row], chosen: str) -> set[str]:
+        """The names of all that these dependencies need."""
+        by_name: dict[str, list[_Row]] = {}
+        for row in (*self.own, *self.rest):
+            by_name.setdefault(row["name"], []).append(row)
+        seen: set[str] = set()
+        waiting = list(rows)
+        while waiting:
+            one = waiting.pop()
+            name = one.get("name")
+            if not isinstance(name, str) or name in seen or not _is_needed(one, chosen):
+                continue
+            seen.add(name)
+            for row in by_name.get(name, ()):
+                extras = [
+                    table(row, "optional-dependencies").get(e) for e in listed(one.get("extra"))
+                ]
+                for more in (row.get("dependencies"), *extras):
+                    waiting += [each for each in listed(more) if isinstance(each, dict)]
+        return seen
+
+    def _missing(self, row: _Row) -> Lacking:
+        kind = printable(next(iter(_source(row)), "elsewhere"), limit=20)
+        shown_ = printable(row["name"], limit=60)
+        why = f"from {kind}, and images are built from wheels"
+        line = self.lines[id_of(row)]
+        return Lacking(canonicalize_name(shown_), shown_, self.name, line, why)
+
+
+def _is_installed(row: _Row) -> bool:
+    """Whether an index or an address has the package's wheels."""
+    source = _source(row)
+    return bool(_release_of(row)) and ("registry" in source or is_wheel_url(str(source.get("url"))))
+
+
+_CHOICE = re.compile(r"extra\s*(==|!=)\s*(['\"])((?:extra|group)-\d+-[^'\"]*)\2")
+
+
+def _decided(marker: str, chosen: str) -> str:
+    """A marker of uv without the extras and groups in it, of which only `chosen` is installed.
+    https://docs.astral.sh/uv/concepts/projects/config/#conflicting-dependencies
+    """
+    return _CHOICE.sub(
+        lambda found: (
+            "python_version >= '0'"
+            if (found[3] == chosen) == (found[1] == "==")
+            else "python_version < '0'"
+        ),
+        marker,
+    )
+
+
+def _is_needed(row: _Row, chosen: str) -> bool:
+    """Whether a dependency is for some Linux image."""
+    marker = row.get("marker")
+    written = f"x ; {_decided(marker, chosen)}" if isinstance(marker, str) else "x"
+    return read_requirement(written, "uv.lock", 0) is not None
 
 
 def id_of(row: _Row) -> tuple[str, str]:
@@ -137,51 +247,35 @@ def _is_inside(place: str) -> bool:
     return not place.startswith("/") and ".." not in place.split("/")
 
 
-def _constraint(row: _Row, name: str, line: int, left_out: list[str]) -> Iterator[Declared]:
-    source, release = _source(row), _release_of(row)
-    at = Declared("", name, line)
-    if release and ("registry" in source or "url" in source):
-        markers = [str(one) for one in listed(row.get("resolution-markers"))]
-        where = " or ".join(f"({one})" for one in markers)
-        text = f"{row['name']}{release}{f' ; {where}' if where else ''}"
-        declared = read_requirement(text, name, line)
-        if declared is not None:
-            yield declared
-        return
-    kind = next(iter(source), "unknown")
-    left_out.append(
-        f"{printable(row['name'], limit=60)} ({at.where}; from {printable(kind, limit=20)}, and "
-        "images are built from wheels)"
-    )
+def _constraint(row: _Row, name: str, line: int, chosen: str) -> Iterator[Declared]:
+    markers = [_decided(str(one), chosen) for one in listed(row.get("resolution-markers"))]
+    where = " or ".join(f"({one})" for one in markers)
+    text = f"{row['name']}{_release_of(row)}{f' ; {where}' if where else ''}"
+    declared = read_requirement(text, name, line)
+    yield from [declared] if declared is not None else []
 
 
 def _dependency(
-    row: object, versions: Mapping[str, set[str]], name: str, lines: Mapping[tuple[str, str], int]
+    row: _Row,
+    versions: Mapping[str, set[str]],
+    name: str,
+    lines: Mapping[tuple[str, str], int],
+    chosen: str,
 ) -> Iterator[Declared]:
     """A dependency of the project, at the version that the lock has of it."""
-    if not isinstance(row, dict) or not isinstance(row.get("name"), str):
-        return
     if row["name"] not in versions:
         return
     known = versions[row["name"]]
     version = str(row.get("version", ""))
     release = f"=={version}" if version else next(iter(known)) if len(known) == 1 else ""
     extras = ",".join(map(str, listed(row.get("extra"))))
-    marker = f" ; {row['marker']}" if isinstance(row.get("marker"), str) else ""
+    said = row.get("marker")
+    marker = f" ; {_decided(said, chosen)}" if isinstance(said, str) else ""
     written = f"{row['name']}{f'[{extras}]' if extras else ''}{release}{marker}"
     version = release.removeprefix("==")
     declared = read_requirement(written, name, lines[row["name"], version])
     if declared is not None:
         yield declared
-
-
-def _optional(own: Iterable[_Row], name: str) -> Iterator[str]:
-    kinds = {"extra": "optional-dependencies", "group": "dev-dependencies"}
-    for kind, key in kinds.items():
-        found = list(dict.fromkeys(one for row in own for one in table(row, key)))
-        if found:
-            names = ", ".join(printable(one, limit=30) for one in found[:6])
-            yield f"{kind}{'s' if len(found) > 1 else ''} {names} ({name})"
 
 
 def _registries(rows: Iterable[_Row], name: str) -> Iterator[str]:
@@ -236,11 +330,9 @@ def read_pylock(path: Path, root: Path) -> Declaration | None:
         )
     groups = {str(one) for one in listed(document.get("default-groups"))}
     lines = _lines(text)
-    left_out: list[str] = []
+    missing: list[Lacking] = []
     pins = [
-        declared
-        for row in rows
-        for declared in _pin(row, groups, name, lines[id_of(row)], left_out)
+        declared for row in rows for declared in _pin(row, groups, name, lines[id_of(row)], missing)
     ]
     beside = root / "pyproject.toml"
     direct = read_pyproject(beside, root) if is_file(beside) else None
@@ -252,13 +344,13 @@ def read_pylock(path: Path, root: Path) -> Declaration | None:
         constraints=tuple(pins) if roots else (),
         python=read_python(python, name, line_of(text, "requires-python")),
         hashes=_pylock_hashes(rows),
-        left_out=tuple(left_out),
+        missing=tuple(missing),
         locked=True,
     )
 
 
 def _pin(
-    row: _Row, groups: set[str], name: str, line: int, left_out: list[str]
+    row: _Row, groups: set[str], name: str, line: int, missing: list[Lacking]
 ) -> Iterator[Declared]:
     at = Declared("", name, line)
     marker = row.get("marker")
@@ -271,9 +363,8 @@ def _pin(
     other = next((kind for kind in ("vcs", "directory") if kind in row), "")
     if other or not (isinstance(version, str) or is_wheel_url(url)):
         if other != "directory" or table(row, "directory").get("path") not in {".", "./"}:
-            left_out.append(
-                f"{printable(row['name'], limit=60)} ({at.where}; images are built from wheels)"
-            )
+            shown_ = printable(row["name"], limit=60)
+            missing.append(Lacking(canonicalize_name(shown_), shown_, name, line))
         return
     written = f"{row['name']} @ {url}" if is_wheel_url(url) else f"{row['name']}=={version}"
     declared = read_requirement(f"{written}{f' ; {marker}' if marker else ''}", name, line)

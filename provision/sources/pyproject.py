@@ -1,6 +1,6 @@
 """A pyproject.toml: the standard's dependencies, or Poetry's.
 
-Extras and groups are for development, or for those who name them, and stay out.
+Extras and groups are for those who name them, and groups for development stay out.
 https://packaging.python.org/en/latest/specifications/pyproject-toml/
 https://python-poetry.org/docs/dependency-specification/
 """
@@ -8,6 +8,7 @@ https://python-poetry.org/docs/dependency-specification/
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from provision.model.plan import DeclaredIndex, IndexKind
 from provision.sources.declaration import (
     Declaration,
     Declared,
+    Lacking,
+    OptionalPackages,
     read_python,
     read_requirement,
     together,
@@ -35,9 +38,12 @@ from provision.sources.files import (
     table,
 )
 from provision.sources.packages import IndexSource, Position
+from provision.sources.poetry import PoetryDependency
 from provision.sources.pyproject_file import PyprojectFile
 from provision.sources.requirements import read_requirements
 from provision.sources.setup_script import SETUP_READERS
+
+_DEVELOPMENT = frozenset({"dev", "test", "tests", "lint", "docs", "doc", "typing"})
 
 
 def read_pyproject(path: Path, root: Path) -> Declaration | None:
@@ -55,36 +61,54 @@ def read_pyproject(path: Path, root: Path) -> Declaration | None:
             f"{name}: dependencies is not a list.",
             fix="Write it like this: dependencies = ['transformers>=4.40']",
         )
-    packages: list[Declared] = []
-    left_out: list[str] = []
-    for one in listed(project.get("dependencies")):
-        line = line_with(text, f'"{one}"', f"'{one}'")
-        declared = read_requirement(one if isinstance(one, str) else repr([one]), name, line)
-        if declared is not None:
-            packages += _wheels_only(declared, left_out)
-    sources = _Sources(document, text, name)
-    packages = [one for one in packages if sources.are_an_index(one, left_out)]
+    own = _standard(file, listed(project.get("dependencies")))
     computed = None
     if "dependencies" in listed(project.get("dynamic")):
         computed = _computed(document, path, root)
         if computed is None:
-            left_out.append(f"dependencies that the build backend computes ({name}: dynamic)")
+            why = "the build backend computes them"
+            line = line_of(text, r"dynamic\s*=")
+            own = replace(
+                own,
+                missing=(*own.missing, Lacking("dependencies", "dependencies", name, line, why)),
+            )
     python = read_python(
         project.get("requires-python"), name, line_of(text, r"requires-python\s*=")
     )
     if not project.get("dependencies"):
-        more, poetry_python = _poetry(file, left_out, sources)
-        packages, python = packages + more, python or poetry_python
-    left_out += _optional(file)
-    own = Declaration(
-        source=name,
+        more, poetry_python = _poetry(file, file.poetry)
+        own, python = together(name, own, more), python or poetry_python
+    conflicts = tuple(conflicts_of(file.table("tool", "uv")))
+    own = replace(own, python=python, optional=tuple(_optional(file)), conflicts=conflicts)
+    return own if computed is None else together(name, own, computed)
+
+
+def _standard(file: PyprojectFile, rows: Iterable[object]) -> Declaration:
+    """A list of requirements in the standard's notation."""
+    sources = _Sources(file.document, file.text, file.name)
+    packages: list[Declared] = []
+    missing: list[Lacking] = []
+    left_out: list[str] = []
+    for one in rows:
+        line = line_with(file.text, f'"{one}"', f"'{one}'")
+        declared = read_requirement(one if isinstance(one, str) else repr([one]), file.name, line)
+        if declared is None:
+            continue
+        url = declared.requirement.url
+        if url is not None and not is_wheel_url(url):
+            missing.append(Lacking(declared.name, public(declared.text), file.name, line))
+        elif why := sources.not_an_index(declared, left_out):
+            missing.append(Lacking(declared.name, public(declared.text), file.name, line, why))
+        else:
+            packages.append(declared)
+    return Declaration(
+        source=file.name,
         packages=tuple(packages),
-        python=python,
         cuda=sources.cuda,
+        missing=tuple(missing),
         left_out=tuple(left_out),
         indexes=sources.indexes,
     )
-    return own if computed is None else together(name, own, computed)
 
 
 def _computed(document: Mapping[str, Any], path: Path, root: Path) -> Declaration | None:
@@ -166,8 +190,8 @@ class _Sources:
             self.cuda = Declared(index.cuda, self._name, line_with(self._text, url))
         return index.torch_tag
 
-    def are_an_index(self, declared: Declared, left_out: list[str]) -> bool:
-        """Whether a package comes from an index; else it is added to `left_out`."""
+    def not_an_index(self, declared: Declared, left_out: list[str]) -> str:
+        """Why a package does not come from an index; "" if it does."""
         said = self._rows.get(declared.name)
         for row in said if isinstance(said, list) else [said]:
             if not isinstance(row, dict) or not self._counts(row):
@@ -182,12 +206,8 @@ class _Sources:
                     )
             else:
                 kind = printable(next(iter(row), "elsewhere"), limit=30)
-                left_out.append(
-                    f"{declared.name} ({declared.where}; from {kind}, and images are built from "
-                    "wheels of an index)"
-                )
-                return False
-        return True
+                return f"from {kind}, and images are built from wheels of an index"
+        return ""
 
     def _counts(self, row: Mapping[str, Any]) -> bool:
         """Whether a source is for Linux."""
@@ -196,36 +216,75 @@ class _Sources:
         return read_requirement(written, self._name, 0) is not None
 
 
-def _wheels_only(declared: Declared, left_out: list[str]) -> Iterator[Declared]:
-    url = declared.requirement.url
-    if url is None or is_wheel_url(url):
-        yield declared
-    else:
-        left_out.append(f"{public(declared.text)} ({declared.where}; images are built from wheels)")
+def _optional(file: PyprojectFile) -> Iterator[OptionalPackages]:
+    """The extras and groups of a project; those that it names as default are installed, as by uv
+    and Poetry, but those for development.
+    https://docs.astral.sh/uv/concepts/projects/dependencies/#default-groups
+    """
+    own = canonicalize_name(str(file.table("project").get("name", "")))
+    for name in file.extras:
+        declared = _standard(file, _extra(file, name, own))
+        yield OptionalPackages("extra", canonicalize_name(name), declared)
+    said = file.table("tool", "uv").get("default-groups")
+    default = list(file.groups) if said == "all" else listed(said)
+    names = {canonicalize_name(one) for one in default if isinstance(one, str)}
+    for name, rows in file.groups.items():
+        declared = _standard(file, [one.written for one in rows])
+        yield _group(name, declared, default=canonicalize_name(name) in names)
+    for name, poetry in file.poetry_groups.items():
+        said = file.table("tool", "poetry", "group", name).get("optional")
+        yield _group(name, _poetry(file, poetry)[0], default=said is not True)
 
 
-def _optional(file: PyprojectFile) -> Iterator[str]:
-    kinds = {"extra": file.extras, "group": {**file.groups, **file.poetry_groups}}
-    for kind, found in kinds.items():
-        if found:
-            names = ", ".join(printable(one, limit=30) for one in list(found)[:6])
-            yield f"{kind}{'s' if len(found) > 1 else ''} {names} ({file.name})"
+def _group(name: str, declared: Declaration, *, default: bool) -> OptionalPackages:
+    name = canonicalize_name(name)
+    return OptionalPackages("group", name, declared, default=default and name not in _DEVELOPMENT)
+
+
+def _extra(file: PyprojectFile, name: str, own: str) -> Iterator[str]:
+    """What an extra requires, with that of the project's other extras that it names."""
+    by_name = {canonicalize_name(one): rows for one, rows in file.extras.items()}
+    seen, waiting = {canonicalize_name(name)}, [canonicalize_name(name)]
+    while waiting:
+        for one in by_name.get(waiting.pop(0), ()):
+            if not own or one.name != own:
+                yield one.written
+                continue
+            more = sorted({canonicalize_name(extra) for extra in one.extras} - seen)
+            seen.update(more)
+            waiting += more
+
+
+def conflicts_of(uv: Mapping[str, Any]) -> Iterator[frozenset[str]]:
+    """The extras and groups that exclude each other, of uv's configuration or of its lock.
+    https://docs.astral.sh/uv/concepts/projects/config/#conflicting-dependencies
+    """
+    for rows in listed(uv.get("conflicts")):
+        found = {
+            f"{kind} {canonicalize_name(one[kind])}"
+            for one in listed(rows)
+            for kind in ("extra", "group")
+            if isinstance(one, dict) and isinstance(one.get(kind), str)
+        }
+        if len(found) > 1:
+            yield frozenset(found)
 
 
 def _poetry(
-    file: PyprojectFile, left_out: list[str], sources: _Sources
-) -> tuple[list[Declared], Declared | None]:
-    """Poetry's main dependencies, in the standard's notation, and its Python."""
+    file: PyprojectFile, rows: Iterable[PoetryDependency]
+) -> tuple[Declaration, Declared | None]:
+    """Dependencies of Poetry, in the standard's notation, and its Python."""
+    sources = _Sources(file.document, file.text, file.name)
     packages: list[Declared] = []
+    missing: list[Lacking] = []
     python = None
-    for one in file.poetry:
+    for one in rows:
         at = Declared("", file.name, one.line)
         if one.optional:
             continue
         if one.address or one.version is None:
-            left_out.append(
-                f"{printable(one.name, limit=60)} ({at.where}; not a release of an index)"
-            )
+            name, why = printable(one.name, limit=60), "not a release of an index"
+            missing.append(Lacking(canonicalize_name(name), name, file.name, one.line, why))
             continue
         if one.unknown is not None:
             raise ProjectError(
@@ -240,4 +299,11 @@ def _poetry(
             sources.read_cuda(one.row["source"])
         declared = read_requirement(one.written, file.name, one.line)
         packages += [declared] if declared is not None else []
-    return packages, python
+    own = Declaration(
+        source=file.name,
+        packages=tuple(packages),
+        cuda=sources.cuda,
+        missing=tuple(missing),
+        indexes=sources.indexes,
+    )
+    return own, python

@@ -10,10 +10,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 from images.text.printable import printable
 from provision.model.environment import is_wheel_url
 from provision.model.plan import DeclaredIndex, IndexKind
-from provision.sources.declaration import Declaration, Declared, read_requirement
+from provision.sources.declaration import (
+    Declaration,
+    Declared,
+    Lacking,
+    applies,
+    read_requirement,
+)
 from provision.sources.errors import ProjectError
 from provision.sources.files import (
     is_file,
@@ -129,6 +137,7 @@ class _Found:
     constraints: list[Declared] = field(default_factory=list)
     cuda: Declared | None = None
     hashes: dict[str, set[str]] = field(default_factory=dict)
+    missing: list[Lacking] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     indexes: list[DeclaredIndex] = field(default_factory=list)
     seen: set[tuple[Path, bool]] = field(default_factory=set)
@@ -161,6 +170,7 @@ def _declaration(source: str, found: _Found) -> Declaration:
         constraints=tuple(found.constraints),
         cuda=found.cuda,
         hashes={name: frozenset(values) for name, values in found.hashes.items()},
+        missing=tuple(found.missing),
         left_out=tuple(found.left_out),
         indexes=tuple(found.indexes),
         itself=found.itself,
@@ -201,7 +211,12 @@ def _include(
 ) -> None:
     value, flag = line.value, line.flag
     if "://" in value or not value:
-        found.left_out.append(f"{flag} {public(value, 80)} ({where})")
+        text, at = f"{flag} {public(value, 80)}", line.at.line
+        if not (limits or line.option == "--constraint"):
+            why = "files of other machines are not read"
+            found.missing.append(Lacking("include", text, shown(path, root), at, why))
+        else:
+            found.left_out.append(f"{text} ({where})")
         return
     target = path.parent / value
     if not is_inside(target, root):
@@ -246,11 +261,10 @@ def _package(
             named = read.requirement is not None and read.requirement.url is not None
             content = content if named else f"{read.name} @ {wheel}"
         else:
-            url = public(content)
-            found.left_out.append(f"{url} ({at.where}; images are built from wheels)")
+            _miss(read, content, at, found, limits=limits)
             return
     if "${" in content:
-        found.left_out.append(f"{public(content, 80)} ({at.where})")
+        _miss(read, content, at, found, limits=limits, why="variables are not replaced")
         return
     declared = read_requirement(content, at.file, at.line)
     if declared is None:
@@ -258,3 +272,25 @@ def _package(
     (found.constraints if limits else found.packages).append(declared)
     if hashes := _HASH.findall(line.written):
         found.hashes.setdefault(declared.name, set()).update(hashes)
+
+
+def _miss(
+    read: RequestedPackage,
+    content: str,
+    at: Declared,
+    found: _Found,
+    *,
+    limits: bool,
+    why: str = "images are built from wheels",
+) -> None:
+    """Keep what is required and cannot be installed; of constraints it is only a note."""
+    if read.requirement is not None and not applies(read.requirement):
+        return
+    last = content.partition(";")[0].strip().rstrip("/").rpartition("/")[2]
+    stem = re.split(r"[^\w.-]", last)[0].removesuffix(".git")
+    name = read.name or canonicalize_name(printable(stem, limit=60)) or "."
+    missing = Lacking(name, public(content, 80), at.file, at.line, why)
+    if limits:
+        found.left_out.append(missing.said)
+    else:
+        found.missing.append(missing)

@@ -23,6 +23,7 @@ from provision.model.plan import PACKAGES, TITLES, Framework, Note, Request
 from provision.model.request import parse_cuda
 from provision.resolve.packages import FRAMEWORKS, PAIRED
 from provision.sources.declaration import Declaration, Declared, allowed_by, pin_of
+from provision.sources.errors import ProjectIncompleteError
 from provision.sources.find import Project
 
 _FRAMEWORKS: dict[str, Framework] = {
@@ -74,11 +75,14 @@ def request_of(
     name the framework, `arch` the architecture of the hosts, `known` all Pythons, oldest first.
 
     ProjectConflictError: an option contradicts what the project declares.
+    ProjectIncompleteError: its framework is only in an extra or group that is not installed.
     """
     declared = project.declared
     python, pythons, python_notes = _python(project, given, known)
     wanted = given.framework if named else None
     pin = framework_pin(declared, wanted, arch, [python] if python else pythons or known)
+    if not pin.declared and not named:
+        _refuse_without_framework(declared)
     allowed = [python] if python else pin.pythons or pythons or known
     packages = [one for one in declared.packages if _is_for_any(one, allowed, arch)]
     companions = tuple(_companions(packages, pin, given))
@@ -100,6 +104,28 @@ def request_of(
         indexes=declared.indexes,
         settled=exact and not own and any(pin_of(one.requirement) for one in pin.declared),
         notes=(*_notes(project, pin, named=named), *python_notes),
+    )
+
+
+def _refuse_without_framework(declared: Declaration) -> None:
+    """Refuse a project whose framework is in its extras or groups, of which none is installed: the
+    image would get another release of it.
+    """
+    having = [
+        (one, package)
+        for one in declared.optional
+        for package in one.declared.packages
+        if package.name in _FRAMEWORKS
+    ]
+    if not having:
+        return
+    names = dict.fromkeys(f"{one.kind} {one.name}" for one, _ in having)
+    package = having[0][1]
+    raise ProjectIncompleteError(
+        f"{declared.source} requires {package.name} only in its {' and '.join(names)} "
+        f"({package.where}: {package.text}).",
+        fix=f"Add one: {' or '.join(f'--{name}' for name in names)}; or name the framework: "
+        f"--framework {_FRAMEWORKS[package.name]}",
     )
 
 

@@ -35,7 +35,7 @@ channels = ["conda-forge"]
 python = "3.11.*"
 pytorch-gpu = { version = "2.5.1", build = "*cuda*" }
 cuda-version = "12.6.*"
-cmake = "*"
+r-base = "*"
 [pypi-dependencies]
 app = { path = ".", editable = true }
 timm = ">=1"
@@ -57,7 +57,7 @@ def test_an_environment_of_conda(tmp_path: Path) -> None:
     assert found.python is not None
     assert found.cuda is not None
     assert (found.python.text, found.cuda.text) == ("==3.11.*", "12.1")
-    assert found.left_out == ("ffmpeg (environment.yml, line 8; a package of conda)",)
+    assert found.left_out == ("ffmpeg (environment.yml, line 8; no Python package)",)
     assert found.itself
 
 
@@ -72,7 +72,8 @@ def test_a_manifest_of_pixi(tmp_path: Path) -> None:
     assert found.python is not None
     assert found.cuda is not None
     assert (found.python.text, found.cuda.text) == ("==3.11.*", "12.6")
-    assert [one.partition(" ")[0] for one in found.left_out] == ["cmake", "fork", "feature"]
+    assert [one.partition(" ")[0] for one in found.left_out] == ["feature"]
+    assert [one.name for one in found.missing] == ["r-base", "fork"]
     assert found.itself
 
 
@@ -178,3 +179,26 @@ def test_the_names_are_sorted_and_in_lower_case() -> None:
     names = list(json.loads(path.read_text(encoding="utf-8"))["pypi"])
     assert names == sorted(names)
     assert names == [name.lower() for name in names]
+
+
+@pytest.mark.parametrize(
+    ("line", "packages", "left_out", "missing"),
+    [
+        pytest.param("mamba-ssm", ["mamba-ssm"], 0, 0, id="the same name on PyPI"),
+        pytest.param("typing_extensions>=4", ["typing_extensions>=4"], 0, 0, id="as conda spells"),
+        pytest.param("faiss-gpu=1.8", ["faiss-gpu-cu12==1.8.*"], 0, 0, id="another name on PyPI"),
+        pytest.param("libxcb", [], 1, 0, id="a C library by its name's form"),
+        pytest.param("librosa", ["librosa"], 0, 0, id="a Python package with that form"),
+        pytest.param("cudatoolkit", [], 1, 0, id="CUDA without a version"),
+        pytest.param("r-base", [], 0, 1, id="a language"),
+        pytest.param("numpy=1.2|1.4", [], 0, 1, id="a version that PyPI's notation has not"),
+    ],
+)
+def test_what_conda_calls_a_package(
+    line: str, packages: list[str], left_out: int, missing: int, tmp_path: Path
+) -> None:
+    text = f"channels: [conda-forge]\ndependencies: [{json.dumps(line)}, six]\n"
+    path = project(tmp_path, {"environment.yml": text}) / "environment.yml"
+    found = read_environment(path, tmp_path)
+    assert [one.text for one in found.packages] == [*packages, "six"]
+    assert (len(found.left_out), len(found.missing)) == (left_out, missing)

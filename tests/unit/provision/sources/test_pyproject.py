@@ -49,11 +49,13 @@ def test_the_standard_s_table(tmp_path: Path) -> None:
     assert [(one.text, one.line) for one in found.packages] == [("torch==2.5.1", 5), ("numpy<2", 6)]
     assert found.python is not None
     assert (found.python.text, found.python.line) == (">=3.10", 3)
-    assert found.left_out == (
-        "x @ git+https://h.example/x (pyproject.toml, line 7; images are built from wheels)",
-        "extra dev (pyproject.toml)",
-        "group docs (pyproject.toml)",
-    )
+    assert [one.said for one in found.missing] == [
+        "x @ git+https://h.example/x (pyproject.toml, line 7; images are built from wheels)"
+    ]
+    assert [(one.kind, one.name, one.default) for one in found.optional] == [
+        ("extra", "dev", False),
+        ("group", "docs", False),
+    ]
 
 
 def test_poetry_s_table(tmp_path: Path) -> None:
@@ -69,7 +71,7 @@ def test_poetry_s_table(tmp_path: Path) -> None:
     ]
     assert found.python is not None
     assert found.python.text == ">=3.10,<4"
-    assert [one.partition(" ")[0] for one in found.left_out] == ["local"]
+    assert [one.name for one in found.missing] == ["local"]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ def test_dependencies_that_setuptools_reads_elsewhere(
     found = read_pyproject(path, tmp_path)
     assert found is not None
     assert [one.where for one in found.packages] == lines
-    assert bool(found.left_out) == (not lines)
+    assert bool(found.missing) == (not lines)
 
 
 @pytest.mark.parametrize(
@@ -193,8 +195,8 @@ def test_what_uv_takes_from_elsewhere_is_not_taken_from_an_index(tmp_path: Path)
     assert [one.name for one in found.packages] == ["torch", "other", "mac"]
     assert found.cuda is not None
     assert (found.cuda.text, found.cuda.line) == ("12.1", 18)
-    said = "; ".join(found.left_out)
-    assert "fork (pyproject.toml, line 3; from git" in said
+    said = "; ".join(one.said for one in found.missing)
+    assert "fork>=1 (pyproject.toml, line 3; from git" in said
     assert "lib (pyproject.toml, line 3; from workspace" in said
     assert "secret" not in said
     line = SOURCES.splitlines().index('url = "https://user:secret@own.example/simple"') + 1

@@ -46,32 +46,40 @@ def read(root: Path, **files: str) -> Declaration:
 def test_what_a_line_declares(line: str, packages: list[str], tmp_path: Path) -> None:
     found = read(tmp_path, requirements_txt=line)
     assert [one.text for one in found.packages] == packages
-    assert found.left_out == ()
+    assert (found.left_out, found.missing) == ((), ())
 
 
 @pytest.mark.parametrize(
-    ("line", "listed"),
+    ("line", "listed", "name"),
     [
         pytest.param("git+https://u:secret@h.example/a.git#egg=a", "git+https://h.example/a.git",
-                     id="a repository, without its login"),
-        pytest.param("a @ git+https://h.example/a.git", "a @ git+https", id="a named repository"),
-        pytest.param("./wheels/a-1-py3-none-any.whl", "./wheels", id="a file of this machine"),
-        pytest.param("-e ../other", "../other", id="another project"),
-        pytest.param("https://h.example/a.tar.gz", "a.tar.gz", id="a source archive"),
+                     "a", id="a repository, without its login"),
+        pytest.param("git+https://u:secret@h.example/o/Some_Fork.git@1f2e3d", "Some_Fork",
+                     "some-fork", id="a repository without a name"),
+        pytest.param("a @ git+https://h.example/a.git", "a @ git+https", "a",
+                     id="a named repository"),
+        pytest.param("./wheels/a-1-py3-none-any.whl", "./wheels", "a",
+                     id="a file of this machine"),
+        pytest.param("-e ../other", "../other", "other", id="another project"),
+        pytest.param("https://h.example/a.tar.gz", "a.tar.gz", "a-tar-gz",
+                     id="a source archive"),
         pytest.param("--index-url https://h.example/${TOKEN}/simple",
-                     "--index-url https://h.example/", id="an index with a variable"),
+                     "--index-url https://h.example/", "", id="an index with a variable"),
         pytest.param("--extra-index-url https://download.pytorch.org/whl/nightly/cu126",
-                     "to use it: --index URL", id="a nightly index"),
-        pytest.param("--find-links=wheels", "wheels", id="a folder of wheels"),
-        pytest.param("--pre", "--pre", id="an option"),
-        pytest.param("-r https://h.example/more.txt", "more.txt", id="a file on a server"),
-        pytest.param("a==${VERSION}", "a==${VERSION}", id="a variable"),
+                     "to use it: --index URL", "", id="a nightly index"),
+        pytest.param("--find-links=wheels", "wheels", "", id="a folder of wheels"),
+        pytest.param("--pre", "--pre", "", id="an option"),
+        pytest.param("-r https://h.example/more.txt", "more.txt", "include",
+                     id="a file on a server"),
+        pytest.param("a==${VERSION}", "a==${VERSION}", "a", id="a variable"),
     ],
 )  # fmt: skip
-def test_what_is_not_taken_is_listed(line: str, listed: str, tmp_path: Path) -> None:
+def test_what_is_not_taken_is_listed(line: str, listed: str, name: str, tmp_path: Path) -> None:
+    """What is required and cannot be installed is missing, by a name; the rest is a note."""
     found = read(tmp_path, requirements_txt=line)
     assert found.packages == ()
-    (said,) = found.left_out
+    assert [one.name for one in found.missing] == [name] * bool(name)
+    (said,) = [*found.left_out, *(one.said for one in found.missing)]
     assert listed in said
     assert "line 1" in said
     assert "secret" not in said
@@ -218,7 +226,8 @@ def test_a_checkout_of_git_is_one_project(
 )
 def test_a_malformed_line_is_quoted_without_its_secrets(line: str, tmp_path: Path) -> None:
     try:
-        (said,) = read(tmp_path, requirements_txt=line).left_out
+        found = read(tmp_path, requirements_txt=line)
+        (said,) = [*found.left_out, *(one.said for one in found.missing)]
     except ProjectError as error:
         said = error.message
     assert "line 1" in said

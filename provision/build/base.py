@@ -10,7 +10,7 @@ from images.engines.docker import Docker
 from images.errors import Failure
 from provision.catalog.catalog import Catalog
 from provision.errors import BadInputError, Exit, NothingCompatibleError, exit_of_refusal
-from provision.lock.solve import UvAnswers
+from provision.lock.uv_answers import UvAnswers
 from provision.model.plan import Base, HostFacts, Plan, Request
 from provision.model.request import is_local, quoted
 from provision.output.console import Console
@@ -111,6 +111,11 @@ def _note_replaced(failure: Failure, plan: Plan, console: Console) -> None:
         "Building the base from Debian packages instead (--base bootstrap), "
         f"with Python {plan.python}."
     )
+
+
+def has_python(plan: Plan) -> bool:
+    """Whether the base of a plan has Python: NVIDIA's images have compilers, and none."""
+    return plan.base is None or "/nvidia/cuda" not in f"/{plan.base.reference}"
 
 
 def refuse_missing_places(*images: str | None) -> None:

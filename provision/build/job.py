@@ -48,6 +48,7 @@ from provision.build.pipeline import (
     show_warnings,
 )
 from provision.build.project.pins import check_hashes, naming_pins
+from provision.build.source.rebuilt import with_built_wheels
 from provision.build.trial import (
     keep_unfit,
     kept_if_untested,
@@ -198,7 +199,8 @@ def _bases_of(
             engine = found.engine if by_engine else None
             base = base_from_lock(lock.plan, engine, job.settings, console)
             console.result(base.reference)
-            images.append(LockedImage(lock=lock, base=base))
+            whole = with_built_wheels(lock, job.request.index, job.settings, console)
+            images.append(LockedImage(lock=whole, base=base))
     return images
 
 

@@ -1,16 +1,17 @@
-"""The errors for requested releases that the framework does not suit, and what to request."""
+"""The errors for requested releases that the framework does not suit, or that have no wheel."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from provision.build.package_search import ANY_GLIBC, PackageSearch, limits_of
 from provision.lock.extras import ExtraNeed
-from provision.lock.lead import releases_in
+from provision.lock.lead import PackageRelease, lag, releases_in
 from provision.lock.solve import NoSolutionError
+from provision.lock.sources import NotBuilt
 from provision.lock.uv import WheelTarget
 from provision.model.plan import TITLES, Request
 
@@ -65,3 +66,41 @@ def other_release(
             where = request.declared_in
             return f"In {where}, pin {pin}." if where else f"Use --with {pin}."
     return None
+
+
+def newest_with(
+    search: PackageSearch,
+    name: str,
+    newest: PackageRelease,
+    fitting: Sequence[str] | None,
+    target: WheelTarget,
+) -> str | None:
+    """The release of the framework beside the newest of a package; None: they do not go
+    together. `fitting` None: any release.
+    """
+    if fitting is not None:
+        found = search.resolve(target, fitting)
+        outcome, text, refused = found.outcome, found.text, found.refused
+    else:
+        outcome, _, text = search.run([*search.leading.values(), search.package], target)
+        refused = ()
+    releases = releases_in(text) if outcome == "locked" and not refused else {}
+    if name not in releases or lag(releases[name], newest) is not None:
+        return None
+    return releases[search.package].version
+
+
+def refuse_old_wheels(
+    search: PackageSearch, error: Callable[[Sequence[NotBuilt]], NoSolutionError]
+) -> None:
+    """Raise the error for requested packages of which no release with a wheel is near the newest,
+    whose source cannot be built here.
+    """
+    search.sources.blocked = ()
+    behind = []
+    for one in search.sources.refused(search.leading):
+        newest = search.newest_of(one.name)
+        if newest is None or lag(newest[1], PackageRelease(one.version)) is not None:
+            behind.append(one)
+    if behind:
+        raise error(behind)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -22,7 +21,8 @@ from provision.lock.extras import (
 )
 from provision.lock.facts import WheelFacts
 from provision.lock.lead import PackageRelease, PackageTry, addresses_in, is_newer, releases_in
-from provision.lock.solve import Answer, NoSolutionError, ask_index, candidates_for, run_uv
+from provision.lock.solve import NoSolutionError, ask_index, candidates_for, run_uv
+from provision.lock.sources import SourceWheels
 from provision.lock.uv import (
     Outcome,
     WheelTarget,
@@ -30,6 +30,7 @@ from provision.lock.uv import (
     has_only_variants,
     target_of,
 )
+from provision.lock.uv_answers import Answer
 from provision.model.environment import environment_of
 from provision.model.plan import PACKAGES, TITLES, Plan, Request
 from provision.resolve import known_releases
@@ -48,7 +49,10 @@ class PackageSearch:
     the newest release of each for a Python, and `outcomes` how the questions for it ended.
     """
 
-    def __init__(self, request: Request, catalog: Catalog, settings: BuildSettings) -> None:
+    def __init__(
+        self, request: Request, catalog: Catalog, settings: BuildSettings, sources: SourceWheels
+    ) -> None:
+        self.sources = sources
         self._request = request
         self._catalog = catalog
         self._settings = settings
@@ -59,7 +63,6 @@ class PackageSearch:
         self.newest: dict[str, dict[str, PackageRelease | None]] = {}
         self.outcomes: dict[str, set[Outcome]] = {}
         self.only_variants: set[str] = set()
-        self.only_sources: set[str] = set()
         self.arch = ""
         self._addresses: dict[str, dict[str, str]] = {}
         self.facts = WheelFacts(settings.state)
@@ -103,13 +106,10 @@ class PackageSearch:
         self._keep_addresses(there, outcome, text)
         if outcome == "unsolvable" and has_only_variants(text):
             self.only_variants.add(name)
-        if outcome == "unsolvable" and has_only_sources(text):
-            self.only_sources.add(name)
         if release is not None and release.is_prerelease:
             # uv takes one if there is nothing else; a newer release may have sources only
             strict, _, said = self.run(lines, there, alone=True, releases_only=True)
             if strict == "unsolvable" and has_only_sources(said):
-                self.only_sources.add(name)
                 return strict, None
         return outcome, release
 
@@ -216,6 +216,7 @@ class PackageSearch:
                 ca_bundle=ca,
                 offline=offline,
                 answers=self._settings.answers,
+                sources=self.sources,
             )
             answer = found.outcome, found.reason, found.text
             if found.outcome in {"locked", "broken"}:
@@ -265,8 +266,11 @@ class PackageSearch:
         *,
         alone: bool = False,
         releases_only: bool = False,
+        wheels: bool = False,
     ) -> tuple[Outcome, str, str]:
-        """Resolve these requirements: how it ended, the reason if it failed, and uv's output."""
+        """Resolve these requirements: how it ended, the reason if it failed, and uv's output.
+        `wheels`: only what the index has a wheel of counts.
+        """
         return run_uv(
             lines,
             target,
@@ -279,6 +283,7 @@ class PackageSearch:
             addresses=self._request.addresses,
             declared=self._request.indexes,
             answers=self._settings.answers,
+            sources=None if wheels else self.sources,
         )
 
     def versions(self, found: PackageTry) -> tuple[str | None, ...]:
@@ -344,7 +349,8 @@ class PackageSearch:
         """Whether an index has a wheel of a requested package for a plan's Python and machine; so
         it may be, if no index answers.
         """
-        return self._newest((name, target_of(plan)))[0] != "unsolvable"
+        lines = [self.leading[name]]
+        return self.run(lines, target_of(plan), alone=True, wheels=True)[0] != "unsolvable"
 
     def without_wheels(self) -> NoSolutionError | None:
         """The error if an index has only the source of a requested package, or does not have it."""
@@ -366,26 +372,11 @@ class PackageSearch:
             f"{elsewhere}. Else build one for this framework, and name an index that has it with "
             "--index; or remove it from --with."
         )
-        if self.only_sources.issuperset(names):
-            fix = (
-                f"Build it once, then repeat this: {self._wheel_command(names)}\n"
-                f"       If there are wheels elsewhere, give the address of one, {elsewhere}, or "
-                "name their index with --index."
-            )
         return NoSolutionError(
             f"{shown}: the index has no wheel for Python {', '.join(pythons)} on {self.arch} "
             "Linux, and images are built from wheels.",
             fix=fix,
         )
-
-    def _wheel_command(self, names: Sequence[str]) -> str:
-        """What builds these packages for the same plan, as the user can type it."""
-        lines = {n: n if " @ file:" in line else line for n, line in self.leading.items()}
-        words = ["provision", "wheel", *(lines[name] for name in names)]
-        words += [w for n, line in lines.items() if n not in names for w in ("--with", line)]
-        if self._request.declared_in and (release := self._request.framework_version):
-            words += ["--framework-version", release.removeprefix("==")]
-        return f"{shlex.join(words)} {self._settings.typed}".rstrip()
 
 
 def limits_of(request: Request) -> str:

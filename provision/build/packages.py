@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from images.text.printable import printable
+from provision.build import package_refusals as refusals
 from provision.build.base import BuildSettings, require_plan
 from provision.build.package_code import WheelLook
 from provision.build.package_cuda import (
@@ -23,9 +24,10 @@ from provision.build.package_cuda import (
     no_release,
     other_build,
 )
-from provision.build.package_refusals import NO_OTHER, extra_refused, other_release
 from provision.build.package_search import ANY_GLIBC, PackageSearch, limits_of
 from provision.build.package_wheels import Resolved, TriedWheels, newest_that_fits
+from provision.build.source.rebuilt import source_wheels
+from provision.build.source.refusal import plans_with, source_only
 from provision.build.source.substitute import request_with_kept
 from provision.catalog.catalog import Catalog
 from provision.lock.extras import unmet_warning
@@ -37,6 +39,7 @@ from provision.lock.lead import (
 )
 from provision.lock.lockfile import clip
 from provision.lock.solve import NoSolutionError, Solution, uv_broken
+from provision.lock.sources import NotBuilt
 from provision.lock.uv import WheelTarget, target_of
 from provision.model.plan import TITLES, HostFacts, Plan, Request, Warned
 from provision.output.console import Console
@@ -56,12 +59,13 @@ class PackageChoice:
         settings: BuildSettings,
         console: Console,
     ) -> None:
+        self.sources = source_wheels(hosts, request, catalog, settings, console)
         self._hosts = hosts
         self._request = request
         self._catalog = catalog
         self._settings = settings
         self._console = console
-        self._search = PackageSearch(request, catalog, settings)
+        self._search = PackageSearch(request, catalog, settings, self.sources)
         self._runtimes = WheelRuntimes(self._search.facts, settings.ca, offline=settings.offline)
         self._tried: PackageTry | None = None
         self._wheels: TriedWheels | None = None
@@ -93,7 +97,8 @@ class PackageChoice:
         found = request_with_kept(request, self._settings.wheels, self._search, self._plan_for)
         if found is None:
             return self._for_its_cuda(plan, request)
-        self._request, self._search = found, PackageSearch(found, self._catalog, self._settings)
+        search = PackageSearch(found, self._catalog, self._settings, self.sources)
+        self._request, self._search = found, search
         led = require_plan(resolve(self._hosts, found, self._catalog))
         self.leads(led)
         return self._for_its_cuda(led, found)
@@ -220,6 +225,7 @@ class PackageChoice:
         if request.python is not None:  # what another Python would have is reported
             free = replace(request, python=None)
             others = fitting_releases(self._hosts, free, self._catalog)
+        self.sources.for_plan(plan)
         every = dict.fromkeys((*pythons, *reversed(others)))
         with ThreadPoolExecutor(1) as thread:  # of the others only the versions count
             self._search.look_up(target, pythons[:1])
@@ -227,10 +233,13 @@ class PackageChoice:
             start = self._start(plan, request, fitting)
             self._search.of_plan(start)
             rest.result()
+        refusals.refuse_old_wheels(self._search, lambda found: self.source_only(found, plan))
         best = self._search.best(start, pythons, fitting)
         if best.outcome == "broken":
             raise uv_broken(best.reason, best.text)
         if best.outcome != "locked":
+            if best.outcome == "unsolvable" and self.sources.blocked:
+                raise self.source_only(self.sources.blocked, plan)
             if best.outcome == "unsolvable" and self._search.found_all():
                 raise self._none_fits(best, fitting[best.python])
             self._console.progress(f"{self._names()}: {best.reason}")
@@ -242,7 +251,7 @@ class PackageChoice:
         if own:
             there, fits = target._replace(python=best.python), fitting[best.python]
             last = chosen[self._search.package].version
-            raise extra_refused(own[0], self._request, self._search, there, fits, last)
+            raise refusals.extra_refused(own[0], self._request, self._search, there, fits, last)
         by = in_few([f"{name} {chosen[name].version}" for name in self._search.leading])
         release = chosen[self._search.package].version
         self._console.result(f"{by} with {TITLES[plan.framework]} {release}, Python {best.python}")
@@ -281,6 +290,12 @@ class PackageChoice:
     def without_wheels(self) -> NoSolutionError | None:
         """As `PackageSearch.without_wheels`, for what was looked up by `choose`."""
         return self._search.without_wheels()
+
+    def source_only(self, blocked: Sequence[NotBuilt], plan: Plan) -> NoSolutionError:
+        """The error for releases that have no wheel and cannot be built while locking."""
+        others = [*self._search.leading.values()]
+        plans = plans_with(self._hosts, self._request, self._catalog)
+        return source_only(blocked, plan, self._settings.typed, others, plans)
 
     def judge(self, found: Solution) -> Solution:
         """Add a warning for each requested package whose release is far behind the newest."""
@@ -341,9 +356,9 @@ class PackageChoice:
         return NoSolutionError(
             f"No release of {self._names()} works with {title} {span}, which the hosts can run"
             f"{f': {why}' if why else '.'}",
-            fix=other_release(self._search, found.python, fitting, self._request)
+            fix=refusals.other_release(self._search, found.python, fitting, self._request)
             or fix
-            or NO_OTHER,
+            or refusals.NO_OTHER,
             detail=clip(found.reason, 2000),
         )
 
@@ -357,10 +372,14 @@ class PackageChoice:
         here = fitting_releases(self._hosts, free, self._catalog).get(python)
         drop = [f"remove {limits_of(self._request)}"] if limits_of(self._request) else []
         drop += [f"use --python {python}"] if self._request.python not in {None, python} else []
-        if here and drop and (found := self._newest_with(name, newest, here, target)):
+        if (
+            here
+            and drop
+            and (found := refusals.newest_with(self._search, name, newest, here, target))
+        ):
             fix = " and ".join(drop)
             return f"it works with {title} {found} on these hosts.", f"{fix[:1].upper()}{fix[1:]}."
-        release = self._newest_with(name, newest, None, target)
+        release = refusals.newest_with(self._search, name, newest, None, target)
         if release is None:
             why = f"no {title} that it works with was found."
             if len(self._search.leading) > 1:
@@ -375,25 +394,6 @@ class PackageChoice:
         if plan.error is not None:
             return f"{needs}. {plan.error.message}", plan.error.fix
         return f"{needs}.", f"Request it: --with {name}=={newest.version}"
-
-    def _newest_with(
-        self, name: str, newest: PackageRelease, fitting: Sequence[str] | None, target: WheelTarget
-    ) -> str | None:
-        """The release of the framework beside the newest of a package; None: they do not go
-        together. `fitting` None: any release.
-        """
-        if fitting is not None:
-            found = self._search.resolve(target, fitting)
-            outcome, text, refused = found.outcome, found.text, found.refused
-        else:
-            outcome, _, text = self._search.run(
-                [*self._search.leading.values(), self._search.package], target
-            )
-            refused = ()
-        releases = releases_in(text) if outcome == "locked" and not refused else {}
-        if name not in releases or lag(releases[name], newest) is not None:
-            return None
-        return releases[self._search.package].version
 
     def _names(self) -> str:
         lines = [name if "@" in line else line for name, line in self._search.leading.items()]

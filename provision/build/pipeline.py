@@ -21,11 +21,11 @@ from images.errors import Failure
 from images.net.address import shown_url
 from images.net.secrets import Secrets
 from images.store.local import local_path
-from provision.build.base import BuildSettings, base_first
+from provision.build.base import BuildSettings, base_first, has_python
 from provision.build.packages import PackageChoice
+from provision.build.source.rebuilt import with_built_wheels
+from provision.build.source.refusal import far_behind, with_passed_over
 from provision.build.source.substitute import (
-    build_pins_first,
-    with_kept_pins,
     with_local_wheels,
 )
 from provision.catalog.catalog import Catalog
@@ -39,7 +39,8 @@ from provision.lock import network
 from provision.lock.labels import labels_for
 from provision.lock.lockfile import Lock
 from provision.lock.places import naming_silent, refuse_silent, with_silent_pages
-from provision.lock.solve import NoSolutionError, Solution, ask_index, find_wheels, lock_of
+from provision.lock.solve import NoSolutionError, ask_index, find_wheels, lock_of
+from provision.lock.sources import passed_over
 from provision.model.plan import TITLES, HostFacts, Note, Plan, Request, Warned
 from provision.output.console import Console
 from provision.resolve import nearest_at, resolve
@@ -99,8 +100,7 @@ def nvcc_flags(plan: Plan) -> str:
 
 def apt_packages(plan: Plan) -> tuple[str, ...]:
     """NVIDIA's images have compilers but no Python; it comes from their Ubuntu."""
-    nvidia = plan.base is not None and "/nvidia/cuda" in f"/{plan.base.reference}"
-    return ("python3", "python3-venv", "python3-dev") if nvidia else ()
+    return () if has_python(plan) else ("python3", "python3-venv", "python3-dev")
 
 
 def default_tag(plan: Plan, project: str | None = None) -> str:
@@ -156,9 +156,20 @@ def lock_for(
     it runs; else the failure (IndexUnreachableError) names the build that the installer's default
     index has instead, if that one answers.
     """
+    packages.sources.for_plan(plan)
     try:
-        found = _find(plan, request, settings, console)
+        found = find_wheels(
+            plan,
+            request,
+            ca_bundle=settings.ca,
+            offline=settings.offline,
+            tell=console.progress,
+            answers=settings.answers,
+            sources=packages.sources,
+        )
     except (IndexUnreachableError, NoSolutionError) as failure:
+        if blocked := packages.sources.blocked:
+            raise packages.source_only(blocked, plan) from failure
         if (missing := packages.without_wheels()) is not None:
             with naming_silent(request):
                 raise missing from failure
@@ -176,36 +187,16 @@ def lock_for(
         raise IndexUnreachableError(
             failure.message, fix=f"{instead} Else {rest}", detail=failure.detail
         ) from failure
+    if (passed := passed_over(found.text)) is not None:
+        if far_behind(found, passed):
+            raise packages.source_only(passed.packages, plan)
+        found = with_passed_over(found, passed)
     judged = with_local_wheels(packages.judge(found))
     lock = lock_of(judged, ca_bundle=settings.ca, offline=settings.offline)
     console.note(f"{lock.plan.reasons[-1].message}")
     console.result(f"{len(lock.wheels)} wheels, {gigabytes(lock.download_bytes)} to download")
     show_warnings([w for w in lock.plan.warnings if w not in plan.warnings], console)
-    return lock
-
-
-def _find(plan: Plan, request: Request, settings: BuildSettings, console: Console) -> Solution:
-    """What uv finds; for the pins of a project that have no wheel, with the wheels built here."""
-
-    def ask(plan: Plan, request: Request) -> Solution:
-        return find_wheels(
-            plan,
-            request,
-            ca_bundle=settings.ca,
-            offline=settings.offline,
-            tell=console.progress,
-            answers=settings.answers,
-        )
-
-    try:
-        return ask(plan, request)
-    except NoSolutionError as failure:
-        kept = with_kept_pins(plan, request, settings.wheels)
-        if request.settled and kept is None:
-            build_pins_first(failure, plan, settings.typed)
-        if kept is None:
-            raise
-    return ask(*kept)
+    return with_built_wheels(lock, request.index, settings, console)
 
 
 def pypis_own(

@@ -20,6 +20,7 @@ from images.text.nearby import no_such, or_nearby
 from images.text.printable import printable
 from images.wheels.locked import Wheel
 from provision.errors import BadInputError, LockFileError
+from provision.lock.built import SourceBuild, build_of
 from provision.model import grammar
 from provision.model.plan import Plan
 from provision.model.planfile import TOOL, plan_from_json
@@ -37,13 +38,15 @@ LOCK_NAME = re.compile(r"pylock\.([^.]+\.)?toml")  # PEP 751's rule for file nam
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lock:
     """A lock, read and validated. `text` is the file, byte for byte. `addresses` are those of
-    wheels with what the file leaves out, a login or a query, where that is known.
+    wheels with what the file leaves out, a login or a query, where that is known. `builds` are of
+    the wheels that were built from their source.
     """
 
     text: str
     plan: Plan
     wheels: tuple[Wheel, ...]
     addresses: tuple[str, ...] = field(default=(), repr=False)
+    builds: tuple[SourceBuild, ...] = ()
 
     @property
     def sha256(self) -> str:
@@ -112,8 +115,13 @@ def read_lock(text: str) -> Lock:
             fix="The lock was edited or made by another version: lock again with provision lock",
         )
     indexed = any(package.index for package in pylock.packages)  # earlier versions named none
-    wheels = tuple(_wheel(p, direct=indexed and not p.index) for p in pylock.packages)
-    return Lock(text=text, plan=plan, wheels=wheels, addresses=whole)
+    made = [build_of(package) for package in pylock.packages]
+    wheels = tuple(
+        _wheel(p, direct=indexed and not p.index) if build is None else _built_wheel(build)
+        for p, build in zip(pylock.packages, made, strict=True)
+    )
+    builds = tuple(one for one in made if one is not None)
+    return Lock(text=text, plan=plan, wheels=wheels, addresses=whole, builds=builds)
 
 
 def refuse_unlocked(companions: Sequence[str], locks: Sequence[Lock]) -> None:
@@ -155,6 +163,24 @@ def _wheel(package: Package, *, direct: bool) -> Wheel:
         sha256=wheels[0].hashes["sha256"],
         direct=direct,
     )
+    _check(wheel)
+    return wheel
+
+
+def _built_wheel(build: SourceBuild) -> Wheel:
+    """The wheel of a package that was built here, of which only the digest is known yet."""
+    wheel = Wheel(
+        name=build.name,
+        version=build.version,
+        url=build.unknown_place,
+        size=build.size,
+        sha256=build.sha256,
+    )
+    _check(wheel)
+    return wheel
+
+
+def _check(wheel: Wheel) -> None:
     size = 0 if wheel.size is None else wheel.size
     for fits, key, want in (
         (grammar.NAME.fits(wheel.name), "name", grammar.NAME.wanted),
@@ -168,7 +194,6 @@ def _wheel(package: Package, *, direct: bool) -> Wheel:
                 f"packages.{key} of {printable(wheel.name, limit=100)}: expected {want}.",
                 fix="Lock again: provision lock",
             )
-    return wheel
 
 
 @functools.lru_cache(maxsize=8)  # what uv answers is asked for packages, releases and addresses

@@ -26,9 +26,10 @@ class ForeignIndexError(Failure):
     exit_code = Exit.UNREACHABLE
 
 
-def with_indexes(text: str, listing: str, named: Collection[str]) -> str:
+def with_indexes(text: str, listing: str, named: Collection[str], own: str = "") -> str:
     """uv's lock with the index of each wheel, which uv writes in its other format only (`listing`:
-    requirements.txt). `named` are the indexes that may list wheels, as `plain_index` writes them.
+    requirements.txt). `named` are the indexes that may list wheels, as `plain_index` writes them;
+    `own` is the directory of the wheels that were built here, which gets no index.
     ForeignIndexError: another one does. ValueError: uv does not say which one does.
     """
     import tomli_w
@@ -46,6 +47,8 @@ def with_indexes(text: str, listing: str, named: Collection[str]) -> str:
         if pin not in indexes:
             raise ValueError("reports no index for {}=={}".format(*pin))
         index = indexes[pin]
+        if own and index.rstrip("/") == own:
+            continue
         if plain_index(index) not in named and not index.startswith(_PYTORCH):
             raise ForeignIndexError(
                 f"{pin[0]} {pin[1]} is listed by {shown_url(index)}, which you did not name.",

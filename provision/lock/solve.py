@@ -8,11 +8,10 @@ unreachable index costs a line in the log and never the job.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import quote
 
 from images.errors import Failure
 from images.net.address import shown_url, url_secrets
@@ -23,6 +22,7 @@ from provision.lock.lockfile import Lock, addresses_of, clip, parse_lock, read_l
 from provision.lock.network import no_such_host
 from provision.lock.origins import account, with_indexes
 from provision.lock.places import uv_places
+from provision.lock.sources import SourceView, SourceWheels
 from provision.lock.uv import (
     Outcome,
     WheelTarget,
@@ -33,6 +33,7 @@ from provision.lock.uv import (
     uses_cache,
     uv_environment,
 )
+from provision.lock.uv_answers import Answer, UvAnswers, UvQuestion, sources_for_uv
 from provision.lock.wheels import finished
 from provision.model.environment import with_addresses
 from provision.model.plan import (
@@ -47,46 +48,6 @@ from provision.model.plan import (
 _UV_TIMEOUT_S = 300.0
 _LINKS_FACTOR = 6
 _MOST_NAMED = 8
-
-
-Answer = tuple[Outcome, str, str]
-"""The outcome, the reason in one line, and the lock or what uv printed."""
-
-
-@dataclass(frozen=True, slots=True)
-class UvQuestion:
-    """What uv is asked, as for `run_uv`."""
-
-    lines: tuple[str, ...]
-    target: WheelTarget
-    index: str | None
-    offline: bool
-    alone: bool
-    releases_only: bool
-    constraints: tuple[str, ...]
-    addresses: tuple[str, ...]
-    declared: tuple[DeclaredIndex, ...] = ()
-
-
-class UvAnswers:
-    """What uv answered in one job: it is asked each question once, by the first thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: dict[UvQuestion, Future[Answer]] = {}
-
-    def of(self, question: UvQuestion, ask: Callable[[], Answer]) -> Answer:
-        """The answer that is known, or that `ask` gives."""
-        with self._lock:
-            first = question not in self._known
-            answer = self._known.setdefault(question, Future())
-        if first:
-            try:
-                answer.set_result(ask())
-            except BaseException as error:
-                answer.set_exception(error)
-                raise
-        return answer.result()
 
 
 class UvBrokenError(Failure):
@@ -135,6 +96,7 @@ def find_wheels(
     offline: bool,
     tell: Callable[[str], None],
     answers: UvAnswers | None = None,
+    sources: SourceWheels | None = None,
 ) -> Solution:
     """Try the plan's indexes in order; use the first that answers and has everything.
     UvBrokenError: uv cannot run; else the failure of the last index tried.
@@ -142,7 +104,13 @@ def find_wheels(
     attempts: list[Attempt] = []
     for candidate in candidates_for(plan, request, ca_bundle=ca_bundle, offline=offline):
         attempt = ask_index(
-            candidate, plan, request, ca_bundle=ca_bundle, offline=offline, answers=answers
+            candidate,
+            plan,
+            request,
+            ca_bundle=ca_bundle,
+            offline=offline,
+            answers=answers,
+            sources=sources,
         )
         if attempt.outcome == "locked":
             return Solution(text=attempt.text, plan=_with_index(plan, attempt, attempts))
@@ -196,6 +164,7 @@ def ask_index(
     ca_bundle: Path | None,
     offline: bool,
     answers: UvAnswers | None = None,
+    sources: SourceWheels | None = None,
 ) -> Attempt:
     """Let uv resolve everything from one index, and check that it chose the build of the plan."""
     why = no_such_host(candidate.url) if candidate.url and not offline else None
@@ -213,6 +182,7 @@ def ask_index(
         addresses=request.addresses,
         declared=request.indexes,
         answers=answers,
+        sources=sources,
     )
     if outcome == "locked" and (problem := wrong_build(text, plan)):
         outcome, reason, text = "absent", problem, ""
@@ -232,31 +202,40 @@ def run_uv(
     addresses: Sequence[str] = (),
     declared: Sequence[DeclaredIndex] = (),
     answers: UvAnswers | None = None,
+    sources: SourceWheels | None = None,
 ) -> Answer:
     """Resolve requirement lines with uv: the outcome, the reason in one line, and the lock or what
     uv printed. `index` goes before the installer's default one; `constraints` are requirements
     that limit versions; `addresses` the whole ones of wheels that the requirements name; `declared`
-    the places that a project names; `answers` are those of the same job; the rest is as for
-    `compile_argv`. The lock has whole addresses, too: `finished` shortens them.
+    the places that a project names; `answers` are those of the same job; `sources` builds releases
+    that have no wheel (None: they do not count); the rest is as for `compile_argv`. The lock has
+    whole addresses, too: `finished` shortens them.
     """
-    question = UvQuestion(
-        tuple(lines),
-        target,
-        index,
-        offline,
-        alone,
-        releases_only,
-        tuple(constraints),
-        tuple(addresses),
-        tuple(declared),
-    )
-    if answers is None:
-        return _run_uv(question, ca_bundle)
-    return answers.of(question, lambda: _run_uv(question, ca_bundle))
+
+    def run(view: SourceView | None) -> Answer:
+        question = UvQuestion(
+            tuple(lines if sources is None else sources.lines(lines, target)),
+            target,
+            index,
+            offline,
+            alone,
+            releases_only,
+            tuple(constraints),
+            tuple(addresses),
+            tuple(declared),
+            view,
+        )
+        if answers is None:
+            return _run_uv(question, ca_bundle)
+        return answers.of(question, lambda: _run_uv(question, ca_bundle))
+
+    return run(None) if sources is None else sources.resolve(run, target)
 
 
 def _run_uv(asked: UvQuestion, ca_bundle: Path | None) -> Answer:
+    view = asked.view
     with uv_directory() as made:
+        given = sources_for_uv(made, view)
         limits = made / "constraints.txt" if asked.constraints else None
         if limits is not None:
             limits.write_text(_text(asked.constraints, asked.addresses), encoding="utf-8")
@@ -268,6 +247,9 @@ def _run_uv(asked: UvQuestion, ca_bundle: Path | None) -> Answer:
             ca_bundle=ca_bundle,
             offline=asked.offline,
         )
+        if given is not None:  # beside the places that are named
+            others = environment.get("UV_FIND_LINKS") or os.environ.get("UV_FIND_LINKS")
+            environment["UV_FIND_LINKS"] = ",".join(filter(None, (others, str(given.wheels))))
         # uv's cache keeps addresses whole, in files that others may read
         if (asked.addresses and not asked.offline) or not uses_cache(os.environ):
             environment["UV_CACHE_DIR"] = str(made / "cache")
@@ -287,6 +269,7 @@ def _run_uv(asked: UvQuestion, ca_bundle: Path | None) -> Answer:
                     alone=asked.alone,
                     releases_only=asked.releases_only,
                     constraints=limits,
+                    sources=given,
                 ),
                 timeout_s=limit_s,
                 env=environment,
@@ -306,7 +289,11 @@ def _run_uv(asked: UvQuestion, ca_bundle: Path | None) -> Answer:
                 return *judge_uv(done.output), done.output
             known = {name: value for name, value in merged.items() if value is not None}
             named = uv_indexes(known, offline=asked.offline).named
-            text = with_indexes(lock.read_text("utf-8"), listing.read_text("utf-8"), named)
+            own = given.wheels.as_uri() if given is not None else ""
+            text = with_indexes(lock.read_text("utf-8"), listing.read_text("utf-8"), named, own)
+            for wheel in view.built if view is not None else ():
+                for name in (wheel.path.name, quote(wheel.path.name)):
+                    text = text.replace(f'"{own}/{name}"', f'"{wheel.path.as_uri()}"')
         except process.CommandTimedOut:
             return "unreachable", f"unreachable: no complete answer within {limit_s:g} s", ""
         except process.CommandFailed as error:

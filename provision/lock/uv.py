@@ -6,7 +6,8 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -24,6 +25,20 @@ _UV_MANYLINUX: tuple[int, ...] = (
 )  # what uv's --python-platform knows of manylinux_2_N
 _ANY = f"({'|'.join(PACKAGES.values())})"
 Outcome = Literal["locked", "absent", "unreachable", "unsolvable", "broken"]
+_NOT_BUILT = re.compile(
+    r"^error: Failed to (?:download and )?build `([\w.-]+)==([^`\s]+)`", re.MULTILINE
+)
+_INCLUDED = re.compile(r"hint: (`[^\n]+ was included because [^\n]+)")
+# A Python that tells uv about itself, and starts nothing else: uv asks it to run the setup.py of a
+# source package whose metadata it needs, and code of packages runs in a sandbox only. The line is
+# the one that uv asks an interpreter with (uv-python, interpreter.rs).
+_GUARD = """#!/bin/sh
+case "$#/$1/$2/$3/$4" in
+'4/-I/-B/-c/import sys; sys.path = '*'; from python.get_interpreter_info import main; main()') ;;
+*) echo 'gpu-provision: code of packages runs in a sandbox only' >&2; exit 1 ;;
+esac
+exec "{python}" -I -B -c "import sys; sys.executable = sys._base_executable = '$0'; $4"
+"""
 # Why uv may fail on this machine, in its words and the kernel's, and what helps.
 _TROUBLES = (
     (r"Too many open files", "Allow more open files: ulimit -n 4096"),
@@ -53,6 +68,30 @@ def target_of(plan: Plan) -> WheelTarget:
     return WheelTarget(str(plan.python), str(plan.arch), int(glibc(plan).split(".")[1]))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcesForUv:
+    """How uv may choose releases that an index has only the source of. `python`: that of
+    `guarded_python`; `wheels`: a directory of wheels that were built here; `wheels_only`: packages
+    of which only releases with wheels count.
+    """
+
+    python: Path
+    wheels: Path
+    wheels_only: Collection[str] = ()
+
+
+def guarded_python(directory: Path) -> Path | None:
+    """A program in `directory` that uv takes for this Python, and that runs no other code. None:
+    this Python's own path is unknown, or cannot be written in a shell's quotes.
+    """
+    if not sys.executable or re.search(r"[\"$`\\']", f"{sys.executable}{directory}"):
+        return None
+    made = directory / "python"
+    made.write_text(_GUARD.replace("{python}", sys.executable), encoding="utf-8")
+    made.chmod(0o700)
+    return made if os.access(made, os.X_OK) else None  # a file system may forbid programs
+
+
 def compile_argv(
     target: WheelTarget,
     out: Path,
@@ -61,21 +100,29 @@ def compile_argv(
     alone: bool = False,
     releases_only: bool = False,
     constraints: Path | None = None,
+    sources: SourcesForUv | None = None,
 ) -> list[str]:
-    """uv's command line: wheels only, for the image's Python, CPU and glibc; `out` is pylock.toml
+    """uv's command line: for the image's Python, CPU and glibc; `out` is pylock.toml
     or requirements.txt, which names the index of each package. `alone`: without dependencies.
     `releases_only`: no pre-release that was not requested, even if nothing else is there.
-    `constraints`: a file of requirements that limit versions.
+    `constraints`: a file of requirements that limit versions. `sources` None: wheels only.
     """
     platform = f"{target.arch}-manylinux_2_{_glibc_of_uv(target.glibc)}"
     argv = [uv_program(), "pip", "compile", "-", "--format", out.name, "--no-header"]
     if out.name == "requirements.txt":
         argv += ["--emit-index-annotation", "--annotation-style", "split"]
-    argv += ["--quiet", "--color", "never", "--no-annotate", "--only-binary", ":all:"]
-    argv += ["--output-file", str(out)]
+    else:
+        argv.append("--no-annotate")
+    argv += ["--quiet", "--color", "never", "--output-file", str(out)]
     argv += ["--python-version", target.python, "--python-platform", platform]
-    if sys.executable:  # else uv looks for one on PATH, and there may be none
-        argv += ["--python", sys.executable]
+    if sources is None:
+        argv += ["--only-binary", ":all:"]
+    else:
+        argv.append("--no-build-isolation")  # else build requirements would be downloaded
+        argv += [w for name in sorted(sources.wheels_only) for w in ("--only-binary", name)]
+    python = sys.executable if sources is None else str(sources.python)
+    if python:  # else uv looks for one on PATH, and there may be none
+        argv += ["--python", python]
     if offline:
         argv.append("--offline")
     if alone:
@@ -158,6 +205,17 @@ def judge_uv(output: str) -> tuple[Outcome, str]:
     if re.search(r"[Cc]ouldn't parse|[Nn]o such option|invalid value", flat):
         return "unsolvable", clip(flat)
     return "broken", clip(flat or "it said nothing.")
+
+
+def not_built(output: str) -> tuple[str, str, str] | None:
+    """The source package whose metadata uv needed, and what requires it, in uv's words ("" if
+    nothing else does): (name, version, chain). None: uv failed for another reason.
+    """
+    found = _NOT_BUILT.search(output)
+    if found is None:
+        return None
+    chain = _INCLUDED.search(output)
+    return found[1], found[2], chain[1].rstrip(".") if chain else ""
 
 
 def has_only_sources(output: str) -> bool:

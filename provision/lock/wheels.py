@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -30,7 +30,8 @@ def finished(text: str, plan: Plan, ca_bundle: Path | None, *, offline: bool) ->
     chosen = choose_wheels(pylock, plan)
     data: dict[str, Any] = dict(pylock.to_dict())
     for package in data["packages"]:
-        package.pop("sdist", None)
+        if not built_here(package):
+            package.pop("sdist", None)
         package["wheels"] = [w for w in package["wheels"] if w["url"] == chosen[package["name"]]]
     wheels = [wheel for package in data["packages"] for wheel in package["wheels"]]
     if not offline:
@@ -39,6 +40,11 @@ def finished(text: str, plan: Plan, ca_bundle: Path | None, *, offline: bool) ->
         package.pop("marker", None)  # one platform: what uv kept is what is needed
         if "index" in package:
             package["index"] = shown_url(package["index"])
+        if ours := built_here(package):  # another machine builds it again, from its source
+            del package["wheels"]
+            if "vcs" in ours:
+                package.pop("sdist", None)
+                package["vcs"] = ours.pop("vcs")
     for wheel in wheels:
         wheel["url"] = shown_url(wheel["url"])
     data["created-by"] = TOOL
@@ -70,19 +76,29 @@ def choose_wheels(pylock: Pylock, plan: Plan) -> dict[str, str]:
     }
 
 
+def built_here(package: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Our table of a package of a lock, if its wheel was built here from its source."""
+    ours = (package.get("tool") or {}).get(TOOL)
+    return ours if isinstance(ours, dict) else None
+
+
 def image_tags(plan: Plan) -> list[Tag]:
     """The wheel tags that the image's Python accepts, best first."""
+    return wheel_tags(str(plan.python), str(plan.arch), int(glibc(plan).split(".")[1]))
+
+
+def wheel_tags(python_text: str, arch: str, newest: int) -> list[Tag]:
+    """The wheel tags that a Python ("3.11") accepts beside glibc 2.`newest`, best first."""
     from packaging.tags import compatible_tags, cpython_tags
 
-    python = tuple(int(part) for part in str(plan.python).split("."))
-    newest = int(glibc(plan).split(".")[1])
+    python = tuple(int(part) for part in python_text.split("."))
     aliases = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
     platforms = []
     for minor in range(newest, 4, -1):
-        platforms.append(f"manylinux_2_{minor}_{plan.arch}")
+        platforms.append(f"manylinux_2_{minor}_{arch}")
         if minor in aliases:
-            platforms.append(f"{aliases[minor]}_{plan.arch}")
-    platforms.append(f"linux_{plan.arch}")
+            platforms.append(f"{aliases[minor]}_{arch}")
+    platforms.append(f"linux_{arch}")
     interpreter = f"cp{python[0]}{python[1]}"
     return [
         *cpython_tags(python, platforms=platforms),

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import io
 import re
+import tarfile
 import threading
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -69,6 +70,24 @@ def pure(name: str, version: str, *requires: str, extras: Sequence[str] = ()) ->
     text = "".join(f"Provides-Extra: {extra}\n" for extra in extras)
     text += "".join(f"Requires-Dist: {line}\n" for line in requires)
     return f"{name}-{version}-py3-none-any.whl", wheel(name, version, "py3-none-any", text)
+
+
+def sdist(name: str, version: str, setup: str = "", **files: str) -> tuple[str, bytes]:
+    """A source archive: its name and its bytes. `files` are more of it, `pyproject` its
+    pyproject.toml.
+    """
+    data = io.BytesIO()
+    top = f"{name}-{version}"
+    texts = {"setup.py": setup, **files}
+    if "pyproject" in texts:
+        texts["pyproject.toml"] = texts.pop("pyproject")
+    texts["PKG-INFO"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    with tarfile.open(fileobj=data, mode="w:gz") as tar:
+        for path, text in texts.items():
+            entry = tarfile.TarInfo(f"{top}/{path}")
+            entry.size = len(text.encode())
+            tar.addfile(entry, io.BytesIO(text.encode()))
+    return f"{top}.tar.gz", data.getvalue()
 
 
 def torch(local: str) -> tuple[str, bytes]:

@@ -21,7 +21,7 @@ from provision.build.source.devel import devel_image
 from provision.build.source.judge import check_name, inspect, judge_built, needed_glibc
 from provision.build.source.kept import KeptWheels
 from provision.build.source.key import KeptWheel, WheelKey, key_for
-from provision.build.source.recipe import build_requirements, compile_wheel
+from provision.build.source.recipe import CompileOrder, build_requirements, compile_wheel
 from provision.build.source.rules import capabilities_of, environment_of, requirements_for
 from provision.build.source.sdists import (
     declared_requirements,
@@ -155,12 +155,17 @@ def _compile(
     archive = download(source.file, store, index=index, settings=settings)
     declared = declared_requirements(archive, source.file.url.rpartition("/")[2])
     lines = requirements_for(key.name, declared)
-    wheels = build_requirements(lines, image, index, settings)
+    there = {wheel.name: wheel.version for wheel in image.lock.wheels}
+    wheels = build_requirements(lines, image.plan, there, index, settings)
+    order = CompileOrder(
+        title=f"{key.name} {key.version}",
+        file=f"{key.name}-{key.version}.tar.gz",
+        environment=key.environment,
+    )
     made = compile_wheel(
-        source.file,
+        order,
         archive,
         wheels,
-        key,
         ready,
         store=store,
         to=to,

@@ -1,7 +1,8 @@
 """Builds a wheel inside an image: a program for the image's Python, never imported by the rest.
 
 `python3 inside.py WORK.json`, where WORK.json names the sdist, the wheels of its build
-requirements, the output directory, variables, and the memory of one compiler. What the build prints
+requirements (and which of them is pip, if the image has none), the output directory, variables, and
+the memory of one compiler. What the build prints
 goes to standard error. The output directory gets `wheel/` and `made.json`.
 """
 
@@ -68,7 +69,8 @@ def main() -> int:
     environment["HOME"] = str(temporary)
     pip = [sys.executable, "-m", "pip"]
     if work["wheels"]:
-        argv = [*pip, "install", *_QUIET, "--quiet", "--target", str(site), *work["wheels"]]
+        first = [sys.executable, f"{work['pip']}/pip"] if work.get("pip") else pip
+        argv = [*first, "install", *_QUIET, "--quiet", "--target", str(site), *work["wheels"]]
         if code := _run(argv, environment):
             return code
         environment["PYTHONPATH"] = str(site)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -12,17 +12,16 @@ from images.engines.spec import RunJob
 from images.errors import Failure
 from images.store import Fetcher, Store
 from images.text.printable import printable
-from images.wheels.locked import RemoteFile, Wheel
+from images.wheels.locked import Wheel
 from provision.build.base import BuildSettings
-from provision.build.maker import LockedImage, RunnableImage
-from provision.build.source.key import WheelKey
+from provision.build.maker import RunnableImage
 from provision.build.source.progress import FirstErrors, status_of
 from provision.build.source.rules import memory_per_job, missing_in
 from provision.errors import Exit
 from provision.lock import network
 from provision.lock.solve import NoSolutionError, Solution, lock_of, run_uv, uv_broken
 from provision.lock.uv import target_of
-from provision.model.plan import PACKAGES
+from provision.model.plan import PACKAGES, Plan
 from provision.output.console import Console
 
 _PROGRAM = Path(__file__).with_name("inside.py")
@@ -49,16 +48,21 @@ class Compiled:
 
 
 def build_requirements(
-    lines: Sequence[str], image: LockedImage, index: str | None, settings: BuildSettings
+    lines: Sequence[str],
+    plan: Plan,
+    there: Mapping[str, str],
+    index: str | None,
+    settings: BuildSettings,
 ) -> tuple[Wheel, ...]:
-    """The wheels that a build needs and the image lacks. NoSolutionError: an index has not all."""
-    there = {wheel.name: wheel.version for wheel in image.lock.wheels}
+    """The wheels that a build needs and the image of a plan lacks, which has the packages `there`
+    (name -> version). NoSolutionError: an index has not all.
+    """
     missing = missing_in(lines, there)
     if not missing:
         return ()
     outcome, reason, text = run_uv(
         missing,
-        target_of(image.plan),
+        target_of(plan),
         index=index,
         ca_bundle=settings.ca,
         offline=settings.offline,
@@ -70,17 +74,29 @@ def build_requirements(
             f"The build requirements {', '.join(missing)} cannot be installed: {reason}",
             fix="Name an index that has wheels of them with --index, or request another version.",
         )
-    solution = Solution(text=text, plan=image.plan)
+    solution = Solution(text=text, plan=plan)
     found = lock_of(solution, ca_bundle=settings.ca, offline=settings.offline).wheels
-    asked = {_name_of(line) for line in missing} - {PACKAGES[image.plan.framework]}
+    asked = {_name_of(line) for line in missing} - {PACKAGES[plan.framework]}
     return tuple(wheel for wheel in found if wheel.name not in there or wheel.name in asked)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileOrder:
+    """What to build: a package's title ("jieba 0.42"), the name of its archive, the directory in it
+    that has the package ("": the top), and the variables of the build.
+    """
+
+    title: str
+    file: str
+    environment: Mapping[str, str]
+    subdirectory: str = ""
+    timeout_s: float = _NO_LIMIT_S
+
+
 def compile_wheel(
-    sdist: RemoteFile,
+    order: CompileOrder,
     archive: Path,
     wheels: Sequence[Wheel],
-    key: WheelKey,
     ready: RunnableImage,
     *,
     store: Store,
@@ -91,9 +107,11 @@ def compile_wheel(
     console: Console,
 ) -> Compiled:
     """Build the wheel of a source archive into the empty directory `to`; the output goes to `log`.
+    `wheels` are installed for the build; if pip is among them, it builds, else the image's.
     WheelBuildError: the build failed.
     """
-    files = {f"{_INPUT}/{sdist.name}-{sdist.version}.tar.gz": archive.read_bytes()}
+    source = f"{_INPUT}/{order.file}"
+    files = {source: archive.read_bytes()}
     names = []
     hosts = {urlsplit(wheel.url).hostname or "" for wheel in wheels}
     secrets = network.make_secrets(ca=settings.ca, index=index, hosts=hosts, env=settings.env)
@@ -103,11 +121,15 @@ def compile_wheel(
             names.append(f"{_INPUT}/{path.name}")
             files[names[-1]] = path.read_bytes()
     users = {name: settings.env[name] for name in _SHOWN if settings.env.get(name)}
+    pips = [name for name in names if name.startswith(f"{_INPUT}/pip-")]
     work = {
-        "sdist": next(iter(files)),
+        "sdist": f"file://{source}#subdirectory={order.subdirectory}"
+        if order.subdirectory
+        else source,
         "wheels": names,
+        "pip": pips[0] if pips else None,
         "output": _OUTPUT,
-        "environment": {**key.environment, **users},
+        "environment": {**order.environment, **users},
         "memory_per_job": memory_per_job(),
     }
     files[f"{_PLACE}/work.json"] = json.dumps(work).encode()
@@ -117,7 +139,7 @@ def compile_wheel(
         command=("python3", f"{_PLACE}/build.py", f"{_PLACE}/work.json"),
         files=files,
         outputs={_OUTPUT: to},
-        timeout_s=_NO_LIMIT_S,
+        timeout_s=order.timeout_s,
     )
     errors = FirstErrors()
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -133,17 +155,15 @@ def compile_wheel(
         result = ready.runner.run(job, follow)
     found = [path for path in sorted((to / "wheel").glob("*.whl")) if _is_file(path)]
     if result.exit_code != 0 or len(found) != 1:
-        raise _failed(key, errors.lines, log, result.exit_code, result.stderr_tail)
+        raise _failed(order.title, errors.lines, log, result.exit_code, result.stderr_tail)
     return Compiled(wheel=found[0], compiler=_compiler(to / "made.json"))
 
 
-def _failed(
-    key: WheelKey, lines: Sequence[str], log: Path, code: int, tail: str
-) -> WheelBuildError:
+def _failed(title: str, lines: Sequence[str], log: Path, code: int, tail: str) -> WheelBuildError:
     why = f": {printable(lines[0], limit=300)}" if lines else f" (exit code {code})."
     memory = any("Killed" in line for line in lines) or code == 137
     return WheelBuildError(
-        f"{key.name} {key.version} could not be built{why}",
+        f"{title} could not be built{why}",
         fix=("Too little memory: allow fewer compilers at a time, MAX_JOBS=1. " if memory else "")
         + f"Read its whole output: {log}. Another version of the package may fit this framework.",
         detail="\n".join(lines) or tail,

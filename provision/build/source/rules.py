@@ -6,6 +6,7 @@ What single packages need is in `data/packages.json`, with the sources.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from provision.model.request import parse_compute_capability
 
 _DATA = Path(__file__).with_name("data") / "packages.json"
 _GIB = 1 << 30
+_IMPORTS = re.compile(r"^[ \t]*(?:import|from)[ \t]+(torch|tensorflow|jax)\b", re.MULTILINE)
 
 
 class BuiltWheelUnfitError(Failure):
@@ -67,13 +69,37 @@ def environment_of(name: str, capabilities: Sequence[ComputeCapability]) -> dict
     }
     pairs = {row["name"]: row["value"] for row in _known()["environment"]}
     pairs |= own.get("environment", {})
-    return {key: words.get(value, value) for key, value in sorted(pairs.items())}
+    for word, value in words.items():
+        pairs = {key: text.replace(word, value) for key, text in pairs.items()}
+    return dict(sorted(pairs.items()))
 
 
 def requirements_for(name: str, declared: Sequence[str]) -> tuple[str, ...]:
     """What must be installed to build a package that declares these requirements."""
     lines = [row["requirement"] for row in _known()["requirements"]]
     return tuple(dict.fromkeys([*declared, *lines, *_package(name).get("requirements", ())]))
+
+
+def needs_more(name: str, declared: Sequence[str], setup: str) -> str:
+    """Why a package is not built in the sandbox: it needs a compiler, or the framework. "" if
+    nothing in its name, its declared build requirements and the text of its setup.py says so.
+    """
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    for line in declared:
+        if why := _known()["compiling"].get(canonicalize_name(Requirement(line).name)):
+            return f"its build needs {why}"
+    if builds_here(name):
+        return "it compiles GPU code"
+    if found := _IMPORTS.search(setup):
+        return f"its setup.py imports {found[1]}"
+    return ""
+
+
+def builds_here(name: str) -> bool:
+    """Whether it is known how to build a package with GPU code."""
+    return bool(_package(name).get("environment"))
 
 
 def missing_in(lines: Sequence[str], there: Mapping[str, str]) -> tuple[str, ...]:

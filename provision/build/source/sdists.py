@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from images.errors import Failure
+from images.net.address import shown_url
 from images.wheels.locked import RemoteFile
 from provision.build.base import BuildSettings, OfflineError
 from provision.errors import BadInputError, Exit
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from provision.catalog.refresh.pages import PageFile
 
 _MOST_PROJECT_BYTES = 1 << 20
-_PROJECT = re.compile(r"[^/]+/pyproject\.toml")
 
 
 class NoSdistError(Failure):
@@ -59,6 +58,13 @@ def find_sdist(
     """The newest source archive that a requirement and the image's Python allow, on `index` or the
     default one. NoSdistError: there is none; SourceError: no index answers.
     """
+    return find_listed(requirement, python, index, settings)[0]
+
+
+def find_listed(
+    requirement: Requirement, python: str, index: str | None, settings: BuildSettings
+) -> tuple[RemoteFile, str]:
+    """The same, and the address of the index that lists it, without a login."""
     from provision.catalog.refresh.address import default_index
     from provision.catalog.refresh.fetch import PageFetcher
     from provision.catalog.refresh.index import read_page
@@ -76,7 +82,7 @@ def find_sdist(
         except AbsentError:
             continue
         if (found := newest_sdist(there, requirement, python)) is not None:
-            return found
+            return found, shown_url(address.url)
     others = "" if there else ": no index has a package of that name"
     raise NoSdistError(
         f"There is no source archive (.tar.gz with a sha256) of {requirement} for Python {python}"
@@ -123,13 +129,13 @@ def download(file: RemoteFile, store: Store, *, index: str | None, settings: Bui
         return fetcher.fetch(file)
 
 
-def declared_requirements(archive: Path, shown: str) -> tuple[str, ...]:
-    """The build requirements that a source archive declares in its pyproject.toml (PEP 518).
-    NoSdistError: it cannot be read.
+def declared_requirements(archive: Path, shown: str, top: str = "") -> tuple[str, ...]:
+    """The build requirements that a source archive declares in its pyproject.toml (PEP 518), which
+    is in the directory `top` ("a/b/"). NoSdistError: it cannot be read.
     """
     from packaging.requirements import InvalidRequirement
 
-    project = _project_of(archive, shown)
+    project = _project_of(archive, shown, top)
     system = project.get("build-system")
     lines = system.get("requires", ()) if isinstance(system, Mapping) else ()
     try:
@@ -138,22 +144,38 @@ def declared_requirements(archive: Path, shown: str) -> tuple[str, ...]:
         raise _unreadable(shown, f"its build requirements are malformed: {error}") from error
 
 
-def _project_of(archive: Path, shown: str) -> Mapping[str, object]:
+def members_of(archive: Path, shown: str, names: Collection[str]) -> dict[str, str]:
+    """The text of files at the top of a source archive, as far as they are there and small.
+    NoSdistError: it cannot be read.
+    """
+    found: dict[str, str] = {}
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            for entry in tar:
+                _, _, name = entry.name.removeprefix("./").partition("/")
+                if name in names and entry.isreg() and name not in found:
+                    file = tar.extractfile(entry)
+                    text = file.read(_MOST_PROJECT_BYTES) if file else b""
+                    found[name] = text.decode("utf-8", "replace")
+                if len(found) == len(names):
+                    break
+    except (tarfile.TarError, OSError, EOFError, ValueError, RecursionError) as error:
+        raise _unreadable(shown, str(error)) from error
+    return found
+
+
+def _project_of(archive: Path, shown: str, top: str) -> Mapping[str, object]:
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         import tomli as tomllib
+    name = f"{top}pyproject.toml"
+    text = members_of(archive, shown, {name}).get(name, "")
     try:
-        with tarfile.open(archive, "r:gz") as tar:
-            for entry in tar:
-                if _PROJECT.fullmatch(entry.name) and entry.isreg():
-                    file = tar.extractfile(entry)
-                    text = file.read(_MOST_PROJECT_BYTES) if file else b""
-                    project: Mapping[str, object] = tomllib.loads(text.decode("utf-8"))
-                    return project
-    except (tarfile.TarError, OSError, EOFError, ValueError, RecursionError) as error:
+        project: Mapping[str, object] = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
         raise _unreadable(shown, str(error)) from error
-    return {}
+    return project
 
 
 def _unreadable(shown: str, why: str) -> NoSdistError:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +9,8 @@ from typing import Protocol
 
 from provision.build.source.kept import KeptWheels
 from provision.lock.lead import addresses_in, releases_in
-from provision.lock.solve import NoSolutionError, Solution
-from provision.model.environment import requirement_of
+from provision.lock.lockfile import parse_lock
+from provision.lock.solve import Solution
 from provision.model.plan import Plan, Request, Warned
 from provision.resolve.packages import name_of
 
@@ -61,56 +59,6 @@ def request_with_kept(
     )
 
 
-def with_kept_pins(
-    plan: Plan, request: Request, wheels: Path | None
-) -> tuple[Plan, Request] | None:
-    """A plan and the request of a project that pins every version, with the wheels that were built
-    here of exactly these releases for this plan. `wheels`: where they are kept. None: none fits.
-    """
-    if wheels is None or not request.settled:
-        return None
-    kept = KeptWheels(wheels)
-
-    def taken(line: str) -> str:
-        read = requirement_of(line)
-        pinned = any(one.operator == "==" for one in read.specifier)
-        wheel = kept.fitting(line, plan) if pinned else None
-        if wheel is None:
-            return line
-        extras = f"[{','.join(sorted(read.extras))}]" if read.extras else ""
-        marker = f" ; {read.marker}" if read.marker else ""
-        return f"{read.name}{extras} @ {Path(wheel.path).as_uri()}{marker}"
-
-    lines = tuple(map(taken, plan.requirements))
-    limits = tuple(map(taken, request.constraints))
-    if (lines, limits) == (plan.requirements, request.constraints):
-        return None
-    return replace(plan, requirements=lines), replace(request, constraints=limits)
-
-
-def build_pins_first(failure: NoSolutionError, plan: Plan, typed: str) -> None:
-    """If an index has only the source of releases that a project pins, let the error name what
-    builds their wheels. `typed` are the options of the plan, as the user typed them.
-    """
-    said = " ".join(failure.detail.split())
-    pins = dict.fromkeys(re.findall(r"([\w.-]+==[\w.+!-]+) has no usable wheels", said))
-    if not pins:
-        return
-    own = {
-        "--framework": plan.framework,
-        "--framework-version": plan.framework_version,
-        "--cuda": plan.cuda,
-        "--python": plan.python,
-    }
-    given = shlex.split(typed)
-    words = [word for option, value in own.items() if option not in given and value
-             for word in (option, value)]  # fmt: skip
-    command = shlex.join(["provision", "wheel", *pins, *words])
-    names = " and ".join(pins)
-    failure.message += f" The index has only the source of {names}, and an image needs wheels."
-    failure.fix = f"Build it once, then repeat this: {command} {typed}".rstrip()
-
-
 def without(request: Request, names: Collection[str]) -> Request:
     """The request without some packages."""
     lines = tuple(line for line in request.companions if name_of(line) not in names)
@@ -121,7 +69,9 @@ def with_local_wheels(found: Solution) -> Solution:
     """What uv found; if wheels of this machine are among it, with a warning, and with versions
     instead of paths in the plan, which is a label of the image.
     """
-    local = {name: url for name, url in addresses_in(found.text).items() if _is_local(url)}
+    addresses = addresses_in(found.text)
+    rebuilt = {str(p.name) for p in parse_lock(found.text).packages if p.tool}
+    local = {n: url for n, url in addresses.items() if _is_local(url) and n not in rebuilt}
     if not local:
         return found
     releases = releases_in(found.text)

@@ -1,0 +1,175 @@
+"""A commit of a git repository as a source archive, cloned with the user's own git and login."""
+
+from __future__ import annotations
+
+import os
+import re
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from images.errors import Failure
+from images.net.address import shown_url, url_secrets
+from images.system import process
+from images.text.printable import printable
+from provision.errors import BadInputError, Exit
+from provision.lock.built import GitSource
+from provision.model.environment import requirement_of
+
+_TIMEOUT_S = 900.0
+_COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+_SSH_USER = re.compile(r"ssh://[A-Za-z0-9_-]{1,32}")
+_REVISION = re.compile(r"[A-Za-z0-9_][\w./+-]{0,199}")
+# No program of the repository, no protocol that starts one, no question at the terminal.
+_SAFE = (
+    "-c",
+    "core.hooksPath=/dev/null",
+    "-c",
+    "protocol.ext.allow=never",
+    "-c",
+    "core.fsmonitor=",
+)
+_QUIET = {"GIT_TERMINAL_PROMPT": "0", "GIT_DIR": None, "GIT_WORK_TREE": None, "LC_ALL": "C"}
+
+
+class GitError(Failure):
+    """A repository cannot be cloned, or has no such commit."""
+
+    code = "git-failed"
+    exit_code = Exit.UNREACHABLE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkout:
+    """What to clone: `url` may have a login; `revision` is a commit, a branch or a tag ("": the
+    default branch).
+    """
+
+    name: str
+    url: str
+    revision: str
+    subdirectory: str = ""
+
+    @classmethod
+    def of(cls, name: str, source: GitSource) -> Checkout:
+        """The same commit again."""
+        return cls(
+            name=name, url=source.url, revision=source.commit, subdirectory=source.subdirectory
+        )
+
+    @property
+    def commit(self) -> str | None:
+        """The commit, if the revision is one."""
+        return self.revision if _COMMIT.fullmatch(self.revision) else None
+
+    @property
+    def shown(self) -> str:
+        """The address without a login; SSH needs its user name, which is no secret."""
+        user = urlsplit(self.url).netloc.rpartition("@")[0]
+        shown = shown_url(self.url)
+        return f"ssh://{user}@{shown[6:]}" if _SSH_USER.fullmatch(f"{shown[:6]}{user}") else shown
+
+
+def read_git(line: str) -> Checkout:
+    """A requirement `NAME @ git+URL[@REVISION][#subdirectory=DIR]`. BadInputError: malformed."""
+    read = requirement_of(line)
+    parts = urlsplit((read.url or "").removeprefix("git+"))
+    path, at, revision = parts.path.rpartition("@")
+    if not at:
+        path, revision = parts.path, ""
+    options = dict(pair.partition("=")[::2] for pair in parts.fragment.split("&"))
+    directory = unquote(options.get("subdirectory", "")).strip("/")
+    url = parts._replace(path=path, query="", fragment="").geturl()
+    usable = parts.scheme in {"https", "http", "ssh", "git", "file"} and (
+        parts.hostname or parts.scheme == "file"
+    )
+    if (
+        not usable
+        or (revision and not _REVISION.fullmatch(revision))
+        or (directory and not re.fullmatch(r"[\w.-]+(/[\w.-]+)*", directory))
+        or ".." in directory.split("/")
+    ):
+        raise BadInputError(
+            f"{printable(read.name)} names a git repository in a form that cannot be used.",
+            fix=f"Name a commit: '{printable(read.name)} @ git+https://HOST/OWNER/NAME@COMMIT'",
+        )
+    return Checkout(name=read.name, url=url, revision=revision, subdirectory=directory)
+
+
+def check_out(wanted: Checkout, made: Path) -> tuple[Path, GitSource]:
+    """Clone into the empty directory `made`; returns the files of the commit as a .tar.gz, and the
+    commit with the hash of its tree. GitError: it cannot be cloned.
+    """
+    tree = made / "tree"
+    tree.mkdir()
+    secrets = url_secrets(wanted.url)
+
+    def run(*words: str) -> process.Completed:
+        return process.run(
+            ["git", *_SAFE, *words],
+            timeout_s=_TIMEOUT_S,
+            env=_QUIET,
+            cwd=tree,
+            apart=True,
+            redact=secrets,
+            missing_fix="Install git: the project requires a package of a git repository.",
+        )
+
+    def git(*words: str) -> str:
+        done = run(*words)
+        if not done.ok:
+            raise _failed(wanted, done.output)
+        return done.stdout.strip()
+
+    git("init", "--quiet")
+    revision = wanted.revision or "HEAD"
+    fetch = ("fetch", "--quiet", "--end-of-options", wanted.url)
+    done = run("fetch", "--quiet", "--depth=1", "--no-tags", *fetch[2:], revision)
+    if done.ok:
+        commit = git("rev-parse", "--verify", "FETCH_HEAD^{commit}")
+    else:  # a server may give branches and tags only
+        git(*fetch, "+refs/*:refs/all/*")
+        names = (revision, f"refs/all/heads/{revision}", f"refs/all/tags/{revision}")
+        found = (run("rev-parse", "--verify", f"{name}^{{commit}}") for name in names)
+        commit = next((one.stdout.strip() for one in found if one.ok), "")
+        if not commit:
+            raise _failed(wanted, f"it has no {revision}")
+    if wanted.commit not in {None, commit}:
+        raise _failed(wanted, f"it gave {commit} for {wanted.commit}")
+    git("checkout", "--quiet", "--detach", commit)
+    if (tree / ".gitmodules").is_file():
+        git("submodule", "--quiet", "update", "--init", "--recursive", "--depth", "1")
+    source = GitSource(
+        url=wanted.shown,
+        commit=commit,
+        tree=git("rev-parse", f"{commit}^{{tree}}"),
+        subdirectory=wanted.subdirectory,
+    )
+    return _archive(tree, made / "source.tar.gz", wanted.name), source
+
+
+def _archive(tree: Path, to: Path, name: str) -> Path:
+    with tarfile.open(to, "w:gz", compresslevel=1) as tar:
+        for directory, names, files in os.walk(tree):
+            names[:] = sorted(one for one in names if one != ".git")
+            for file in sorted(files):
+                path = Path(directory, file)
+                if file != ".git":
+                    tar.add(path, f"{name}/{path.relative_to(tree)}", recursive=False)
+            for one in names:  # a link to a directory is a file of the commit
+                path = Path(directory, one)
+                if path.is_symlink():
+                    tar.add(path, f"{name}/{path.relative_to(tree)}", recursive=False)
+    return to
+
+
+def _failed(wanted: Checkout, output: str) -> GitError:
+    lines = [line for line in output.strip().splitlines() if line.strip()]
+    why = printable(lines[-1], limit=200) if lines else "git failed"
+    at = f" at {wanted.revision}" if wanted.revision else ""
+    return GitError(
+        f"{wanted.name} cannot be taken from {wanted.shown}{at}: {why.rstrip('.')}.",
+        fix=f"Check that git has your login for it: git ls-remote {wanted.shown}",
+        detail=printable(output[-2000:], keep="\n"),
+    )

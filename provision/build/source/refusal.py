@@ -1,0 +1,182 @@
+"""The error for packages that have no wheel, and need more than the sandbox to be built."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from datetime import date
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from images.text.printable import printable
+from provision.build.source.rules import builds_here
+from provision.catalog.catalog import Catalog
+from provision.lock.lead import PackageRelease, lag, releases_in
+from provision.lock.solve import NoSolutionError, Solution
+from provision.lock.sources import NotBuilt, SkippedReleases
+from provision.model.plan import HostFacts, Plan, Request, Warned
+from provision.resolve import resolve
+from provision.resolve.specifiers import version as version_of
+
+_DATA = Path(__file__).with_name("data") / "elsewhere.json"
+_MOST_NAMED = 12
+
+
+class SourceOnlyError(NoSolutionError):
+    """Packages that are needed have no wheel, and cannot be built while locking."""
+
+    code = "source-only"
+
+
+def source_only(
+    blocked: Sequence[NotBuilt],
+    plan: Plan,
+    typed: str,
+    others: Sequence[str],
+    plans: Callable[[str], bool],
+) -> SourceOnlyError:
+    """The error that names all of them. `typed` are the options of the plan, as the user typed
+    them; `others` the lines of --with; `plans` says whether there is a plan for another CUDA.
+    """
+    shown = blocked[:_MOST_NAMED]
+    parts = [_described(one) for one in shown]
+    more = len(blocked) - len(shown)
+    parts += [f"And {more} more."] if more else []
+    return SourceOnlyError(
+        f"The index has only the source of {_names(blocked)}. {' '.join(parts)}",
+        fix=_fix(blocked, plan, typed, others, plans),
+    )
+
+
+def plans_with(
+    hosts: Sequence[HostFacts], request: Request, catalog: Catalog
+) -> Callable[[str], bool]:
+    """Whether there is a plan of a request for another CUDA."""
+    return lambda cuda: resolve(hosts, replace(request, cuda=cuda), catalog).error is None
+
+
+def _described(one: NotBuilt) -> str:
+    by = f" ({one.chain.replace('`', '')})" if one.chain else ""
+    why = one.message.rstrip(".")
+    return f"{one.name} {one.version}{by}: {printable(why, limit=300)}."
+
+
+def _names(packages: Sequence[NotBuilt]) -> str:
+    return _and([one.name for one in packages])
+
+
+def _and(found: Iterable[str]) -> str:
+    names = list(found)
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _fix(
+    blocked: Sequence[NotBuilt],
+    plan: Plan,
+    typed: str,
+    others: Sequence[str],
+    plans: Callable[[str], bool],
+) -> str:
+    lines = []
+    left = {one.name: one for one in blocked}
+    for row in _rows():
+        names = [name for name in left if name in row["packages"]]
+        words = _index_words(row, plan, plans) if names else ""
+        if words:
+            lines.append(f"Take {_and(names)} from {row['owner']}: {words}")
+            left = {name: one for name, one in left.items() if name not in names}
+    if compiled := [one for one in left.values() if _compiles(one)]:
+        pins = [f"{one.name}=={one.version}" for one in compiled]
+        known = {one.name for one in compiled}
+        command = wheel_command(pins, plan, typed, others, known)
+        lines.append(
+            f"Build {'it' if len(pins) == 1 else 'them'} once, then repeat this: {command}"
+        )
+        lines.append(
+            "If its project has wheels elsewhere, name their index with --index, or the address of "
+            f"one: --with '{compiled[0].name} @ https://HOST/NAME.whl'"
+        )
+        left = {name: one for name, one in left.items() if name not in known}
+    if left:
+        lines.append(
+            f"Give the address of a wheel of {_and(left)}, built elsewhere or published by its "
+            f"project: --with '{next(iter(left))} @ https://HOST/NAME.whl'"
+        )
+    return "\n       ".join(lines)
+
+
+def _compiles(one: NotBuilt) -> bool:
+    """Whether `provision wheel` may build it."""
+    return builds_here(one.name) or (one.why == "compiler" and "Rust" not in one.message)
+
+
+def wheel_command(
+    pins: Sequence[str], plan: Plan, typed: str, others: Iterable[str], known: Collection[str]
+) -> str:
+    """What builds these packages for the same plan, as the user can type it."""
+    from provision.resolve.packages import name_of
+
+    own = {
+        "--framework": plan.framework,
+        "--framework-version": plan.framework_version,
+        "--cuda": plan.cuda,
+        "--python": plan.python,
+    }
+    given = shlex.split(typed)
+    words = ["provision", "wheel", *pins]
+    words += [w for line in others if name_of(line) not in known for w in ("--with", line)]
+    words += [w for option, value in own.items() if option not in given and value
+              for w in (option, value)]  # fmt: skip
+    return f"{shlex.join(words)} {typed}".rstrip()
+
+
+@cache
+def _rows() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(_DATA.read_text(encoding="utf-8"))["indexes"]
+    return found
+
+
+def elsewhere(name: str) -> str:
+    """Whose index has the wheels of a package, in words; "" if none is known."""
+    row = next((row for row in _rows() if name in row["packages"]), None)
+    return "" if row is None else f"its wheels are on {row['owner']}"
+
+
+def _index_words(row: dict[str, Any], plan: Plan, plans: Callable[[str], bool]) -> str:
+    """The options that name an index; "" if the hosts run no CUDA that it has wheels for."""
+    if "cuda" not in row:
+        return f"--index {row['index']}"
+    order = [str(plan.cuda), *sorted(row["cuda"], key=version_of, reverse=True)]
+    cuda = next((c for c in order if c in row["cuda"] and (c == plan.cuda or plans(c))), "")
+    index = f"--index {row['index'].replace('{cu}', 'cu' + cuda.replace('.', ''))}"
+    return "" if not cuda else index if cuda == plan.cuda else f"--cuda {cuda} {index}"
+
+
+def with_passed_over(found: Solution, passed: SkippedReleases) -> Solution:
+    """What uv found, with a warning for each release that was passed over since it has no wheel."""
+    warnings = tuple(
+        Warned(
+            code="source-passed-over",
+            message=f"{one.name} {one.version} has only its source on the index, so another "
+            f"release is in the lock, or none: {one.message.rstrip('.')}.",
+            fix=f"To have it, give the address of a wheel: --with '{one.name} @ "
+            "https://HOST/NAME.whl'",
+        )
+        for one in passed.packages
+    )
+    plan = replace(found.plan, warnings=(*found.plan.warnings, *warnings))
+    return replace(found, plan=plan)
+
+
+def far_behind(found: Solution, passed: SkippedReleases) -> bool:
+    """Whether a package of a lock is far older than in the resolution with what was passed over."""
+    mine = releases_in(found.text)
+    for name, version in passed.releases.items():
+        day = passed.uploaded.get(name)
+        newest = PackageRelease(version, date.fromisoformat(day) if day else None)
+        if name in mine and lag(mine[name], newest) is not None:
+            return True
+    return False

@@ -1,0 +1,124 @@
+"""A requirement of a git repository: read, cloned at its commit, and packed without its .git."""
+
+from __future__ import annotations
+
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from provision.build.source.checkout import Checkout, GitError, check_out, read_git
+from provision.errors import BadInputError
+
+WHO = ("-c", "user.name=a", "-c", "user.email=a@h.example", "-c", "commit.gpgsign=false")
+
+
+def git(place: Path, *words: str) -> str:
+    done = subprocess.run(
+        ["git", *WHO, *words], cwd=place, capture_output=True, text=True, check=True, timeout=30
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> tuple[Path, str]:
+    """A repository whose first commit no branch ends at."""
+    place = tmp_path / "origin"
+    (place / "inner").mkdir(parents=True)
+    git(place, "init", "-q", "-b", "main")
+    (place / "setup.py").write_text("first")
+    (place / "inner" / "pyproject.toml").write_text("")
+    (place / "link").symlink_to("inner")
+    git(place, "add", "-A")
+    git(place, "commit", "-q", "-m", "first")
+    first = git(place, "rev-parse", "HEAD")
+    (place / "setup.py").write_text("second")
+    git(place, "commit", "-q", "-am", "second")
+    return place, first
+
+
+def cloned(line: str, tmp_path: Path) -> tuple[dict[str, str], Checkout, str, str]:
+    wanted = read_git(line)
+    made = tmp_path / "made"
+    made.mkdir()
+    archive, source = check_out(wanted, made)
+    with tarfile.open(archive) as tar:
+        files = {
+            one.name: tar.extractfile(one).read().decode()  # type: ignore[union-attr]
+            for one in tar
+            if one.isreg()
+        }
+    return files, wanted, source.commit, source.tree
+
+
+@pytest.mark.parametrize("revision", ["", "@main", "@FIRST"])
+def test_a_commit_is_cloned(revision: str, repository: tuple[Path, str], tmp_path: Path) -> None:
+    place, first = repository
+    line = f"quiet @ git+file://{place}{revision.replace('FIRST', first)}"
+    files, _, commit, tree = cloned(line, tmp_path)
+    wanted = first if revision == "@FIRST" else git(place, "rev-parse", "main")
+    assert commit == wanted
+    assert tree == git(place, "rev-parse", f"{wanted}^{{tree}}")
+    assert files["quiet/setup.py"] == ("first" if revision == "@FIRST" else "second")
+    assert not any(".git/" in name for name in files)
+
+
+def test_a_missing_commit_is_named(repository: tuple[Path, str], tmp_path: Path) -> None:
+    with pytest.raises(GitError, match=f"at {'0' * 40}") as caught:
+        cloned(f"quiet @ git+file://{repository[0]}@{'0' * 40}", tmp_path)
+    assert "git ls-remote file://" in caught.value.fix
+
+
+def test_no_program_of_a_repository_runs(
+    repository: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Templates of the user's git may have hooks; they are not for a build."""
+    template = tmp_path / "template" / "hooks"
+    template.mkdir(parents=True)
+    hook = template / "post-checkout"
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    hook.chmod(0o755)
+    monkeypatch.setenv("GIT_TEMPLATE_DIR", str(template.parent))
+    cloned(f"quiet @ git+file://{repository[0]}", tmp_path)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(
+            "git+https://h.example/o/quiet.git@v1.0#subdirectory=py",
+            Checkout(name="quiet", url="https://h.example/o/quiet.git", revision="v1.0",
+                     subdirectory="py"),
+            id="a tag and a directory",
+        ),
+        pytest.param(
+            "git+ssh://git@h.example/o/quiet.git",
+            Checkout(name="quiet", url="ssh://git@h.example/o/quiet.git", revision=""),
+            id="SSH, whose user name is no revision",
+        ),
+    ],
+)  # fmt: skip
+def test_a_line_is_read(text: str, expected: Checkout) -> None:
+    assert read_git(f"quiet @ {text}") == expected
+
+
+def test_a_login_is_not_shown() -> None:
+    assert read_git("x @ git+https://me:canary@h.example/x").shown == "https://h.example/x"
+    assert read_git("x @ git+ssh://git@h.example/x").shown == "ssh://git@h.example/x"
+    assert read_git("x @ git+ssh://git:canary@h.example/x").shown == "ssh://h.example/x"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("git+ext::sh -c x", id="a program"),
+        pytest.param("git+https:///x", id="no host"),
+        pytest.param("git+https://h.example/x@--upload-pack=y", id="an option"),
+        pytest.param("git+https://h.example/x#subdirectory=../y", id="a way out"),
+    ],
+)
+def test_a_malformed_line_is_refused(text: str) -> None:
+    with pytest.raises((BadInputError, ValueError)):
+        read_git(f"quiet @ {text}")

@@ -1,0 +1,292 @@
+"""Releases with a source only: uv is asked again with what was built, and runs no code."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from images.wheels.locked import RemoteFile, Wheel
+from provision.errors import LockFileError
+from provision.lock.built import GitSource, SourceBuild
+from provision.lock.lockfile import parse_lock, read_lock
+from provision.lock.sources import (
+    NotBuilt,
+    SourceView,
+    SourceWheel,
+    SourceWheels,
+    passed_over,
+    without_wheel,
+)
+from provision.lock.uv import Outcome, WheelTarget, guarded_python, not_built
+from provision.lock.wheels import finished
+from provision.model.plan import Base, IndexCandidate, Plan
+
+TARGET = WheelTarget("3.11", "x86_64", 36)
+HOOK = "import sys\nsys.path = [] + sys.path\nfrom setuptools.build_meta import __legacy__"
+QUERY = (
+    'import sys; sys.path = [__import__("os").fsdecode(b"/c")] + sys.path; '
+    "from python.get_interpreter_info import main; main()"
+)
+SDIST = RemoteFile(
+    name="quiet", version="1.2", url="https://i.example/quiet-1.2.tar.gz", size=9, sha256="a" * 64
+)
+COMMIT = GitSource(url="https://git.example/quiet.git", commit="b" * 40, tree="c" * 40)
+BACKEND = Wheel(
+    name="setuptools",
+    version="90.1",
+    url="https://i.example/setuptools-90.1-py3-none-any.whl",
+    size=5,
+    sha256="d" * 64,
+)
+
+
+def build(source: RemoteFile | GitSource = SDIST) -> SourceBuild:
+    return SourceBuild(
+        name="quiet",
+        version="1.2",
+        wheel="quiet-1.2-py3-none-any.whl",
+        sha256="e" * 64,
+        size=7,
+        source=source,
+        index="https://i.example/simple" if source is SDIST else None,
+        backend=(BACKEND,),
+        python="3.11",
+    )
+
+
+# ---- uv starts no code of a package ----
+
+
+@pytest.mark.parametrize(
+    ("words", "runs"),
+    [
+        pytest.param(["-I", "-B", "-c", QUERY], True, id="what uv asks an interpreter"),
+        pytest.param(["-c", HOOK], False, id="a hook of a build backend"),
+        pytest.param(["-I", "-B", "-c", HOOK], False, id="a hook with the same options"),
+        pytest.param(["-I", "-B", "-c", f"{HOOK}; {QUERY}"], False, id="a hook that has the words"),
+        pytest.param(["-m", "pip"], False, id="a module"),
+        pytest.param(["setup.py"], False, id="a script"),
+        pytest.param([], False, id="nothing"),
+    ],
+)
+def test_the_python_that_uv_gets_runs_only_its_question(
+    words: list[str], tmp_path: Path, *, runs: bool
+) -> None:
+    python = guarded_python(tmp_path)
+    assert python is not None
+    done = subprocess.run([python, *words], capture_output=True, text=True, timeout=20, check=False)
+    # uv's module is not here: that Python started is seen in its error
+    assert ("get_interpreter_info" in done.stderr or "No module named" in done.stderr) is runs
+    assert ("runs in a sandbox only" in done.stderr) is not runs
+    assert done.returncode != 0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(
+            "error: Failed to build `quiet==1.2`\n  cause: The build backend returned an error\n\n"
+            "hint: `quiet` (v1.2) was included because `loud` (v3) depends on `quiet>=1`\n",
+            (
+                "quiet",
+                "1.2",
+                "`quiet` (v1.2) was included because `loud` (v3) depends on `quiet>=1`",
+            ),
+            id="with what requires it",
+        ),
+        pytest.param(
+            "error: Failed to download and build `quiet==1.2`\n  cause: x\n",
+            ("quiet", "1.2", ""),
+            id="requested",
+        ),
+        pytest.param(
+            "error: No solution found when resolving dependencies", None, id="no solution"
+        ),
+    ],
+)
+def test_what_uv_could_not_build_is_read(text: str, expected: tuple[str, ...] | None) -> None:
+    assert not_built(text) == expected
+
+
+# ---- the rounds ----
+
+
+class Scripted:
+    """An index with the source of packages, which uv and a maker see: `needs` of each release."""
+
+    def __init__(self, place: Path, *plain: str, dynamic: tuple[str, ...] = ()) -> None:
+        self.plain = plain
+        self.dynamic = dynamic
+        self.place = place
+        self.made: list[str] = []
+        self.views: list[SourceView] = []
+
+    def make(
+        self, name: str, version: str, target: WheelTarget, plan: Plan | None
+    ) -> SourceWheel | NotBuilt:
+        del target, plan
+        self.made.append(name)
+        if name not in self.plain:
+            why = "its setup.py imports torch"
+            return NotBuilt(name=name, version=version, why="compiler", message=why)
+        path = self.place / f"{name}-{version}-py3-none-any.whl"
+        path.write_bytes(b"wheel")
+        source = replace(SDIST, url=f"https://i.example/{name}-{version}.tar.gz")
+        made = replace(build(), name=name, version=version, wheel=path.name, source=source)
+        return SourceWheel(path=path, build=made)
+
+    def from_git(self, line: str, target: WheelTarget) -> SourceWheel:
+        found = self.make(line.partition(" ")[0], "9", target, None)
+        assert isinstance(found, SourceWheel)
+        return found
+
+    def run(self, view: SourceView) -> tuple[Outcome, str, str]:
+        """uv: the newest releases are of 2.0 and sources; those of 1.0 have wheels."""
+        self.views.append(view)
+        built = {one.build.name: one for one in view.built if one.build}
+        stubs = {one.name for one in view.stubs} - view.wheels_only
+        rows = []
+        for name in (*self.plain, "kernels", "old"):
+            if name in built:
+                rows.append(entry(name, "2.0", wheel=built[name].path.as_uri()))
+            elif name == "kernels" and name in view.wheels_only:
+                return "unsolvable", "no", "error: all versions of kernels have no usable wheels"
+            elif name in view.wheels_only:
+                rows.append(
+                    entry(name, "1.0", wheel=f"https://i.example/{name}-1.0-py3-none-any.whl")
+                )
+            elif name in self.dynamic and name not in stubs:
+                return "broken", "", f"error: Failed to build `{name}==2.0`\n"
+            elif name in self.plain or name in self.dynamic or name == "old":
+                rows.append(entry(name, "2.0"))
+        return "locked", "has it", 'lock-version = "1.0"\ncreated-by = "uv"\n' + "".join(rows)
+
+
+def entry(name: str, version: str, wheel: str = "") -> str:
+    sdist = f'url = "https://i.example/{name}-{version}.tar.gz", hashes = {{sha256 = "{"0" * 64}"}}'
+    row = f'[[packages]]\nname = "{name}"\nversion = "{version}"\nsdist = {{{sdist}}}\n'
+    if wheel:
+        row += f'wheels = [{{url = "{wheel}", hashes = {{sha256 = "{"1" * 64}"}}}}]\n'
+    return row
+
+
+def versions(text: str) -> Mapping[str, str]:
+    return {str(one.name): str(one.version) for one in parse_lock(text).packages}
+
+
+def test_what_is_plain_is_built_and_the_rest_is_passed_over(tmp_path: Path) -> None:
+    index = Scripted(tmp_path, "alpha", "beta", dynamic=("beta",))
+    outcome, _, text = SourceWheels(index).resolve(index.run, TARGET)
+    assert outcome == "locked"
+    assert versions(text) == {"alpha": "2.0", "beta": "2.0", "old": "1.0"}
+    passed = passed_over(text)
+    assert passed is not None
+    assert [(one.name, one.version) for one in passed.packages] == [("old", "2.0")]
+    assert passed.releases["old"] == "2.0"
+    assert sorted(index.made) == ["alpha", "beta", "old"]  # each once
+
+
+def test_all_that_blocks_is_named_at_once(tmp_path: Path) -> None:
+    index = Scripted(tmp_path, dynamic=("kernels",))
+    wheels = SourceWheels(index)
+    outcome, _, _ = wheels.resolve(index.run, TARGET)
+    assert outcome == "unsolvable"
+    assert {one.name for one in wheels.blocked} == {"kernels", "old"}
+    assert index.views[-1].wheels_only == {"kernels", "old"}
+
+
+def test_a_commit_is_built_before_uv_is_asked(tmp_path: Path) -> None:
+    index = Scripted(tmp_path, "quiet")
+    wheels = SourceWheels(index)
+    for _ in range(2):
+        lines = wheels.lines(["quiet @ git+https://h.example/quiet@main", "x==1"], TARGET)
+        assert lines == [f"quiet @ {(tmp_path / 'quiet-9-py3-none-any.whl').as_uri()}", "x==1"]
+    assert index.made == ["quiet"]
+
+
+@pytest.mark.parametrize(
+    ("wheel", "found"),
+    [
+        pytest.param("", True, id="a source alone"),
+        pytest.param("https://h/x-1-cp39-cp39-win_amd64.whl", True, id="a wheel of another system"),
+        pytest.param("https://h/x-1-py3-none-any.whl", False, id="a wheel that fits"),
+    ],
+)
+def test_packages_without_a_wheel_that_fits(wheel: str, *, found: bool) -> None:
+    text = 'lock-version = "1.0"\ncreated-by = "uv"\n' + entry("x", "1", wheel=wheel)
+    assert list(without_wheel(text, TARGET)) == ([("x", "1")] if found else [])
+
+
+# ---- the lock ----
+
+PLAN = Plan(
+    verdict="direct",
+    framework="pytorch",
+    framework_version="2.0.1",
+    cuda="11.7",
+    wheel_tag="cu117",
+    index="pypi",
+    python="3.11",
+    arch="x86_64",
+    base=Base(kind="registry", reference="python:3.11-slim", python="3.11", glibc="2.36"),
+    indexes=(IndexCandidate(name="PyPI", url=None, requirement="torch==2.0.1", why="its"),),
+)
+
+
+@pytest.mark.parametrize("source", [SDIST, COMMIT, replace(COMMIT, subdirectory="a/b")])
+def test_a_lock_says_how_a_wheel_was_built(source: RemoteFile | GitSource, tmp_path: Path) -> None:
+    path = tmp_path / "quiet-1.2-py3-none-any.whl"
+    path.write_bytes(b"wheel")
+    made = build(source)
+    wheels = SourceWheels(Scripted(tmp_path))
+    wheels._known["quiet", "1.2"] = SourceWheel(path=path, build=made)
+    text = 'lock-version = "1.0"\ncreated-by = "uv"\n' + entry("quiet", "1.2", wheel=path.as_uri())
+    _, _, found = wheels.resolve(lambda _: ("locked", "", text), TARGET)
+    lock = read_lock(finished(found, PLAN, None, offline=True))
+    assert lock.builds == (made,)
+    [wheel] = lock.wheels
+    assert (wheel.sha256, wheel.size) == (made.sha256, made.size)
+    assert wheel.url == made.unknown_place
+    assert str(tmp_path) not in lock.text  # it can be built on another machine
+    # as other installers read it
+    [package] = parse_lock(lock.text).packages
+    assert (package.sdist is None) is (source is not SDIST)
+    assert package.wheels is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param(f'sha256 = "{"e" * 64}"', 'sha256 = "e"', id="the digest"),
+        pytest.param("quiet-1.2-py3-none-any.whl", "../../x.whl", id="a path for a name"),
+        pytest.param('python = "3.11"', 'python = "3.11; x"', id="the Python"),
+        pytest.param("https://git.example/quiet.git", "ext::sh -c x", id="a program as address"),
+        pytest.param("b" * 40, "--upload-pack=x", id="an option as commit"),
+        pytest.param('subdirectory = "a/b"', 'subdirectory = "a/../.."', id="a way out"),
+        pytest.param("d" * 64, "d", id="the digest of the backend"),
+        pytest.param("size = 7", "size = -7", id="the size"),
+    ],
+)
+def test_a_malformed_build_is_refused(old: str, new: str) -> None:
+    import tomli_w
+
+    data = {"lock-version": "1.0", "created-by": "x"}
+    text = tomli_w.dumps(
+        {**data, "packages": [build(replace(COMMIT, subdirectory="a/b")).to_entry()]}
+    )
+    whole = read_plan(text)
+    assert read_lock(whole).builds
+    assert old in whole
+    with pytest.raises(LockFileError):
+        read_lock(whole.replace(old, new))
+
+
+def read_plan(text: str) -> str:
+    table = finished(
+        'lock-version = "1.0"\ncreated-by = "uv"\npackages = []\n', PLAN, None, offline=True
+    )
+    return text + table[table.index("[tool.") :]

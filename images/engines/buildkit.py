@@ -143,7 +143,7 @@ def staged_context(spec: ImageSpec, suite: Path) -> Iterator[Path]:
         (context / "images" / "recipe").mkdir(parents=True)
         shutil.copy(RECIPE / "uv.txt", context / "images" / "recipe" / "uv.txt")
         if spec.wheels:
-            _add_wheels(spec.wheels, context / "images" / "recipe")
+            _add_wheels(spec, context / "images" / "recipe")
         shutil.copy(spec.lock, context / spec.lock.name)
         shutil.copytree(suite, context / "verify", ignore=shutil.ignore_patterns("__pycache__"))
         if spec.project is not None:
@@ -151,15 +151,14 @@ def staged_context(spec: ImageSpec, suite: Path) -> Iterator[Path]:
         yield context
 
 
-def _add_wheels(wheels: Mapping[str, Path], recipe: Path) -> None:
-    """The wheels, and a script for sed that puts their places into the lock that uv gets."""
+def _add_wheels(spec: ImageSpec, recipe: Path) -> None:
+    """The wheels, and a lock with their places for uv."""
     (recipe / "wheels").mkdir()
-    lines = []
-    for url, path in wheels.items():
+    text = spec.lock.read_text("utf-8") if spec.installed is None else spec.installed
+    for url, path in spec.wheels.items():
         _copy_wheel(path, recipe / "wheels")
-        pattern = re.sub(r"[][\\.*^$#]", r"\\\g<0>", url)
-        lines.append(f's#"{pattern}"#"file:///mnt/recipe/wheels/{quote(path.name)}"#\n')
-    (recipe / "wheels.sed").write_text("".join(lines), encoding="utf-8")
+        text = text.replace(f'"{url}"', f'"file:///mnt/recipe/wheels/{quote(path.name)}"')
+    (recipe / "pylock.toml").write_text(text, encoding="utf-8")
 
 
 def _copy_wheel(wheel: Path, to: Path) -> None:

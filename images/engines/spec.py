@@ -17,7 +17,8 @@ class ImageSpec:
     `base` is a reference that the engine can resolve (with its digest if it is from a registry);
     `lock` is a PEP 751 file or a requirements file with hashes; `apt_packages` install Python in a
     base without it; `nvcc_flags` become the image's NVCC_APPEND_FLAGS; `wheels` are those that an
-    engine cannot download, by the lock's address of each: on this machine, or behind a login.
+    engine cannot download, by the address of each: on this machine, or behind a login. `installed`
+    is the text of the lock for the installer, if it is another one than in the image.
     `project` is the layer of the user's own files; the image starts in `working_dir` and runs
     `command`.
     """
@@ -28,6 +29,7 @@ class ImageSpec:
     apt_packages: tuple[str, ...] = ()
     nvcc_flags: str = ""
     wheels: Mapping[str, Path] = field(default_factory=dict)
+    installed: str | None = None
     project: LayerSource | None = None
     working_dir: str = "/workspace"
     command: tuple[str, ...] = ("python3",)

@@ -37,7 +37,7 @@ from provision.host.indexes import pip_index
 from provision.host.uv import builtin_index
 from provision.lock import network
 from provision.lock.labels import labels_for
-from provision.lock.lockfile import Lock
+from provision.lock.lockfile import Lock, for_installer
 from provision.lock.places import naming_silent, refuse_silent, with_silent_pages
 from provision.lock.solve import NoSolutionError, ask_index, find_wheels, lock_of
 from provision.lock.sources import passed_over
@@ -89,6 +89,7 @@ def image_spec(
             **{wheel.url: path for wheel in lock.wheels if (path := local_path(wheel.url))},
             **fetched,
         },
+        installed=for_installer(lock),
     )
 
 

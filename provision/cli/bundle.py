@@ -106,6 +106,7 @@ def _locked(
     from provision.build.base import base_from_lock
     from provision.build.maker import LockedImage
     from provision.build.offline.pack import refuse_unpackable
+    from provision.build.source.rebuilt import with_built_wheels
     from provision.lock.lockfile import read_lock_file, refuse_unlocked
     from provision.output.files import refuse_unwritable
 
@@ -122,6 +123,7 @@ def _locked(
     with console.step("base", "pinning the base image"):
         base = base_from_lock(lock.plan, None, settings, console)
         console.result(base.reference)
+        lock = with_built_wheels(lock, args.index, settings, console)
     return LockedImage(lock=lock, base=base)
 
 

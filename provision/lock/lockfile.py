@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from images.net.address import shown_text, shown_url
@@ -201,14 +201,10 @@ def parse_lock(text: str) -> Pylock:
     """Read a lock of any tool. LockFileError: it is not one of PEP 751."""
     from packaging.pylock import Pylock, PylockUnsupportedVersionError, PylockValidationError
 
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     try:
-        return Pylock.from_dict(tomllib.loads(text))
+        return Pylock.from_dict(lock_table(text))
     except (
-        tomllib.TOMLDecodeError,
+        ValueError,
         PylockValidationError,
         PylockUnsupportedVersionError,
         RecursionError,
@@ -219,6 +215,37 @@ def parse_lock(text: str) -> Pylock:
         ) from error
 
 
+def lock_table(text: str) -> dict[str, Any]:
+    """The table of a lock. ValueError: the text is not TOML."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    table: dict[str, Any] = tomllib.loads(text)
+    return table
+
+
+def for_installer(lock: Lock) -> str:
+    """The lock for an installer that builds nothing: the wheels that were built from their source
+    are named by their addresses in `lock.wheels`, in place of the source.
+    """
+    builds = {one.sha256: one for one in lock.builds}
+    if not builds:
+        return lock.text
+    import tomli_w
+
+    built = {wheel.name: wheel for wheel in lock.wheels if wheel.sha256 in builds}
+    data = lock_table(lock.text)
+    for package in data["packages"]:
+        if (wheel := built.get(package["name"])) is None:
+            continue
+        for key in ("sdist", "vcs", "index"):
+            package.pop(key, None)
+        row = {"url": wheel.url, "name": builds[wheel.sha256].wheel, "size": wheel.size}
+        package["wheels"] = [{**row, "hashes": {"sha256": wheel.sha256}}]
+    return tomli_w.dumps(data)
+
+
 def with_wheels(text: str) -> str:
     """A lock by uv in which a wheel that was requested by its address is a wheel like the others:
     uv lists it as an archive, one of this machine by its path.
@@ -227,11 +254,7 @@ def with_wheels(text: str) -> str:
         return text
     import tomli_w
 
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    data = tomllib.loads(text)
+    data = lock_table(text)
     for package in data.get("packages", ()):
         archive = package.get("archive") or {}
         if (path := Path(str(archive.get("path", "")))).is_absolute():

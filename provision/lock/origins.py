@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from images.errors import Failure
 from images.net.address import shown_url
 from provision.errors import Exit
 from provision.host.uv import plain_index
-from provision.lock.lockfile import parse_lock
+from provision.lock.lockfile import lock_table, parse_lock
 
 # uv's own setting torch-backend leads to directories of this one, without naming them
 _PYTORCH = "https://download.pytorch.org/whl/"
@@ -34,11 +33,7 @@ def with_indexes(text: str, listing: str, named: Collection[str], own: str = "")
     """
     import tomli_w
 
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    data = tomllib.loads(text)
+    data = lock_table(text)
     indexes = _listed(listing.splitlines())
     for package in data.get("packages", ()):
         if not package.get("wheels"):  # requested by its own address

@@ -7,7 +7,6 @@ wheels. What cannot be built there leaves its place to an older release, which t
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from typing import Any, Literal, Protocol
 from urllib.parse import unquote, urlsplit
 
 from provision.lock.built import SourceBuild
-from provision.lock.lockfile import parse_lock
+from provision.lock.lockfile import lock_table, parse_lock
 from provision.lock.uv import Outcome, WheelTarget, not_built
 from provision.lock.wheels import wheel_tags
 from provision.model.plan import Plan
@@ -248,7 +247,7 @@ def _completed(
 
     import tomli_w
 
-    data = _read(text)
+    data = lock_table(text)
     by_file = {one.path.as_uri(): one for one in built}
     for package in data.get("packages", ()):
         for wheel in package.get("wheels", ()):
@@ -277,12 +276,3 @@ def _entry(path: Path, build: SourceBuild) -> dict[str, Any]:
     if (vcs := entry.pop("vcs", None)) is not None:  # which PEP 751 does not allow beside wheels
         entry["tool"][TOOL] = {"vcs": vcs, **entry["tool"][TOOL]}
     return entry
-
-
-def _read(text: str) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    data: dict[str, Any] = tomllib.loads(text)
-    return data

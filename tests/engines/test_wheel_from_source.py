@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import docker
 import pytest
 from uv import find_uv_bin
 
+from provision.lock.lockfile import read_lock
 from tests import need
 from tests.engines.lab import Done, World, new_world
 from tests.engines.private_index import Index, Wheel, make_wheel, serve
@@ -78,16 +79,43 @@ PyMODINIT_FUNC PyInit_fastsum(void) { return PyModule_Create(&module); }
 """
 
 
-def sdist(version: str, code: str) -> Wheel:
+# A backend without compiled parts, whose wheel has other bytes each time: the time of its files.
+PLAIN_BACKEND = """
+import os, time, zipfile
+
+
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    name, info = "slowwords-0.4-py3-none-any.whl", "slowwords-0.4.dist-info"
+    with zipfile.ZipFile(os.path.join(wheel_directory, name), "w") as wheel:
+        def put(path, text):
+            wheel.writestr(zipfile.ZipInfo(path, time.localtime()[:6]), text)
+        put("slowwords.py", "WORDS = 3\\n")
+        put(f"{info}/METADATA", "Metadata-Version: 2.1\\nName: slowwords\\nVersion: 0.4\\n")
+        put(f"{info}/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        put(f"{info}/RECORD", "")
+    return name
+"""
+PLAIN = {
+    "pyproject.toml": "[build-system]\nrequires = []\nbuild-backend = 'own'\n"
+    "backend-path = ['.']\n",
+    "own.py": PLAIN_BACKEND,
+}
+
+
+def archive_of(top: str, files: Mapping[str, str]) -> Wheel:
     """A source archive, for an index."""
-    files = {"pyproject.toml": PROJECT, "backend.py": BACKEND, "fastsum.c": code}
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         for name, text in files.items():
-            entry = tarfile.TarInfo(f"fastsum-{version}/{name}")
+            entry = tarfile.TarInfo(f"{top}/{name}")
             entry.size = len(text)
             tar.addfile(entry, io.BytesIO(text.encode()))
-    return Wheel(f"fastsum-{version}.tar.gz", buffer.getvalue())
+    return Wheel(f"{top}.tar.gz", buffer.getvalue())
+
+
+def sdist(version: str, code: str) -> Wheel:
+    files = {"pyproject.toml": PROJECT, "backend.py": BACKEND, "fastsum.c": code}
+    return archive_of(f"fastsum-{version}", files)
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +150,7 @@ def index(source: Source, pip_wheel: Wheel) -> Iterator[Index]:
         make_wheel(f"helper-{n}-py3-none-any.whl", {"helper.py": b"X = %d" % n}) for n in (1, 2)
     ]
     sources = [sdist("1.5", CODE), sdist("2.0", CODE.replace("a + b", "a + c"))]
+    sources.append(archive_of("slowwords-0.4", PLAIN))
     named = [*wheels, *helpers, *sources, pip_wheel, source.uv_wheel]
     with serve(source.authority, *named, password=PASSWORD) as found:
         yield found
@@ -236,3 +265,61 @@ def test_an_engine_builds_the_wheel(own_world: World, source: Source, index: Ind
     [wheel] = done.account["wheels"]
     with zipfile.ZipFile(wheel["path"]) as archive:
         assert archive.read("fastsum.so").startswith(b"\x7fELF")
+
+
+# ---- a source without compiled parts ----
+
+
+@pytest.fixture(scope="module")
+def plain_lock(alone: World, source: Source, index: Index) -> Path:
+    """A lock whose slowwords was built in the sandbox."""
+    path = alone.place / "pylock.plain.toml"
+    done = run(alone, source, index, "lock", "--with", "slowwords", "--output", str(path))
+    assert done.code == 0, done.err
+    assert "can be built only here" not in done.err
+    return path
+
+
+def test_a_source_without_compiled_parts_is_locked_with_what_built_it(plain_lock: Path) -> None:
+    lock = read_lock(plain_lock.read_text())
+    [one] = lock.builds
+    assert (one.name, one.version, one.wheel) == (
+        "slowwords", "0.4", "slowwords-0.4-py3-none-any.whl"
+    )  # fmt: skip
+    assert {wheel.name for wheel in one.backend} == {"pip", "setuptools", "wheel"}
+    assert "slowwords-0.4.tar.gz" in lock.text
+    assert "/data/" not in lock.text
+
+
+def test_another_machine_builds_the_same_bytes(
+    source: Source, index: Index, plain_lock: Path, tmp_path: Path
+) -> None:
+    with new_world(**NO_ENGINE) as other:
+        words = ["--lock", str(plain_lock), "--index", index.url]
+        words += ["--ca-bundle", str(source.authority.bundle)]
+        login = {"UV_DEFAULT_INDEX": index.url}
+        bundle = str(tmp_path / "plain.bundle")
+        packed = other.provision("bundle", *words, "--output", bundle, "--json", **login)
+        assert packed.code == 0, packed.err
+        assert "slowwords 0.4 in the sandbox" in packed.err
+    rows = {row["path"]: row["sha256"] for row in packed.account["files"]}
+    [one] = read_lock(plain_lock.read_text()).builds
+    assert rows[f"wheels/{one.wheel}"] == one.sha256
+    with new_world(**NO_ENGINE) as third:
+        out = str(tmp_path / "image")
+        done = third.provision("build", "--bundle", bundle, "--no-verify", "--output", out)
+        assert done.code == 0, done.err
+        assert "in the sandbox" not in done.err
+
+
+def test_an_engine_installs_the_wheel_that_was_built_while_locking(
+    own_world: World, source: Source, index: Index, plain_lock: Path
+) -> None:
+    words = ["--lock", str(plain_lock), "--index", index.url, "--builder", "docker", "--no-verify"]
+    words += ["--ca-bundle", str(source.authority.bundle), "--tag", TAG]
+    done = own_world.provision("build", *words, UV_DEFAULT_INDEX=index.url)
+    assert done.code == 0, done.err
+    with closing(docker.DockerClient(base_url=own_world.env["DOCKER_HOST"])) as client:
+        asked = ["python3", "-c", "import slowwords; print(slowwords.WORDS)"]
+        assert client.containers.run(TAG, asked, remove=True, network_mode="none") == b"3\n"
+        client.images.remove(TAG, force=True)

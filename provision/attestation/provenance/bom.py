@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from images.wheels.locked import Wheel
 from provision.attestation.provenance.public import public_base, public_url, wheel_file
 from provision.errors import LockFileError
+from provision.lock.built import GitSource, SourceBuild
 from provision.lock.lockfile import Lock
 from provision.model.plan import TITLES, Plan
 from provision.version import VERSION
@@ -109,7 +110,8 @@ def _bom(lock: Lock, debian: Sequence[str], changed: ChangedFiles | None) -> Bom
     from cyclonedx.model.tool import ToolRepository
 
     image = _image(lock, changed)
-    wheels = [_wheel(wheel, changed) for wheel in distinct(lock.wheels)]
+    builds = {one.sha256: one for one in lock.builds}
+    wheels = [_wheel(one, changed, builds.get(one.sha256)) for one in distinct(lock.wheels)]
     base, packages = _base(lock.plan), _debian_packages(debian, lock.plan)
     suite = _own("verification suite, in /opt/gpu-provision")
     parts = [*wheels, suite, *([base] if base else []), *packages]
@@ -151,15 +153,26 @@ def _image(lock: Lock, changed: ChangedFiles | None) -> Component:
     )
 
 
-def _wheel(wheel: Wheel, changed: ChangedFiles | None) -> Component:
+def _wheel(wheel: Wheel, changed: ChangedFiles | None, build: SourceBuild | None) -> Component:
     from cyclonedx.model import ExternalReference, ExternalReferenceType, XsUri
     from cyclonedx.model.component import Component, ComponentType, Pedigree
 
+    kinds = ExternalReferenceType
     purl, sha256 = wheel_purl(wheel), _sha256(wheel.sha256, f"the wheel of {wheel.name}")
-    address = public_url(wheel.url)
+    rows = [(kinds.DISTRIBUTION, wheel.url, [sha256])]
+    built: dict[str, str] = {}
+    source = build.source if build is not None else None
+    if isinstance(source, GitSource):
+        rows.append((kinds.VCS, source.url, []))
+        built = {"source:commit": source.commit, "source:tree": source.tree}
+    elif source is not None:
+        hashes = [_sha256(source.sha256, f"the source of {wheel.name}")]
+        rows.append((kinds.SOURCE_DISTRIBUTION, source.url, hashes))
+        built = {"source:sha256": source.sha256}
     references = [
-        ExternalReference(type=ExternalReferenceType.DISTRIBUTION, url=XsUri(url), hashes=[sha256])
-        for url in filter(None, [address])
+        ExternalReference(type=kind, url=XsUri(url), hashes=hashes)
+        for kind, address, hashes in rows
+        if (url := public_url(address)) is not None
     ]
     files = {
         f"changed-file:{path}": f"sha256:{digest}"
@@ -178,7 +191,7 @@ def _wheel(wheel: Wheel, changed: ChangedFiles | None) -> Component:
         external_references=references,
         pedigree=Pedigree(notes=why) if why else None,
         properties=_properties(
-            {"wheel:file": wheel_file(wheel), "wheel:size": wheel.size, **files}
+            {"wheel:file": wheel_file(wheel), "wheel:size": wheel.size, **built, **files}
         ),
     )
 

@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from images.oci.model import digest_of, is_digest
+from images.wheels.locked import Wheel
 from provision.attestation.provenance.bom import MEDIA_TYPE, base_purl, distinct, wheel_purl
 from provision.attestation.provenance.errors import (
     ProvenanceTamperedError,
@@ -28,6 +29,7 @@ from provision.attestation.provenance.public import (
     wheel_file,
 )
 from provision.attestation.signing.reading import STATEMENT_TYPE, StatementKind
+from provision.lock.built import GitSource
 from provision.lock.lockfile import Lock
 from provision.model.plan import Plan, Request
 from provision.version import VERSION
@@ -126,7 +128,7 @@ def build_definition(lock: Lock, build: BuildRun) -> dict[str, Any]:
             **request,
         },
         "internalParameters": {"formats": public_options(build.formats)},
-        "resolvedDependencies": [_lock(lock), *_base(lock.plan), *_wheels(lock)],
+        "resolvedDependencies": [_lock(lock), *_base(lock.plan), *_wheels(lock), *_sources(lock)],
     }
 
 
@@ -148,18 +150,36 @@ def _base(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _wheels(lock: Lock) -> list[dict[str, Any]]:
+    return [_wheel(wheel) for wheel in distinct(lock.wheels)]
+
+
+def _wheel(wheel: Wheel) -> dict[str, Any]:
+    return {
+        "name": wheel_file(wheel) or f"{wheel.name}-{wheel.version}.whl",
+        "uri": str(wheel_purl(wheel)),
+        "digest": {"sha256": wheel.sha256},
+        **_location(wheel.url),
+    }
+
+
+def _sources(lock: Lock) -> list[dict[str, Any]]:
+    """The sources of the wheels that were built from them, and what they were built with."""
     rows = []
-    for wheel in distinct(lock.wheels):
-        address = public_url(wheel.url)
-        rows.append(
-            {
-                "name": wheel_file(wheel) or f"{wheel.name}-{wheel.version}.whl",
-                "uri": str(wheel_purl(wheel)),
-                "digest": {"sha256": wheel.sha256},
-                **({"downloadLocation": address} if address else {}),
-            }
-        )
-    return rows
+    for one in lock.builds:
+        source = one.source
+        if isinstance(source, GitSource):
+            digest = {"gitCommit": source.commit, "gitTree": source.tree}
+        else:
+            digest = {"sha256": source.sha256}
+        row = {"name": f"source of {one.wheel}", "digest": digest, **_location(source.url)}
+        rows.append(row)
+    with_them = distinct(wheel for one in lock.builds for wheel in one.backend)
+    return [*rows, *map(_wheel, with_them)]
+
+
+def _location(url: str) -> dict[str, str]:
+    address = public_url(url)
+    return {"downloadLocation": address} if address else {}
 
 
 def _bom(content: bytes) -> dict[str, Any]:

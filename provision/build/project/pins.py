@@ -14,6 +14,7 @@ from images.text.printable import printable
 from provision.build.project.request import FrameworkPin, framework_pin, is_of_the_build
 from provision.catalog.catalog import Catalog
 from provision.errors import Exit, IndexUnreachableError, NothingCompatibleError
+from provision.lock.built import GitSource
 from provision.lock.lockfile import Lock
 from provision.lock.solve import NoSolutionError
 from provision.model.frozen import replace
@@ -202,11 +203,16 @@ def check_hashes(project: Project | None, lock: Lock) -> None:
     """
     if project is None:
         return
+    sources = {one.sha256: one.source for one in lock.builds}
     for wheel in lock.wheels:
+        source = sources.get(wheel.sha256)
+        if isinstance(source, GitSource):  # a commit is one
+            continue
+        sha256 = wheel.sha256 if source is None else source.sha256
         known = project.declared.hashes.get(wheel.name)
         free = is_of_the_build(wheel.name, lock.plan.framework)
-        if known and not free and wheel.sha256 not in known:
-            if wheel.url.startswith("file:"):
+        if known and not free and sha256 not in known:
+            if source is None and wheel.url.startswith("file:"):
                 raise ProjectHashError(
                     f"{wheel.name} {wheel.version} was built on this machine, and "
                     f"{project.declared.source} has hashes of other files for it.",
@@ -214,7 +220,7 @@ def check_hashes(project: Project | None, lock: Lock) -> None:
                 )
             raise ProjectHashError(
                 f"The index has another file for {wheel.name} {wheel.version} than "
-                f"{project.declared.source} declares: sha256:{wheel.sha256} is not among its "
+                f"{project.declared.source} declares: sha256:{sha256} is not among its "
                 f"{len(known)} hashes.",
                 fix="Name the index that the project was locked from with --index, or lock the "
                 "project again.",

@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packageurl import PackageURL
 
-from images.wheels.locked import Wheel
+from images.wheels.locked import RemoteFile, Wheel
 from provision.attestation.provenance import check, errors
 from provision.attestation.provenance.bom import bill_of_materials
 from provision.attestation.provenance.bundle import BUNDLE, bundle, envelope_in
@@ -53,6 +53,7 @@ from provision.attestation.provenance.statement import (
 )
 from provision.attestation.signing.envelope import seal
 from provision.errors import LockFileError
+from provision.lock.built import GitSource, SourceBuild
 from provision.lock.lockfile import Lock, read_lock
 from provision.model.plan import Base, Request
 from tests import ROOT
@@ -230,6 +231,44 @@ def test_a_base_is_told_by_what_identifies_it_everywhere(
     assert not refused(bom(plan=plan))
     named = build_definition(lock_of(plan=plan), build())["resolvedDependencies"]
     assert len(named) == (4 if "digest" in expected else 3)
+
+
+@pytest.mark.parametrize(
+    ("source", "digest", "kind"),
+    [
+        pytest.param(
+            RemoteFile(name="quiet", version="1.0", url="https://u:canary@i.example/q.tar.gz",
+                       size=3, sha256="5" * 64),
+            {"sha256": "5" * 64},
+            "source-distribution",
+            id="an archive",
+        ),
+        pytest.param(
+            GitSource(url="https://git.example/quiet", commit="6" * 40, tree="7" * 40),
+            {"gitCommit": "6" * 40, "gitTree": "7" * 40},
+            "vcs",
+            id="a commit",
+        ),
+    ],
+)  # fmt: skip
+def test_a_wheel_that_was_built_here_has_its_source(
+    source: RemoteFile | GitSource, digest: dict[str, str], kind: str
+) -> None:
+    made = wheel("quiet", "1.0", 9, url="file:///home/canary/quiet-1.0-py3-none-any.whl")
+    built = SourceBuild(
+        name="quiet", version="1.0", wheel="quiet-1.0-py3-none-any.whl", sha256=made.sha256,
+        size=7, source=source, index=None, backend=(wheel("flit-core", "3", 8),), python="3.11",
+    )  # fmt: skip
+    lock = replace(lock_of(TORCH, made), builds=(built,))
+    rows = build_definition(lock, build())["resolvedDependencies"]
+    [row] = [one for one in rows if one["name"] == f"source of {built.wheel}"]
+    assert row["digest"] == digest
+    assert any(one["uri"] == "pkg:pypi/flit-core@3" for one in rows if "uri" in one)
+    document = json.loads(bill_of_materials(lock, debian=()))
+    assert not refused(document)
+    [part] = [one for one in document["components"] if one["name"] == "quiet"]
+    assert [one["type"] for one in part["externalReferences"]] == [kind]
+    assert "canary" not in f"{rows}{document}"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from images.wheels.locked import RemoteFile, Wheel
 from provision.errors import LockFileError
 from provision.lock.built import GitSource, SourceBuild
-from provision.lock.lockfile import parse_lock, read_lock
+from provision.lock.lockfile import for_installer, parse_lock, read_lock
 from provision.lock.sources import (
     NotBuilt,
     SourceView,
@@ -256,6 +256,11 @@ def test_a_lock_says_how_a_wheel_was_built(source: RemoteFile | GitSource, tmp_p
     [package] = parse_lock(lock.text).packages
     assert (package.sdist is None) is (source is not SDIST)
     assert package.wheels is None
+    # as an engine gets it
+    [given] = parse_lock(for_installer(lock)).packages
+    assert (given.sdist, given.vcs) == (None, None)
+    [one] = given.wheels or ()
+    assert (one.url, one.hashes) == (made.unknown_place, {"sha256": made.sha256})
 
 
 @pytest.mark.parametrize(

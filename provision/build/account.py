@@ -11,11 +11,12 @@ from provision.build.destination import Choice
 from provision.build.maker import MadeImage
 from provision.build.pipeline import dry_run_argv
 from provision.build.project.code import ProjectCode
-from provision.build.words import next_words
+from provision.build.words import next_words, verify_words
 from provision.build.work import BuildJob, FinishedImage
 from provision.model.plan import Plan
 from provision.model.planfile import plan_to_json
 from provision.output.console import Console
+from provision.verification.scope import SuiteScope
 from provision.verification.suite import proven
 
 
@@ -51,6 +52,7 @@ def account(
     notes: Sequence[str] = (),
     shell: str | None = None,
     not_verified: str | None = None,
+    scope: SuiteScope | None = None,
     code: ProjectCode | None = None,
     gpus: str = "none",
     elsewhere: bool = False,
@@ -62,6 +64,7 @@ def account(
     """
     gpus = "runtime" if elsewhere else gpus
     shown = [proven(report) for report in reports]
+    prove = verify_words(choice.destination, place, tag) if tag else None
     name = tag or (image.image_id if image else "IMAGE")
     place = choice.destination.where if withheld and choice.destination.where else place
     lock = built[0].lock if built else None
@@ -104,6 +107,7 @@ def account(
         "verify": next(iter(reports), None),
         "verify_beside": list(reports[1:]),
         "not_verified": not_verified,
+        "scope": {**scope.to_json(), "tested": scope.words, "prove": prove} if scope else None,
         "proven": [line for passed, _ in shown for line in passed],
         "not_proven": [line for _, missing in shown for line in missing],
         "notes": list(notes),

@@ -55,6 +55,7 @@ from provision.build.trial import (
     not_verified,
     runs_here,
     test,
+    test_scope,
     withheld,
 )
 from provision.build.words import made_in_short
@@ -170,6 +171,7 @@ def build(
             notes=notes,
             shell=shell,
             not_verified=not_verified(job, built, here),
+            scope=test_scope(job, built, here) if reports else None,
             code=job.code,
             gpus=gpus_to_request(here),
             elsewhere=not any(runs_here(one.plan, here) for one in built),

@@ -19,6 +19,7 @@ from provision.model.plan import TITLES, HostFacts, Plan
 from provision.output.console import Console
 from provision.resolve.packages import FRAMEWORKS, frameworks_in, seen_by
 from provision.verification.cut import other_gpu
+from provision.verification.scope import SuiteScope, scope_of
 from provision.verification.suite import SuiteRequest, run_suite
 
 
@@ -26,8 +27,8 @@ def test(
     job: BuildJob, maker: Maker, built: Sequence[FinishedImage], here: HostFacts, console: Console
 ) -> tuple[list[dict[str, Any]], tuple[str, ...], str | None]:
     """Run the suite in the image for this machine, if there is one: for the plan's framework, then
-    for others. Returns the reports, what could not be granted, and how to get into the image if no
-    engine has it.
+    for others, as far as they say something here. Returns the reports, what could not be granted,
+    and how to get into the image if no engine has it.
     """
     from images.engines.sandbox.run import Sandbox
 
@@ -35,8 +36,10 @@ def test(
     if not job.verify or image is None or other_gpu(job.making.cut, here, job.catalog):
         return [], (), None
     gpus = gpus_to_request(here)
+    scope = test_scope(job, built, here)
+    what = f"at level {job.asked.level}" if scope is None else scope.words
     with (
-        console.step("verify", f"inside the image, at level {job.asked.level}"),
+        console.step("verify", f"inside the image, {what}"),
         maker.ready(image.made) as ready,
     ):
         reports = []
@@ -54,6 +57,7 @@ def test(
                 catalog=job.catalog,
                 console=console,
                 cut=job.making.cut,
+                scope=scope,
             )
             reports.append(report)
         mounted = image.made.image is not None and image.made.image.squashfs is not None
@@ -62,6 +66,14 @@ def test(
             ready.runner.shell_command(ready.handle, gpus=gpus, notes=notes) if unpacked else None
         )
     return reports, notes, shell
+
+
+def test_scope(job: BuildJob, built: Sequence[FinishedImage], here: HostFacts) -> SuiteScope | None:
+    """How much is tested here; a level that the user named is tested whole."""
+    image = next((one for one in built if runs_here(one.plan, here)), None)
+    if image is None or job.asked.whole or not job.verify:
+        return None
+    return scope_of(image.plan, here, job.catalog)
 
 
 def _suites(plan: Plan, asked: SuiteRequest) -> Iterator[tuple[Plan, SuiteRequest]]:

@@ -53,3 +53,14 @@ def next_words(
     by_podman = "none" if gpus == "none" else "cdi"
     words = run_command(shlex.quote(f"oci:{place}:{tag}"), gpus=by_podman, notes=notes)
     return words.replace("docker", "podman", 1)
+
+
+def verify_words(destination: Destination, place: str, tag: str) -> str:
+    """The command that tests the image on another machine, which can get it from there."""
+    if destination.kind == "registry":
+        name = destination.where
+    elif destination.kind in {"archive", "squashfs"}:
+        name = place
+    else:
+        name = f"oci:{place}:{tag}" if destination.kind == "layout" else tag
+    return f"provision verify {shlex.quote(name)}"

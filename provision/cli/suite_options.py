@@ -49,6 +49,7 @@ def read_asked(args: argparse.Namespace) -> SuiteRequest:
 
     return SuiteRequest(
         level=read_level(args.level),
+        whole=args.level is not None,
         require=read_names("--require", args.require),
         only=read_names("--only", getattr(args, "only", None)),
         timeout_s=read_seconds(getattr(args, "timeout", None)),

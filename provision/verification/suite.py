@@ -26,6 +26,7 @@ from provision.lock.labels import expectations
 from provision.model.plan import ComputeCapability, HostFacts, Plan, Warned
 from provision.output.console import Console
 from provision.resolve.packages import asked_for
+from provision.verification.scope import SuiteScope
 
 _EXPECT_PATH = "/run/gpu-provision/expect.json"
 _ENDED = {"pass": "passed", "fail": "failed", "error": "in error", "skip": "not run"}
@@ -77,10 +78,11 @@ class ContradictoryReportError(BrokenReportError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteRequest:
     """The suite's options: the level, the required checks, and the only checks to run (empty: all).
-    `timeout_s` is for the whole run.
+    `timeout_s` is for the whole run. `whole`: the user named the level, so nothing is left out.
     """
 
     level: str = "standard"
+    whole: bool = False
     require: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     timeout_s: float = 1800.0
@@ -163,18 +165,30 @@ def run_suite(
     console: Console,
     emulator: str = "",
     cut: Collection[ComputeCapability] = (),
+    scope: SuiteScope | None = None,
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Run the suite inside the image, which `runner` knows by this name. Returns its report, and
     what could not be granted. `gpus`: how they are requested (`RunJob.gpus`). `emulator`: what
     emulates the image's processor; such an image gets no GPU, since this machine's driver is not
-    for it. `cut`: as for `expectations`. BrokenReportError: the container ended without a report.
+    for it. `cut`: as for `expectations`. `scope`: what is tested on a machine that is not the
+    image's, whose GPUs then are not the image's either. BrokenReportError: the container ended
+    without a report.
     """
     from images.layers.own import SUITE
 
     if emulator:
         gpus, facts = "none", None
+    if scope is not None and scope.checks == "image":
+        gpus, facts = "none", HostFacts(gpus=())
     expect = expectations(
-        plan, facts, image_id, catalog.gpus, emulator=emulator, packages=asked_for(plan), cut=cut
+        plan,
+        facts,
+        image_id,
+        catalog.gpus,
+        emulator=emulator,
+        packages=asked_for(plan),
+        cut=cut,
+        scope=None if scope is None else scope.to_json(),
     )
     command = ["python3", SUITE, "--json", "--level", asked.level, "--expect", _EXPECT_PATH]
     job = RunJob(

@@ -18,7 +18,18 @@ from verify.commands.usage import Parser, printable, show, write_whole
 from verify.device import maps, recording
 from verify.device.machine import Machine
 from verify.model import expectations, frameworks
-from verify.model.check import LEVELS, Check, Context, Result, Status, UsageError, demand, names
+from verify.model.check import (
+    LEVELS,
+    Check,
+    Context,
+    Outcome,
+    Result,
+    Status,
+    UsageError,
+    demand,
+    is_outside,
+    names,
+)
 from verify.model.report import Report
 from verify.reports import report
 from verify.running import environment, runner
@@ -27,6 +38,7 @@ from verify.running.children import Child, scratch
 INTERRUPTED, USAGE, OUR_BUG = 130, 2, 70
 PROGRESS = "GPU_PROVISION_PROGRESS"
 _SILENCE_S = 60.0
+_ON_ITS_MACHINE = "run the suite on the machine that the image is for: provision verify IMAGE"
 _RECORD_LIMIT_S = 180.0  # eight GPUs without persistence mode start three times, a second each
 
 _EPILOG = """commands (each has its own --help):
@@ -188,9 +200,12 @@ def _ids(checks: Sequence[Check], option: str, text: Optional[str]) -> Tuple[str
 
 
 def _run(checks: Sequence[Check], context: Context, required: Sequence[str]) -> List[Result]:
-    results: List[Result] = []
+    scope = context.expect.scope
+    outside = [c for c in checks if c.id not in required and is_outside(c, scope)]
+    skipped = Outcome(Status.SKIP, scope.because if scope else "", fix=_ON_ITS_MACHINE)
+    results = [Result(check, skipped, 0.0) for check in outside]
     each, told = _tells_each_check(), time.monotonic()
-    for found in runner.run(checks, context):
+    for found in runner.run([check for check in checks if check not in outside], context):
         result = demand(found, required)
         results.append(result)
         status, now = result.outcome.status, time.monotonic()

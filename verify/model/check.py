@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple, TypeVar, cast
 
 from verify.device.machine import Machine
-from verify.model.expectations import Expectations
+from verify.model.expectations import Expectations, Scope
 from verify.model.report import CheckRow
 
 LEVELS = ("quick", "standard", "full")
@@ -99,6 +99,17 @@ class Check:
     def read_by(self, run: Callable[[Context], Outcome]) -> Check:
         """The same check run with another framework: id, title and limits are defined once."""
         return replace(self, run=run)
+
+
+def is_outside(check: Check, scope: Optional[Scope]) -> bool:
+    """Whether a check would say nothing of an image on a machine that is not the image's. What is
+    cheap is run in any case; of the rest only the libraries and packages are the image's own.
+    """
+    if scope is None:
+        return False
+    if scope.checks == "image":
+        return check.level != "quick" and not check.id.startswith("libraries.")
+    return check.gauge
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,16 @@ class ExpectedGpu:
 
 
 @dataclass(frozen=True)
+class Scope:
+    """How much is tested on a machine that is not the image's: "image" (what is in it) or "results"
+    (all but times and rates), and why no more.
+    """
+
+    checks: str
+    because: str
+
+
+@dataclass(frozen=True)
 class Expectations:
     """What to compare with. `gpus` is None when they are unknown."""
 
@@ -55,6 +65,7 @@ class Expectations:
     packages: Tuple[str, ...] = ()  # that were asked for beside the framework
     cut: Tuple[str, ...] = ()  # the only compute capabilities that the image has code for, if set
     emulator: Optional[str] = None  # of the image's processor, on a machine with another one
+    scope: Optional[Scope] = None  # None: everything of the level
 
     @property
     def gpu_count(self) -> Optional[int]:
@@ -102,8 +113,16 @@ class _Reader:
             digest=self.text(image, "digest", "image.digest"),
             cut=self.texts(document, "cut"),
             emulator=self.text(document, "emulator", "emulator"),
+            scope=self.scope(self.table(document, "scope", "scope")),
             **{key: self.version(document, key, key) for key in plain},
         )
+
+    def scope(self, table: Mapping[str, Any]) -> Optional[Scope]:
+        checks = self.text(table, "checks", "scope.checks")
+        if checks not in (None, "image", "results"):
+            self.problems.append("scope.checks: expected image or results, found " + repr(checks))
+        because = self.text(table, "because", "scope.because")
+        return Scope(checks, because or "not the machine of the image") if checks else None
 
     def gpus(self, rows: Any) -> Optional[Tuple[ExpectedGpu, ...]]:
         if rows is None:

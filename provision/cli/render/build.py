@@ -31,6 +31,7 @@ def describe_build(account: Mapping[str, Any]) -> str:
     ]
     if report:
         lines += [*_shown(report), *_failures(report)]
+    lines += _scope(account["scope"])
     for other in account["verify_beside"]:
         title = TITLES[other["environment"]["framework"]["name"]]
         lines += row("verify", f"{other['verdict']} ({title})")
@@ -42,6 +43,16 @@ def describe_build(account: Mapping[str, Any]) -> str:
     if account["next_on_gpu_host"]:
         lines += ["on a machine with NVIDIA GPUs:", *command(account["next_on_gpu_host"])]
     return "\n".join(lines)
+
+
+def _scope(scope: Mapping[str, Any] | None) -> list[str]:
+    """What was tested here of an image for another machine, and how to prove the rest."""
+    if scope is None:
+        return []
+    lines = row("tested", f"{scope['tested']}: {scope['because']}")
+    return lines + (
+        row("", f"the rest, on its machine: {scope['prove']}") if scope["prove"] else []
+    )
 
 
 def _next(arch: str | None) -> str:

@@ -287,6 +287,18 @@ def test_what_an_emulator_ran_is_not_proven(tmp_path: Path) -> None:
     assert "emulated by qemu-aarch64" in " ".join(page.stdout.split())
 
 
+def test_another_machine_than_the_images_is_not_tested(tmp_path: Path) -> None:
+    expect = tmp_path / "expect.json"
+    expect.write_text('{"schema": 1, "scope": {"checks": "image", "because": "for an H100"}}')
+    words = ("--only", "speed.gemm,libraries.compat", "--expect", str(expect), "--json")
+    rows = {check["id"]: check for check in valid(call(*words).stdout)["checks"]}
+    assert (rows["speed.gemm"]["status"], rows["speed.gemm"]["message"]) == ("skip", "for an H100")
+    assert "provision verify IMAGE" in rows["speed.gemm"]["fix"]
+    assert rows["libraries.compat"]["message"] != "for an H100"
+    required = valid(call(*words, "--require", "speed.gemm").stdout)
+    assert "for an H100" not in {check["message"] for check in required["checks"]}
+
+
 def test_gpus_are_expected(tmp_path: Path) -> None:
     if Path("/dev/nvidia0").exists():
         pytest.skip("this machine has a GPU")

@@ -137,6 +137,7 @@ def account(**changes: object) -> dict[str, Any]:
         "not_proven": ["nccl.ring: one GPU"],
         "verify_beside": [],
         "not_verified": None,
+        "scope": None,
         "notes": ["ulimit memlock: not permitted on this machine, skipped"],
         "next": "docker run --rm -it --gpus all gpu-provision:pytorch2.0.1-cu117",
         "next_on_gpu_host": None,
@@ -270,6 +271,18 @@ def test_a_build_reads_like_this() -> None:
             {"image": {**PUSHED, "tag": None}, "next": None},
             "image       not kept\n",
             id="an unfit image that could not be kept has no command",
+        ),
+        pytest.param(
+            {
+                "scope": {
+                    "tested": "all but times and rates",
+                    "because": "this machine has no NVIDIA GPU",
+                    "prove": "provision verify t:1",
+                }
+            },
+            "tested      all but times and rates: this machine has no NVIDIA GPU\n"
+            "            the rest, on its machine: provision verify t:1\n",
+            id="an image for another machine says what was not tested",
         ),
         pytest.param({"lock": {"path": None, "sha256": "1"}}, "not kept", id="no copy of the lock"),
         pytest.param(

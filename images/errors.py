@@ -26,3 +26,10 @@ class Failure(Exception):  # noqa: N818  users see a failure, and the subclasses
         super().__init__(self.message)
         self.detail = detail
         self.log = log
+
+
+class DiskFullError(Failure):
+    """A disk has too little space for what is to be written; the message names the disk."""
+
+    code = "disk-full"
+    exit_code = 4

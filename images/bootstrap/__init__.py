@@ -30,7 +30,6 @@ from images.bootstrap.errors import (
     BootstrapToolError,
     BootstrapUnfitError,
     MirrorError,
-    NoSpaceError,
 )
 from images.bootstrap.make import DEFAULT_PACKAGES, bootstrap
 from images.bootstrap.mirrors import stamp_before
@@ -43,7 +42,6 @@ __all__ = [
     "BootstrapToolError",
     "BootstrapUnfitError",
     "MirrorError",
-    "NoSpaceError",
     "bootstrap",
     "find",
     "stamp_before",

@@ -169,7 +169,7 @@ class Downloads(contextlib.AbstractContextManager["Downloads"]):
         try:
             return self._fetcher.fetch(file)
         except Failure as failure:
-            if failure.code in {"store-full", "store-unusable", "called-off", "offline"}:
+            if failure.code in {"disk-full", "store-unusable", "called-off", "offline"}:
                 raise
             mismatch = failure.code == "digest-mismatch"
             raise MirrorError(

@@ -31,10 +31,3 @@ class MirrorError(Failure):
 
     code = "mirror-unreachable"
     exit_code = 5
-
-
-class NoSpaceError(Failure):
-    """A disk is too full."""
-
-    code = "no-space"
-    exit_code = 6

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from images.bootstrap.errors import BootstrapUnfitError, MirrorError, NoSpaceError
+from images.bootstrap.errors import BootstrapUnfitError, MirrorError
 from images.bootstrap.mirrors import (
     MirrorSuite,
     debian_sources,
@@ -24,7 +24,7 @@ from images.bootstrap.mirrors import (
     snapshot_address,
     standard_sources,
 )
-from images.errors import Failure
+from images.errors import DiskFullError, Failure
 from images.system import process
 
 NEEDED_BYTES = 700_000_000
@@ -196,10 +196,10 @@ def check_space(bases: Path) -> None:
         raise no_space(bases)
 
 
-def no_space(directory: Path) -> NoSpaceError:
+def no_space(directory: Path) -> DiskFullError:
     """The error for a full disk, with its free space."""
     free = shutil.disk_usage(directory).free
-    return NoSpaceError(
+    return DiskFullError(
         f"{directory} has {free / 1e9:.1f} GB free; making a base needs {NEEDED_BYTES / 1e9:.1f}"
         " GB.",
         fix=f"Free space (df -h {directory}), or keep the store on another disk: XDG_CACHE_HOME.",

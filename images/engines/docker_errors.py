@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from images.errors import Failure
+from images.errors import DiskFullError, Failure
 
 # A firewall reload or another engine can remove docker0 from a running engine.
 BRIDGE_IS_BROKEN = re.compile(r"failed to create endpoint .* on network bridge")
@@ -35,13 +35,6 @@ class BuildFailedError(Failure):
     """A step of the Dockerfile failed."""
 
     code = "build-failed"
-    exit_code = 6
-
-
-class DiskFullError(Failure):
-    """The engine's disk has no room for the image."""
-
-    code = "disk-full"
     exit_code = 6
 
 

@@ -16,14 +16,13 @@ from pathlib import Path
 
 from images.engines.archive import engine_archive, engine_image_id, is_holder, new_holder
 from images.engines.docker_errors import (
-    DiskFullError,
     EngineError,
     NoEngineError,
     NoGpuRuntimeError,
 )
 from images.engines.spec import RunJob, RunResult
 from images.engines.words import container_words, gpu_words, limit_values
-from images.errors import Failure
+from images.errors import DiskFullError, Failure
 from images.oci.sources import Image
 from images.system import process
 from images.system.scratch import scratch_directory

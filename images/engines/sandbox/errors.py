@@ -12,13 +12,6 @@ class SandboxError(Failure):
     exit_code = 5
 
 
-class RootSpaceError(Failure):
-    """The disk has no room for the unpacked image."""
-
-    code = "disk-full"
-    exit_code = 6
-
-
 class MountError(Failure):
     """A squashfs cannot be mounted on this host."""
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import IO
 
 from images.engines.sandbox.ahead import ahead
-from images.engines.sandbox.errors import RootSpaceError
 from images.engines.sandbox.tree import RootTree, names_in
+from images.errors import DiskFullError
 from images.oci.errors import ImageUnreadableError
 from images.oci.inflate import ANEW_FIX
 from images.oci.sources import ImageLayer
@@ -61,12 +61,12 @@ def unpack(layers: Iterable[ImageLayer], root: Path, on_bytes: Callable[[int], N
         raise
 
 
-def root_space(directory: Path, needed: int | None = None) -> RootSpaceError:
+def root_space(directory: Path, needed: int | None = None) -> DiskFullError:
     """The error for a directory's disk without enough space."""
     found = os.statvfs(directory)
     free = found.f_bavail * found.f_frsize
     what = f"about {needed / 1e9:.1f} GB" if needed else "more"
-    return RootSpaceError(
+    return DiskFullError(
         f"Unpacking the image needs {what}, and {directory} has {free / 1e9:.1f} GB free.",
         fix=f"Free space (df -h {directory}), keep the cache on another disk (XDG_CACHE_HOME), "
         "or leave the verification out: --no-verify",

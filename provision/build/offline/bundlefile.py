@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from images.errors import DiskFullError
 from provision.build.offline.errors import BadBundleError, NotPackableError
-from provision.build.pipeline import DiskTooSmallError, gigabytes
+from provision.build.pipeline import gigabytes
 from provision.errors import BadInputError
 from provision.version import VERSION
 
@@ -59,7 +60,7 @@ class PackedPart:
 
 def write_bundle(path: Path, parts: Sequence[PackedPart], on_bytes: OnBytes) -> tuple[int, str]:
     """Write the whole bundle or nothing; returns its size and sha256. The same parts give the same
-    bytes. DiskTooSmallError: it does not fit. BadBundleError: a part is not what was said of it.
+    bytes. DiskFullError: it does not fit. BadBundleError: a part is not what was said of it.
     NotPackableError: a file has a name that no bundle may have.
     """
     listed = _list_of([part.file for part in parts])
@@ -74,7 +75,7 @@ def write_bundle(path: Path, parts: Sequence[PackedPart], on_bytes: OnBytes) -> 
     total = _total(entry, [part.file for part in parts])
     free = shutil.disk_usage(path.parent).free
     if free < total:
-        raise DiskTooSmallError(
+        raise DiskFullError(
             f"The bundle needs {gigabytes(total)}; the disk of {path} has {gigabytes(free)} free.",
             fix="Free some space, or name a file on another disk: --output /path/FILE",
         )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from images.errors import DiskFullError
 from images.oci.model import platform_of
 from images.store import Fetcher, Store
 from images.wheels.locked import Wheel
@@ -19,7 +20,7 @@ from provision.build.maker import LockedImage
 from provision.build.offline.bundlefile import BundledFile, OnBytes, PackedPart, write_bundle
 from provision.build.offline.errors import NotPackableError
 from provision.build.offline.tool import PackedTool, tool_files, tool_wheels
-from provision.build.pipeline import DiskTooSmallError, gigabytes, secrets_for
+from provision.build.pipeline import gigabytes, secrets_for
 from provision.catalog.overlay import OverlayError, overlay_path, read_overlay
 from provision.catalog.reading import DATA
 from provision.errors import BadInputError
@@ -59,7 +60,7 @@ def pack(
     console: Console,
 ) -> PackedBundle:
     """Collect everything and write the bundle. NotPackableError: see `refuse_unpackable`.
-    DiskTooSmallError, BadInputError: it cannot be written there.
+    DiskFullError, BadInputError: it cannot be written there.
     """
     lock, base = image.lock, image.base
     refuse_unpackable(lock.plan)
@@ -133,7 +134,7 @@ def _write(output: Path, parts: list[PackedPart], on_bytes: OnBytes) -> tuple[in
         return write_bundle(output, parts, on_bytes)
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise DiskTooSmallError(
+            raise DiskFullError(
                 f"The disk of {output} is full.",
                 fix="Free some space, or name a file on another disk: --output /path/FILE",
             ) from error

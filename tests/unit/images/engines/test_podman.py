@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from images.engines.docker_errors import (
-    DiskFullError,
     EngineError,
     NoEngineError,
     NoGpuRuntimeError,
 )
 from images.engines.podman import Podman
 from images.engines.spec import RunJob
+from images.errors import DiskFullError
 from images.oci.sources import Image
 from tests.kit.sandbox_images import entry, image, layer
 

@@ -279,7 +279,7 @@ def test_a_full_disk_is_told_with_numbers_and_leaves_nothing(tmp_path: Path) -> 
 import resource, signal
 from contextlib import closing
 from pathlib import Path
-from images.oci.errors import TargetError
+from images.errors import DiskFullError
 from images.oci.layout import LayoutTarget
 from tests.kit.oci_images import a_stream
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -288,7 +288,7 @@ with closing(LayoutTarget.open(place)) as target:
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
     try:
         target.write(lambda: a_stream(b"", b"x" * 300_000), expected=None, on_bytes=lambda n: None)
-    except TargetError as error:
+    except DiskFullError as error:
         assert "GB free" in error.message and "df -h" in error.fix, error.message
         left = sorted(path.name for path in place.rglob("*") if path.is_file())
         assert left == ["index.json", "oci-layout"], left

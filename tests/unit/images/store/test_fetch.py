@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from images.errors import Failure
+from images.errors import DiskFullError, Failure
 from images.net.patience import Patience
 from images.net.secrets import Secrets
 from images.oci.errors import DigestMismatchError
@@ -31,7 +31,6 @@ from images.store import (
     Fetcher,
     OfflineError,
     Store,
-    StoreFullError,
     download,
     fetch,
 )
@@ -635,7 +634,7 @@ def test_offline_names_what_is_missing_and_how_much(server: FetchServer, store: 
 
 def test_room_is_looked_for_before_the_first_byte(server: FetchServer, store: Store) -> None:
     wheel = replace(server.wheel(BODY), size=1 << 60)
-    with Fetcher(store) as fetcher, pytest.raises(StoreFullError):
+    with Fetcher(store) as fetcher, pytest.raises(DiskFullError):
         fetcher.prefetch([wheel])
     assert server.seen == []
 
@@ -651,7 +650,7 @@ def test_a_disk_that_fills_up_on_the_way_leaves_nothing(
         return real(descriptor, data)
 
     monkeypatch.setattr(os, "write", write)
-    with pytest.raises(StoreFullError):
+    with pytest.raises(DiskFullError):
         bring(store, server.wheel(BODY))
     monkeypatch.undo()
     assert partial(store) == []

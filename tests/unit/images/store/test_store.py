@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
+from images.errors import DiskFullError
 from images.oci.errors import DigestMismatchError
 from images.store import (
     Store,
-    StoreFullError,
     StoreUnusableError,
     locks,
     store_directory,
@@ -269,8 +269,8 @@ def test_a_file_in_the_place_of_the_store_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "kind", "said"),
     [
-        pytest.param(errno.ENOSPC, StoreFullError, "free", id="a full disk"),
-        pytest.param(errno.EDQUOT, StoreFullError, "quota", id="a quota"),
+        pytest.param(errno.ENOSPC, DiskFullError, "free", id="a full disk"),
+        pytest.param(errno.EDQUOT, DiskFullError, "quota", id="a quota"),
         pytest.param(errno.EROFS, StoreUnusableError, "Read-only", id="a disk to read only"),
         pytest.param(errno.EIO, StoreUnusableError, "Input/output", id="a dying disk"),
     ],
@@ -278,7 +278,7 @@ def test_a_file_in_the_place_of_the_store_is_named(tmp_path: Path) -> None:
 def test_what_the_disk_refuses_is_said_and_nothing_is_left(
     store: Store,
     number: int,
-    kind: type[StoreFullError | StoreUnusableError],
+    kind: type[DiskFullError | StoreUnusableError],
     said: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -302,12 +302,13 @@ def test_what_the_disk_refuses_is_said_and_nothing_is_left(
 def test_a_limit_of_the_kernel_on_files_is_met_as_a_full_disk(tmp_path: Path) -> None:
     code = (
         "import resource, sys, pathlib, itertools\n"
-        "from images.store import Store, StoreFullError\n"
+        "from images.errors import DiskFullError\n"
+        "from images.store import Store\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))\n"
         "with Store.open(pathlib.Path(sys.argv[1])) as store:\n"
         "    try:\n"
         "        store.add('blob', 'ab' * 32, itertools.repeat(bytes(4096), 100))\n"
-        "    except StoreFullError as error:\n"
+        "    except DiskFullError as error:\n"
         "        print(error.message)\n"
         "    print(len(list((store.directory / 'partial').iterdir())))\n"
     )
@@ -322,7 +323,7 @@ def test_a_limit_of_the_kernel_on_files_is_met_as_a_full_disk(tmp_path: Path) ->
 def test_a_disk_that_is_too_small_is_told_and_nothing_is_cleared_in_vain(tmp_path: Path) -> None:
     with Store.open(tmp_path) as earlier:
         path = earlier.add("blob", HEX, pieces())
-    with Store.open(tmp_path) as store, pytest.raises(StoreFullError) as caught:
+    with Store.open(tmp_path) as store, pytest.raises(DiskFullError) as caught:
         store.make_room(1 << 60)
     assert "1152922 TB" in caught.value.message
     assert "provision store gc" in caught.value.fix

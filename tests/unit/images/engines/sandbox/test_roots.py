@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from images.engines.sandbox import roots as module
-from images.engines.sandbox.errors import RootSpaceError, SandboxError
+from images.engines.sandbox.errors import SandboxError
 from images.engines.sandbox.roots import Root, Roots
+from images.errors import DiskFullError
 from images.oci.errors import ImageUnreadableError
 from images.oci.sources import Image
 from tests import ROOT
@@ -149,7 +150,7 @@ def test_a_disk_that_cannot_hold_it_is_said_before_the_work(tmp_path: Path) -> N
     from dataclasses import replace
 
     big = replace(big, blob=replace(big.blob, size=1 << 50))
-    with pytest.raises(RootSpaceError, match="needs about 2251799"):
+    with pytest.raises(DiskFullError, match="needs about 2251799"):
         Roots(tmp_path).use(image([big]), lambda _: None)
 
 

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from images.engines.sandbox import unpack as module
 from images.engines.sandbox.ahead import ahead
-from images.engines.sandbox.errors import RootSpaceError
 from images.engines.sandbox.unpack import unpack
-from images.errors import Failure
+from images.errors import DiskFullError, Failure
 from images.oci.errors import DigestMismatchError, ImageUnreadableError
 from images.oci.sources import ImageLayer
 from tests.kit.sandbox_images import entry, layer, layer_of, link
@@ -274,7 +273,7 @@ def test_a_full_disk_is_said_with_numbers(tmp_path: Path, monkeypatch: pytest.Mo
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "write", full)
-    with pytest.raises(RootSpaceError, match=r"\d GB free") as caught:
+    with pytest.raises(DiskFullError, match=r"\d GB free") as caught:
         unpacked(tmp_path / "root", layer(entry("f", b"x")))
     assert "--no-verify" in caught.value.fix
 

@@ -23,6 +23,7 @@ import pytest
 from images.engines.squashfs.files import RECORD, read_record
 from images.engines.squashfs.reading import is_squashfs
 from images.engines.squashfs.write import SquashfsFile, find_tool
+from images.errors import DiskFullError
 from images.oci.errors import ImagePlaceError, ImageUnreadableError, TargetError
 from images.oci.sources import Image, ImageLayer, Member
 from images.system.hashed_file import hash_file
@@ -293,7 +294,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path) -> None:
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(small)], check=True)
     try:
-        with pytest.raises(TargetError, match=r"No space left on device; .* GB free"):
+        with pytest.raises(DiskFullError, match=r"No space left on device; .* GB free"):
             write(small / "image.sqfs", image([with_effect(lambda: None)]))
         assert left_in(small) == []
     finally:
@@ -304,7 +305,7 @@ def test_a_limit_of_file_sizes_is_said(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4 << 20, before[1]))
     try:
-        with pytest.raises(TargetError, match=r"File too large|No space left"):
+        with pytest.raises(DiskFullError, match=r"File too large|No space left"):
             write(tmp_path / "image.sqfs", image([with_effect(lambda: None)]))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

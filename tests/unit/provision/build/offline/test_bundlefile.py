@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from images.errors import Failure
+from images.errors import DiskFullError, Failure
 from provision.build.offline.bundlefile import (
     LIST,
     BundledFile,
@@ -24,7 +24,6 @@ from provision.build.offline.bundlefile import (
     write_bundle,
 )
 from provision.build.offline.errors import BadBundleError, NotPackableError
-from provision.build.pipeline import DiskTooSmallError
 
 LONG = f"wheels/{'long' * 40}-1-py3-none-any.whl"  # longer than a plain tar header has room for
 
@@ -231,7 +230,7 @@ def test_a_name_that_no_reader_takes_is_not_packed(tmp_path: Path) -> None:
 
 def test_a_disk_without_room_is_said_before_anything_is_written(tmp_path: Path) -> None:
     huge = BundledFile(path="wheels/a.whl", size=1 << 49, sha256="0" * 64)
-    with pytest.raises(DiskTooSmallError, match="needs 562949"):
+    with pytest.raises(DiskFullError, match="needs 562949"):
         write_bundle(
             tmp_path / "x.bundle",
             (PackedPart(file=huge, content=tmp_path / "a.whl"),),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -18,6 +19,25 @@ from provision.model.plan import TITLES, Request
 NO_OTHER = (
     "Remove one of the requested packages: no other release of one works with the others here."
 )
+
+
+def refusing(
+    needs: Sequence[ExtraNeed], leading: Mapping[str, str], request: Request
+) -> list[ExtraNeed]:
+    """The extras that stop a build: of requested packages. Where a project pins both the package
+    and the framework, its author runs them together, so that a warning is enough.
+    """
+
+    def is_exact(specifier: str) -> bool:
+        return bool(re.fullmatch(r"===?\s*[^*,\s]+", specifier))
+
+    kept = bool(request.declared_in) and is_exact(request.framework_version or "")
+    own = [need for need in needs if need.package in leading]
+    return [
+        need
+        for need in own
+        if not (kept and is_exact(str(Requirement(leading[need.package]).specifier)))
+    ]
 
 
 def extra_refused(

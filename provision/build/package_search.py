@@ -139,10 +139,12 @@ class PackageSearch:
         plan: Plan,
         pythons: Sequence[str],
         fitting: Mapping[str, Sequence[str]],
+        preferred: Callable[[str], str | None],
     ) -> PackageTry:
         """The try with the newest packages. The plan's release of the framework goes first, with
         the plan's own lines and indexes, so that it is the lock if it is the best; another release,
-        or another Python, must have newer packages.
+        or another Python, must have newer packages. On another Python, too, the release that a plan
+        takes there goes first, as one that the driver supports natively.
         """
         target = target_of(plan)
         best = self.of_plan(plan)
@@ -158,10 +160,14 @@ class PackageSearch:
                 continue
             if (tries := tries + 1) > _MOST_PYTHONS:
                 break
-            found = self.resolve(target._replace(python=python), fitting[python])
-            newer = is_newer(self.versions(found), self.versions(best))
-            if best.outcome != "locked" or (found.satisfies and (newer or not best.satisfies)):
-                best = found
+            own = preferred(python)
+            for releases in (*([[own]] if own in fitting[python] else ()), fitting[python]):
+                found = self.resolve(target._replace(python=python), releases)
+                newer = is_newer(self.versions(found), self.versions(best))
+                if best.outcome != "locked" or (found.satisfies and (newer or not best.satisfies)):
+                    best = found
+                if best.satisfies and not is_newer(possible, self.versions(best)):
+                    break
         return best
 
     def of_plan(self, plan: Plan) -> PackageTry:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import NoReturn
 
 from images.text.printable import printable
@@ -43,7 +44,7 @@ from provision.lock.sources import NotBuilt
 from provision.lock.uv import WheelTarget, target_of
 from provision.model.plan import TITLES, HostFacts, Plan, Request, Warned
 from provision.output.console import Console
-from provision.resolve import fitting_releases, known_releases, resolve
+from provision.resolve import fitting_releases, known_releases, preferred_release, resolve
 from provision.resolve.fleet import read_fleet
 from provision.resolve.packages import frameworks_in, in_few, name_of
 
@@ -223,8 +224,7 @@ class PackageChoice:
         target = target_of(plan)
         others = fitting
         if request.python is not None:  # what another Python would have is reported
-            free = replace(request, python=None)
-            others = fitting_releases(self._hosts, free, self._catalog)
+            others = fitting_releases(self._hosts, replace(request, python=None), self._catalog)
         self.sources.for_plan(plan)
         every = dict.fromkeys((*pythons, *reversed(others)))
         with ThreadPoolExecutor(1) as thread:  # of the others only the versions count
@@ -234,7 +234,8 @@ class PackageChoice:
             self._search.of_plan(start)
             rest.result()
         refusals.refuse_old_wheels(self._search, lambda found: self.source_only(found, plan))
-        best = self._search.best(start, pythons, fitting)
+        preferred_for = partial(preferred_release, self._hosts, request, self._catalog)
+        best = self._search.best(start, pythons, fitting, preferred_for)
         if best.outcome == "broken":
             raise uv_broken(best.reason, best.text)
         if best.outcome != "locked":
@@ -247,7 +248,7 @@ class PackageChoice:
         chosen = releases_in(best.text)
         if (missing := self._search.without_wheels()) is not None:  # but for a pre-release
             raise missing
-        own = [need for need in best.refused if need.package in self._search.leading]
+        own = refusals.refusing(best.refused, self._search.leading, self._request)
         if own:
             there, fits = target._replace(python=best.python), fitting[best.python]
             last = chosen[self._search.package].version
@@ -350,8 +351,7 @@ class PackageChoice:
     def _none_fits(self, found: PackageTry, fitting: Sequence[str]) -> NoSolutionError:
         title = TITLES[self._request.framework]
         span = fitting[0] if len(fitting) == 1 else f"{fitting[0]} to {fitting[-1]}"
-        name = next(iter(self._search.leading))
-        newest = self._search.newest_of(name)
+        newest = self._search.newest_of(name := next(iter(self._search.leading)))
         why, fix = self._obstacle(name, *newest) if newest else ("", "")
         return NoSolutionError(
             f"No release of {self._names()} works with {title} {span}, which the hosts can run"

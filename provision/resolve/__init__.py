@@ -46,6 +46,7 @@ __all__ = [
     "matrix",
     "matrix_with",
     "nearest_at",
+    "preferred_release",
     "resolve",
     "resolve_with",
 ]
@@ -197,6 +198,13 @@ def fitting_releases(
     return {
         python: tuple(sorted(found[python], key=version)) for python in sorted(found, key=version)
     }
+
+
+def preferred_release(
+    hosts: Sequence[HostFacts], request: Request, catalog: Catalog, python: str
+) -> str | None:
+    """The release that a plan for this Python has; None: there is no plan."""
+    return resolve(hosts, replace(request, python=python), catalog).framework_version
 
 
 def known_releases(request: Request, catalog: Catalog) -> frozenset[str]:

@@ -211,6 +211,14 @@ def test_an_extra_that_the_requested_release_refuses_is_an_error_with_the_releas
     assert "--with transformers==4.40.0" in caught.value.fix
 
 
+def test_an_extra_is_a_warning_where_a_project_pins_both(index: LocalIndex, tmp_path: Path) -> None:
+    index.more += WITH_EXTRA
+    request = request_of(index, "transformers==5.0.0", framework_version="==2.0.1")
+    plan, lock = planned(replace(request, declared_in="app.txt, line 1"), tmp_path)
+    assert versions(lock)["transformers"] == "5.0.0"
+    assert "extra-unmet" in [warning.code for warning in plan.warnings]
+
+
 def test_an_extra_that_no_release_can_meet_is_a_warning_for_what_was_not_requested(
     index: LocalIndex, tmp_path: Path, said: list[str]
 ) -> None:

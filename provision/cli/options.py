@@ -90,6 +90,7 @@ def read_request_for(
         project.declared,
         arch=arch,
         known=known,
+        cudas=catalog.cuda_versions(),
         fits=lambda asked: resolve(hosts(), asked, catalog).error is None,
     )
     if request.cuda is not None:
@@ -320,13 +321,12 @@ def _addresses(directory: str) -> tuple[str, ...]:
     """The whole addresses that a project names, for a lock that has them without login and query.
     The lock decides everything else, also for a project that cannot be read.
     """
-    from provision.build.project.request import addresses_of
     from provision.sources.errors import ProjectError
     from provision.sources.find import project_path, read_project
 
     place = project_path(directory)
     try:
-        return addresses_of(read_project(*place).declared)
+        return read_project(*place).declared.addresses
     except ProjectError:
         return ()
 

@@ -113,6 +113,12 @@ class Declaration:
     members: tuple[str, ...] = ()
     itself: bool = False
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The whole addresses of wheels that are named, where they may be secret."""
+        rows = (*self.packages, *self.constraints)
+        return tuple(dict.fromkeys(one.address for one in rows if one.address))
+
 
 def together(source: str, *parts: Declaration) -> Declaration:
     """Several declarations as one, of a file's parts or of a file and those that it includes: all

@@ -46,6 +46,7 @@ _BROUGHT = re.compile(
 )
 _RUNTIME = re.compile(r"nvidia-cuda-runtime(-cu\d+)?")
 _TAG = re.compile(r"cu\d{2,3}")
+_EXTRA = re.compile(r"cuda(\d+)")
 
 
 class ProjectConflictError(BadInputError):
@@ -100,7 +101,7 @@ def request_of(
         pythons=() if python else pin.pythons or pythons,
         companions=tuple(dict.fromkeys((*given.companions, *companions))),
         constraints=constraints,
-        addresses=(*given.addresses, *addresses_of(declared)),
+        addresses=(*given.addresses, *declared.addresses),
         indexes=declared.indexes,
         settled=exact and not own and any(pin_of(one.requirement) for one in pin.declared),
         notes=(*_notes(project, pin, named=named), *python_notes),
@@ -129,27 +130,35 @@ def _refuse_without_framework(declared: Declaration) -> None:
     )
 
 
-def addresses_of(declared: Declaration) -> tuple[str, ...]:
-    """The whole addresses of wheels that a project names, where they may be secret."""
-    rows = (*declared.packages, *declared.constraints)
-    return tuple(dict.fromkeys(one.address for one in rows if one.address))
-
-
 def with_locked_cuda(
     request: Request,
     declared: Declaration,
     *,
     arch: str,
     known: Sequence[str],
+    cudas: Sequence[str],
     fits: Callable[[Request], bool],
 ) -> Request:
-    """The request for the CUDA whose runtime the project pins beside its framework, if that fits
-    the hosts: the other packages of a lock are compiled for it. Else the plan chooses. `known`: all
-    Pythons, oldest first.
+    """The request for the newest CUDA of an extra (`jax[cuda12]`), or for that whose runtime the
+    project pins beside its framework, if it fits the hosts: the other packages of a lock are
+    compiled for it. Else the plan chooses. `known`: all Pythons, oldest first; `cudas`: all CUDA
+    versions. ProjectConflictError: an option names another CUDA than the extra.
     """
+    python = request.python or (request.pythons or known)[-1]
+    for one in declared.packages:
+        of_extra = _cudas_of(one, cudas)
+        if not of_extra or request.framework != "jax" or not _is_for(one, python, arch):
+            continue
+        asked = [replace(request, cuda=cuda) for cuda in of_extra]
+        if request.cuda is None:
+            return next(filter(fits, asked), asked[0])
+        if request.cuda not in of_extra:
+            raise ProjectConflictError(
+                f"--cuda {request.cuda} contradicts {one.where}, which requires {one.text}.",
+                fix=f"Remove --cuda, or change {one.file}.",
+            )
     if request.cuda is not None:
         return request
-    python = request.python or (request.pythons or known)[-1]
     for one in (*declared.packages, *declared.constraints):
         version = pin_of(one.requirement) if _RUNTIME.fullmatch(one.name) else None
         if version is None or not _is_for(one, python, arch):
@@ -160,6 +169,12 @@ def with_locked_cuda(
         said = f"CUDA {found.cuda} is that of {one.name} {version} ({one.where})."
         return replace(found, notes=(*request.notes, Note(code="project-read", message=said)))
     return request
+
+
+def _cudas_of(one: Declared, cudas: Sequence[str]) -> list[str]:
+    """The CUDA versions that an extra of a requirement names, the newest first."""
+    majors = {found[1] for extra in one.requirement.extras if (found := _EXTRA.match(extra))}
+    return sorted((c for c in cudas if c.partition(".")[0] in majors), key=Version, reverse=True)
 
 
 def framework_pin(

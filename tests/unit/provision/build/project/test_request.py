@@ -190,9 +190,53 @@ def test_the_cuda_of_a_lock_is_kept_if_it_fits(
         found,
         arch="x86_64",
         known=KNOWN,
+        cudas=CUDAS,
         fits=lambda asked: asked.cuda != "13.2",
     )
     assert request.cuda == cuda
+
+
+CUDAS = ("11.8", "12.6", "12.9", "13.0")
+
+
+@pytest.mark.parametrize(
+    ("line", "given", "fitting", "cuda"),
+    [
+        pytest.param("jax[cuda12]==0.7.2", {}, "12.9", "12.9", id="the newest of the extra"),
+        pytest.param("jax[cuda12]==0.7.2", {}, "12.6", "12.6", id="the newest that fits"),
+        pytest.param("jax[cuda12]", {}, "13.0", "12.9", id="none fits: the plan will say why"),
+        pytest.param("jax[k8s,cuda13-local]", {}, "13.0", "13.0", id="with local libraries"),
+        pytest.param("jax[k8s]", {}, "13.0", None, id="another extra"),
+        pytest.param("jax[cuda12]; python_version<'3'", {}, "12.9", None, id="another Python's"),
+        pytest.param("jax[cuda12]", {"cuda": "12.6"}, "12.6", "12.6", id="an option within it"),
+    ],
+)
+def test_the_cuda_of_an_extra_of_jax(
+    line: str, given: dict[str, Any], fitting: str, cuda: str | None
+) -> None:
+    found = declared("jax", line)
+    request = with_locked_cuda(
+        merged(found, **given),
+        found,
+        arch="x86_64",
+        known=KNOWN,
+        cudas=CUDAS,
+        fits=lambda asked: asked.cuda == fitting,
+    )
+    assert request.cuda == cuda
+
+
+def test_an_option_contradicts_the_cuda_of_an_extra() -> None:
+    found = declared("jax[cuda12]")
+    with pytest.raises(ProjectConflictError, match=r"--cuda 13\.0 contradicts r\.txt"):
+        with_locked_cuda(
+            merged(found, cuda="13.0"),
+            found,
+            arch="x86_64",
+            known=KNOWN,
+            cudas=CUDAS,
+            fits=lambda _: True,
+        )
 
 
 def test_what_was_read_and_what_was_not_is_noted() -> None:

@@ -89,16 +89,19 @@ class Docker:
         found: dict[str, Any] = self._guard(self._client.info)
         return found
 
-    def free_bytes(self) -> int | None:
-        """Free space where the engine stores images; None if that is not on this machine."""
+    def storage(self) -> Path | None:
+        """Where the engine stores images; None if that is not on this machine."""
         root = self.info().get("DockerRootDir")
         local = (os.environ.get("DOCKER_HOST") or "unix://").startswith("unix://")
-        if not root or not local:
-            return None
         try:
-            return shutil.disk_usage(root).free
-        except OSError:  # it is on another machine, or not accessible to us
+            return Path(root) if root and local and Path(root).is_dir() else None
+        except OSError:  # not accessible to us
             return None
+
+    def free_bytes(self) -> int | None:
+        """Free space where the engine stores images; None if that is not on this machine."""
+        root = self.storage()
+        return None if root is None else shutil.disk_usage(root).free
 
     def build_network(self) -> str | None:
         """The network for builds: without its bridge network an engine needs the host's."""

@@ -220,6 +220,12 @@ class Podman:
         with contextlib.suppress(Failure):
             self._run(["rm", "--force", "--ignore", "--volumes", "--time", "0", name])
 
+    def storage(self) -> Path | None:
+        """Where podman keeps images."""
+        done = self._run(["info", "--format", "{{.Store.GraphRoot}}"])
+        root = Path(done.stdout.strip())
+        return root if done.ok and root.is_absolute() else None
+
     def _has(self, handle: str) -> bool:
         return self._run(["image", "exists", _bare(handle)]).ok
 

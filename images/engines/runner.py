@@ -43,6 +43,9 @@ class Runner(Protocol):
     def name(self) -> str:
         """For messages: "podman 4.3.1"."""
 
+    def storage(self) -> Path | None:
+        """Where it keeps images; None if that is not on this machine, or not known."""
+
     def prepare(
         self, image: Image, on_bytes: Callable[[int], None], *, source: str = "", name: str = ""
     ) -> str:

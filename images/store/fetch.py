@@ -115,12 +115,17 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
         (DiskFullError).
         """
         wanted = list(wheels)
-        missing = [wheel for wheel in wanted if not self._is_here(wheel)]
+        missing = self.missing(wanted)
         if self._offline and missing:
             raise _offline(missing)
         self._store.make_room(sum(wheel.size or 0 for wheel in missing))
         for wheel in sorted(wanted, key=lambda wheel: wheel.sha256 not in first):
             self._enqueue(wheel, asked=wheel.sha256 in first)
+
+    def missing(self, wheels: Iterable[RemoteFile]) -> list[RemoteFile]:
+        """Those to download, each once: several layers may be made from one wheel."""
+        different = {wheel.sha256: wheel for wheel in wheels}
+        return [wheel for wheel in different.values() if not self._is_here(wheel)]
 
     def fetch(self, wheel: RemoteFile) -> Path:
         """Wait until a wheel is here, and return its path; raises the error of its download."""

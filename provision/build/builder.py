@@ -140,6 +140,7 @@ def maker_for(job: BuildJob, choice: Choice, tag: str, found: BuildEngine, conso
         code=job.code,
         images=job.images,
         engine=found.engine,
+        verify=job.verify,
         settings=job.settings,
         console=console,
     )

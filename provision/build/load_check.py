@@ -30,7 +30,9 @@ class LoadCheck:
 
     def prefetch(self, fetcher: Fetcher, sources: Sequence[LayerSource]) -> None:
         """Start the downloads for these layers; what is read first is downloaded first."""
-        wheels = [wheel for source in sources for wheel in source.wheels]
+        # a wheel may be in several layers: its files, its byte code, links to its toolkit
+        different = {w.sha256: w for source in sources for w in source.wheels}
+        wheels = list(different.values())
         asked = self._subject.asked
         self._fetching = frozenset(wheel.sha256 for wheel in wheels)
         self._progress.will_fetch(sum(wheel.size or 0 for wheel in wheels))

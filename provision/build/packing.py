@@ -10,23 +10,24 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from images.assembly.build import LayerMemory, Recipe, known_blob
+from images.assembly.build import LayerMemory, Recipe, known_blob, known_from
 from images.errors import Failure
 from images.layers.own import key_of
 from images.oci.assemble import image_config
 from images.oci.blobfiles import take
-from images.oci.model import read_object
+from images.oci.model import Platform, read_object
 from images.oci.sources import Image, ImageLayer, KnownLayer, LayerSource
 from provision.build.destination import Compression, Lazy
 
 if TYPE_CHECKING:
     from images.store import Fetcher, Store
+    from provision.build.base import BuildSettings
     from provision.lock.lockfile import Lock
     from provision.model.plan import ComputeCapability
     from provision.output.console import Console
@@ -280,3 +281,39 @@ def report_written_twice(sources: Sequence[LayerSource], store: Store, console: 
             f"{found.first} and {found.last} both install {found.paths[0]}{more}, with "
             f"different content; the image has those of {found.last}"
         )
+
+
+def learned(
+    cache_from: str | None, platform: Platform, settings: BuildSettings, console: Console
+) -> dict[str, KnownLayer]:
+    """What the image named by --cache-from says about its layers."""
+    if cache_from is None:
+        return {}
+    from images.assembly.opening import open_image
+
+    try:
+        older = open_image(
+            cache_from, platform=platform, ca_bundle=settings.ca, offline=settings.offline
+        )
+    except Failure as failure:  # the very first build has nothing to learn from
+        console.note(f"cannot use --cache-from {cache_from}: {failure}")
+        return {}
+    return known_from(
+        [layer.blob for layer in older.layers], [layer.diff_id for layer in older.layers]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BuildMemory:
+    """The store's memory, and behind it what another image told, and what everybody may know."""
+
+    store: Store
+    told: Mapping[str, KnownLayer]
+
+    def known(self, key: str) -> KnownLayer | None:
+        from images.layers.shared import shared_layer
+
+        return self.store.known(key) or self.told.get(key) or shared_layer(key)
+
+    def remember(self, key: str, known: KnownLayer) -> None:
+        self.store.remember(key, known)

@@ -8,32 +8,34 @@ has is neither downloaded nor made.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from images.assembly.build import Built, Recipe, build, known_from
+from images.assembly.build import Built, Recipe, build
 from images.engines.runner import DockerRunner
-from images.errors import Failure
 from images.layers.own import image_environment
 from images.oci.archive import ArchiveTarget
 from images.oci.assemble import ContainerSettings, image_index
-from images.oci.model import INDEX, MANIFEST, Platform
-from images.oci.sources import Image, KnownLayer, LayerSource
+from images.oci.model import INDEX, MANIFEST
+from images.oci.sources import Image, LayerSource
 from provision.build.base import BuildSettings
 from provision.build.cut import cut_layers, note_kept, report_of
 from provision.build.destination import Choice
 from provision.build.maker import KeptImage, LockedImage, MadeImage, RunnableImage
 from provision.build.packing import (
+    BuildMemory,
     Making,
     compressed,
     lazy,
+    learned,
     report_spared,
     report_written_twice,
 )
 from provision.build.pipeline import nvcc_flags, secrets_for
+from provision.build.room import BuildRoom
 from provision.build.targets import SquashfsTarget, open_target
 from provision.build.words import kept_name
 from provision.lock.labels import labels_for
@@ -50,7 +52,8 @@ if TYPE_CHECKING:
 
     from images.engines.runner import Runner
     from images.layers.base_facts import BaseFacts
-    from images.store import Fetcher, Store
+    from images.store import Fetcher
+    from provision.build.load_check import LoadCheck
     from provision.build.project.code import ProjectCode
 
 _BASE_FACTS = "base-facts"
@@ -69,6 +72,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
         code: ProjectCode | None,
         images: Path,
         engine: DockerRunner | None,
+        verify: bool,
         settings: BuildSettings,
         console: Console,
     ) -> None:
@@ -79,6 +83,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
         self._code = code
         self._images = images
         self._engine = engine
+        self._verify = verify
         self._settings = settings
         self._console = console
         self._held = ExitStack()
@@ -123,7 +128,10 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
         lock = image.lock
         base = self._open_base(image)
         facts = self._facts_of(base, lock.plan.python or "")
-        memory = _Memory(self._store, self._learned(base.platform))
+        memory = BuildMemory(
+            self._store,
+            learned(self._making.cache_from, base.platform, self._settings, self._console),
+        )
         with self._console.transfer() as progress:
             # kept until the image is named: running it reads its wheels again
             fetcher = self._held.enter_context(
@@ -159,10 +167,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
                 progress,
                 workers=max(2, min(4, os.cpu_count() or 2)),
                 mount=self._mount,
-                # a squashfs needs the files of all layers, whether they are known or not
-                wanted=lambda missing: check.prefetch(
-                    fetcher, sources if self._destination.kind == "squashfs" else missing
-                ),
+                wanted=lambda missing: self._fetch(check, fetcher, recipe, missing, memory),
                 give_up=fetcher.close,
                 beside=check.run,
             )
@@ -187,6 +192,30 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
         if isinstance(self._target, SquashfsTarget):
             return self._target.write_image(made, self._console)
         return made
+
+    def _fetch(
+        self,
+        check: LoadCheck,
+        fetcher: Fetcher,
+        recipe: Recipe,
+        missing: Sequence[LayerSource],
+        memory: BuildMemory,
+    ) -> None:
+        """Start the downloads, if the disks can hold all of the build."""
+        # a squashfs needs the files of all layers, whether they are known or not
+        needed = recipe.sources if self._destination.kind == "squashfs" else missing
+        wheels = [wheel for source in needed for wheel in source.wheels]
+        room = BuildRoom(
+            destination=self._destination,
+            images=self._images,
+            state=self._settings.state,
+            engine=self._engine,
+            verify=self._verify,
+            has=self._target.has,
+        )
+        fetched = sum(wheel.size or 0 for wheel in fetcher.missing(wheels))
+        room.check(recipe, missing, memory.known, fetched=fetched, make_room=self._store.make_room)
+        check.prefetch(fetcher, needed)
 
     @contextmanager
     def ready(self, made: MadeImage) -> Iterator[RunnableImage]:
@@ -255,7 +284,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
         )
 
     def _packed(
-        self, recipe: Recipe, image: LockedImage, memory: _Memory, fetcher: Fetcher
+        self, recipe: Recipe, image: LockedImage, memory: BuildMemory, fetcher: Fetcher
     ) -> Recipe:
         """The image with its layers as they are written."""
         from provision.build.packing import ImportRecording
@@ -303,26 +332,6 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             found = read_base_facts(base, python)
             self._store.remember_facts(_BASE_FACTS, key, found.to_json())
         return found
-
-    def _learned(self, platform: Platform) -> dict[str, KnownLayer]:
-        """What the image named by --cache-from says about its layers."""
-        if self._making.cache_from is None:
-            return {}
-        from images.assembly.opening import open_image
-
-        try:
-            older = open_image(
-                self._making.cache_from,
-                platform=platform,
-                ca_bundle=self._settings.ca,
-                offline=self._settings.offline,
-            )
-        except Failure as failure:  # the very first build has nothing to learn from
-            self._console.note(f"cannot use --cache-from {self._making.cache_from}: {failure}")
-            return {}
-        return known_from(
-            [layer.blob for layer in older.layers], [layer.diff_id for layer in older.layers]
-        )
 
     def _sources(
         self, lock: Lock, base: Image, facts: BaseFacts, fetcher: Fetcher
@@ -376,19 +385,3 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             lock_layer(lock.text.encode()),
             *((self._code.layer(python),) if self._code else ()),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Memory:
-    """The store's memory, and behind it what another image told, and what everybody may know."""
-
-    store: Store
-    told: Mapping[str, KnownLayer]
-
-    def known(self, key: str) -> KnownLayer | None:
-        from images.layers.shared import shared_layer
-
-        return self.store.known(key) or self.told.get(key) or shared_layer(key)
-
-    def remember(self, key: str, known: KnownLayer) -> None:
-        self.store.remember(key, known)

@@ -62,14 +62,14 @@ class Roots:
     """The unpacked images of one directory."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory.absolute()
+        self.directory = directory.absolute()
 
     def use(self, image: Image, on_bytes: Callable[[int], None]) -> Root:
         """Unpack an image, if it is not here already. Removes others that are not in use."""
         if not is_digest(image.image_id):
             raise ImageUnreadableError(f"{image.shown} has no sha256 digest.", fix=ANEW_FIX)
         self._make_directory()
-        place = self._directory / image.image_id.removeprefix("sha256:")
+        place = self.directory / image.image_id.removeprefix("sha256:")
         root = self._open(place)
         if root is None:
             self.clear()
@@ -103,29 +103,29 @@ class Roots:
                 _remove(gone)
 
     def _entries(self) -> list[Path]:
-        return [entry for entry in self._directory.iterdir() if not entry.is_symlink()]
+        return [entry for entry in self.directory.iterdir() if not entry.is_symlink()]
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """Hold the lock of the directory, briefly: no other process takes or removes a root."""
-        with (self._directory / ".lock").open("w") as file:
+        with (self.directory / ".lock").open("w") as file:
             _flock(file.fileno(), fcntl.LOCK_EX)
             yield
 
     def _make_directory(self) -> None:
         try:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            another = another_owner(self._directory, self._directory.lstat())
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            another = another_owner(self.directory, self.directory.lstat())
             if another:  # its contents are run
                 raise SandboxError(
                     f"{another}: it would not be safe to run images from it.", fix=_ELSEWHERE_FIX
                 )
-            self._directory.chmod(0o700)
+            self.directory.chmod(0o700)
             with self._locked():
                 pass
         except OSError as error:
             raise SandboxError(
-                f"Images cannot be unpacked under {self._directory}: {error.strerror}.",
+                f"Images cannot be unpacked under {self.directory}: {error.strerror}.",
                 fix=_ELSEWHERE_FIX,
             ) from error
 
@@ -165,16 +165,16 @@ class Roots:
     def _begin(self, prefix: str) -> tuple[Path, int]:
         """A new directory, and its lock."""
         with self._locked():
-            work = Path(tempfile.mkdtemp(prefix=prefix, dir=self._directory))
+            work = Path(tempfile.mkdtemp(prefix=prefix, dir=self.directory))
             lock = os.open(work, _DIRECTORY)
             _flock(lock, fcntl.LOCK_SH)
         return work, lock
 
     def _check_space(self, image: Image) -> None:
         packed = sum(layer.blob.size for layer in image.layers)
-        free = shutil.disk_usage(self._directory).free
+        free = shutil.disk_usage(self.directory).free
         if free < packed * _GROWS:
-            raise root_space(self._directory, packed * _GROWS)
+            raise root_space(self.directory, packed * _GROWS)
 
     def _take_away(self, place: Path) -> Path | None:
         """Rename an unused root, so that no process finds half of it during its removal."""
@@ -186,7 +186,7 @@ class Roots:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if place.name.startswith(_MOUNTED) and not remove_leftover(place):
                 return None
-            gone = Path(tempfile.mkdtemp(prefix=_GONE, dir=self._directory))
+            gone = Path(tempfile.mkdtemp(prefix=_GONE, dir=self.directory))
             return place.rename(gone)
         except OSError:  # a process uses it
             return None

@@ -71,6 +71,10 @@ class Sandbox:
     def name(self) -> str:
         return f"sandbox ({self._launcher.kind} {self._launcher.version})"
 
+    def storage(self) -> Path:
+        """Where images are unpacked."""
+        return self._roots.directory
+
     def prepare(
         self, image: Image, on_bytes: Callable[[int], None], *, source: str = "", name: str = ""
     ) -> str:

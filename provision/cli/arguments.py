@@ -169,21 +169,22 @@ def build_options(verb: argparse.ArgumentParser) -> None:
         default="auto",
         help="docker (uses an engine), oci (needs no engine) or auto (default)",
     )
+    group.add_argument("--no-verify", action="store_true", help="do not test the image")
+    group.add_argument("--dry-run", action="store_true", help="show what would be built and exit")
+
+
+def advanced_options(verb: argparse.ArgumentParser) -> None:
+    """How layers are written, and where the documents of the build go."""
+    verb.usage = "%(prog)s [OPTION ...] [DIR]"
+    group = verb.add_argument_group("advanced")
+    layer_options(group)
     group.add_argument(
         "--cache-from",
         metavar="IMAGE",
         help="reuse layers of this image (oci builder)",
     )
-    layer_options(group)
-    group.add_argument("--no-verify", action="store_true", help="do not test the image")
-    group.add_argument("--dry-run", action="store_true", help="show what would be built and exit")
-
-
-def document_options(verb: argparse.ArgumentParser) -> None:
-    """Which documents of the build are written."""
-    group = verb.add_argument_group("documents (default: saved beside the copy of the lock)")
-    group.add_argument("--sbom", metavar="FILE", help="where to write the SBOM (CycloneDX)")
-    group.add_argument("--provenance", metavar="FILE", help="where to write the signed provenance")
+    group.add_argument("--sbom", metavar="FILE", help="where the SBOM goes (default: by the lock)")
+    group.add_argument("--provenance", metavar="FILE", help="where it goes, signed")
     group.add_argument(
         "--no-provenance", action="store_true", help="write neither SBOM nor provenance"
     )

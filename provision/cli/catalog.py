@@ -118,8 +118,9 @@ def do_page(args: argparse.Namespace, console: Console) -> int:
     refuse_unwritable("--output", path)
     earlier = read_page(Path(args.since)) if args.since else None
     catalog = read_catalog(console)
-    content = page(catalog, console.progress, earlier)
-    write_named("--output", path, content)
+    with console.step("page", "the answers for all GPUs"):
+        content = page(catalog, console.progress, earlier)
+        write_named("--output", path, content)
     compressed = len(gzip.compress(content, mtime=0))
     if args.json:
         sizes = {"bytes": len(content), "gzip_bytes": compressed}

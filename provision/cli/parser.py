@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from images.text.printable import printable
 from provision.cli.arguments import (
+    advanced_options,
     base_options,
     build_options,
     doctor_options,
-    document_options,
     file_options,
     host_options,
     image_argument,
@@ -349,8 +349,8 @@ COMMANDS = (
             project_argument,
             *PLANNED,
             build_options,
-            document_options,
             suite_options,
+            advanced_options,
         ),
         run=do_build,
     ),

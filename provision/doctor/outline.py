@@ -67,7 +67,7 @@ DONE = (
     *ENDED,
     r"^=+ .*\b\d+ passed\b|^\d+ passed\b|^test result: ok|^OK \(|^Ran \d+ tests? in |^PASS(?:ED)?$",
     r"(?:^|\s)(?:Complete!|BUILD SUCCESS\w*)\s*$",
-    r"^Verdict: (?:fit|no-verdict)",
+    r"^(?:Verdict: |verdict     )(?:fit|no-verdict)",
     r"'train_runtime':|\btrain_runtime\b",
     r"(?i)\bsav(?:ed|ing) (?:the )?(?:final )?(?:model|checkpoint|weights)\b",
     r"^(?:Processing triggers for|Setting up) \S+|^(?:Installed|Upgraded|Complete)[:!]\s*$",

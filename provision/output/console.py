@@ -27,7 +27,7 @@ else:
 
 WIDTH = 80
 PULSE_S = 60.0
-_CHECK = re.compile(r"\s*\d+/\d+\s+(?:fail|error)\s")  # a line of the suite
+_CHECK = re.compile(r"\s*\d+/\d+\s+(pass|skip|fail|error)\s")  # a line of the suite
 _BUILDKIT_STEP = re.compile(r"#(\d+) \[(?:[^\]]*?)(\d+)/(\d+)\] (.*)")
 _EXPORTED = re.compile(r"#\d+ exporting layers ([\d.]+)s done")
 _BUILDKIT_DONE = re.compile(r"#(\d+) DONE (\d+(?:\.\d+)?)s")
@@ -106,15 +106,15 @@ class Console:
         """The progress of the running step, on a terminal only; not in a file."""
         if not self._is_brief:
             self.note(text)
-        elif self._stage is not None:
-            words = printable(text).strip()
+        elif self._stage is not None and (words := printable(text).strip()):
             self._stage.status = lambda: words
 
     def suite_line(self, line: str) -> None:
-        """A line that the suite prints as it runs: in a file, a check that failed."""
-        if _CHECK.match(line):
+        """A line from a running suite: in a file, failed checks only; packages print others."""
+        check = _CHECK.match(line)
+        if check and check[1] in {"fail", "error"}:
             self.note(line.strip() if self._is_brief else line)
-        else:
+        elif check or not self._is_brief:
             self.progress(line)
 
     def warn(self, message: str, fix: str) -> None:
@@ -217,7 +217,8 @@ class Console:
         if not self._terminal or self._verbose:
             quiet = TransferProgress(None)
             if self._stage is not None:
-                self._stage.status = quiet.status
+                before = self._stage.status
+                self._stage.status = lambda: quiet.status() or before()
             yield quiet
             for words in quiet.summary():
                 self.progress(words)

@@ -203,6 +203,7 @@ def run_suite(
     )
     by = runner.name  # queried now: an engine that stops later must not cost the report
     lines = _Lines(console)
+    console.progress(f"starting the suite, using {by}")
     try:
         result = runner.run(job, lines.pass_on)
     finally:

@@ -109,7 +109,7 @@ def is_outside(check: Check, scope: Optional[Scope]) -> bool:
         return False
     if scope.checks == "image":
         return check.level != "quick" and not check.id.startswith("libraries.")
-    return check.gauge
+    return check.gauge and not check.id.startswith("memory.")
 
 
 @dataclass(frozen=True)

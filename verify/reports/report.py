@@ -65,10 +65,13 @@ def table(report: Report) -> str:
     if "comparison" in report:
         lines += ["", *told.page(report["comparison"]).splitlines()]
     lines += ["", *_answer(report)]
-    lines += _named("Proven:", [check["id"] for check in checks if words.proven(check)])
-    open_ = [check["id"] for check in checks if not words.proven(check)]
-    open_ += ["all checks that --only excludes"] if "only" in report else []
-    lines += _named("Not proven:", open_)
+    lines += _named("proven", [check["id"] for check in checks if words.proven(check)])
+    on_cpu = [check["id"] for check in checks if words.state(check) == "pass-on-cpu"]
+    if on_cpu:
+        lines += _wrap("on the CPU  ", ", ".join(on_cpu) + "; not tested on a GPU")
+    skipped = [check["id"] for check in checks if check["status"] == "skip"]
+    skipped += ["all checks that --only excludes"] if "only" in report else []
+    lines += _named("not run", skipped) if skipped else []
     return "\n".join(lines) + "\n"
 
 
@@ -171,7 +174,7 @@ def _answer(report: Report) -> List[str]:
     code, found = exit_code(report), report["verdict"]
     why = ", worse than the baseline" if code != EXIT_CODES[found] else ""
     part = " for the checks of --only {}".format(report["only"]) if "only" in report else ""
-    return _wrap("", "Verdict: {}{}{} (exit code {})".format(found, part, why, code))
+    return _wrap("verdict     ", "{}{}{} (exit code {})".format(found, part, why, code))
 
 
 def _named(head: str, ids: Sequence[str]) -> List[str]:

@@ -27,16 +27,16 @@ def describe_build(account: Mapping[str, Any]) -> str:
         *row("lock", f"{account['lock']['path']}" if account["lock"]["path"] else "not kept"),
         *_documents(account["documents"]),
         *row("took", steps),
-        *row("verify", report["verdict"] if report else f"not run ({account['not_verified']})"),
+        *row("verdict", report["verdict"] if report else f"none ({account['not_verified']})"),
     ]
     if report:
         lines += [*_shown(report), *_failures(report)]
-    lines += _scope(account["scope"])
     for other in account["verify_beside"]:
         title = TITLES[other["environment"]["framework"]["name"]]
-        lines += row("verify", f"{other['verdict']} ({title})")
+        lines += row("verdict", f"{other['verdict']} ({title})")
         lines += [*_shown(other), *_failures(other)]
     lines += listed("note", account["notes"])
+    lines += _scope(account["scope"])
     if account["next"]:
         lines.append("to look inside:" if image["withheld"] else _next(account["next_on_arch"]))
         lines += command(account["next"])
@@ -50,9 +50,9 @@ def _scope(scope: Mapping[str, Any] | None) -> list[str]:
     if scope is None:
         return []
     lines = row("tested", f"{scope['tested']}: {scope['because']}")
-    return lines + (
-        row("", f"the rest, on its machine: {scope['prove']}") if scope["prove"] else []
-    )
+    if scope["prove"]:
+        lines += ["for the rest, where it will run:", *command(scope["prove"])]
+    return lines
 
 
 def _next(arch: str | None) -> str:
@@ -144,7 +144,7 @@ def _shown(report: Mapping[str, Any]) -> list[str]:
     for check in report["checks"]:
         if check["status"] == "skip":
             skipped.setdefault(check["message"], []).append(check["id"])
-    lines = row("passed", ", ".join(proven) or "nothing")
+    lines = row("proven", ", ".join(proven) or "nothing")
     lines += row("on the CPU", f"{', '.join(on_cpu)}; not tested on a GPU") if on_cpu else []
     return lines + listed("not run", [f"{', '.join(ids)}: {why}" for why, ids in skipped.items()])
 

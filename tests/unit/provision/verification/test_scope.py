@@ -102,6 +102,7 @@ def test_which_checks_a_scope_leaves_out(framework: str) -> None:
         ids = {check.id for check in CHECKS[framework] if is_outside(check, read)}
         kept = {check.id for check in CHECKS[framework]} - ids
         assert {"devices.nvml", "devices.kernel", "libraries.packages"} <= kept
+        assert ("memory.leak" in kept) == (checks == "results")
         assert {"speed.gemm", "collectives.bandwidth"} <= ids
         assert ("training.loss" in ids) == (checks == "image")
     assert not any(is_outside(check, None) for check in CHECKS[framework])

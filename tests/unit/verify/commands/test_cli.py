@@ -181,7 +181,7 @@ def test_the_page_keeps_to_80_columns_and_tells_trouble_once(tmp_path: Path) -> 
     assert max(map(len, lines)) <= 80
     assert sum("cause:" in line for line in lines) == 1
     assert "same as libraries.framework" in done.stdout
-    assert "Verdict: unfit (exit code 1)" in lines
+    assert "verdict     unfit (exit code 1)" in lines
     checks = json.loads(alone(tmp_path, sys.executable, "--json").stdout)["checks"]
     assert [line.split()[1] for line in lines[2:] if line[:5].strip().isupper()][: len(checks)] == [
         check["id"] for check in checks
@@ -480,5 +480,5 @@ def test_what_was_not_proven_is_named() -> None:
     facts: Any = {"python": "3", "driver": None, "gpus": [], "cpus": 1}
     facts["framework"] = {"name": "pytorch", "version": None}
     page = table(document("quick", facts, [result]))
-    assert "Not proven: training.loss" in page
-    assert "Proven:     nothing" in page
+    assert "on the CPU  training.loss; not tested on a GPU" in page
+    assert "proven      nothing" in page

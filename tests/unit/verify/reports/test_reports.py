@@ -809,7 +809,7 @@ def test_the_page_is_short_with_many_checks() -> None:
     assert max(map(len, lines)) <= 80
     rows = [line for line in lines if re.match(r"(PASS|FAIL|SKIP|ERROR) {2,3}\S+ {2,}\S", line)]
     assert len(rows) == len(report["checks"])  # a line each
-    assert "Verdict: unfit (exit code 1)" in lines
+    assert "verdict     unfit (exit code 1)" in lines
     assert "cause: another cuDNN stands earlier on LD_LIBRARY_PATH:" in table(report)
     assert table(report).count("hang; the last words") == 1
     assert "also:  parallel.ddp" in table(report)
@@ -824,7 +824,7 @@ def test_the_page_names_the_slowest_gpu_by_its_specification() -> None:
 def test_a_worse_machine_is_named_beside_the_verdict() -> None:
     report = made_up("fit")
     report["comparison"] = {**COMPARED["comparison"], "worse": True}
-    assert "Verdict: fit, worse than the baseline (exit code 1)" in table(report).splitlines()
+    assert "verdict     fit, worse than the baseline (exit code 1)" in table(report).splitlines()
 
 
 def test_the_json_holds_no_half_pair() -> None:

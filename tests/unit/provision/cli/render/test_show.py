@@ -238,8 +238,8 @@ def test_a_build_reads_like_this() -> None:
         "built by    docker (engine): --builder docker",
         "lock        /home/me/pylock.toml",
         "took        plan 0.0 s, build 61.0 s",
-        "verify      fit",
-        "passed      gpu.devices",
+        "verdict     fit",
+        "proven      gpu.devices",
         "on the CPU  a.b; not tested on a GPU",
         "not run     nccl.ring, nccl.bus: one GPU",
         "note        ulimit memlock: not permitted on this machine, skipped",
@@ -253,7 +253,7 @@ def test_a_build_reads_like_this() -> None:
     [
         pytest.param(
             {"verify": None, "not_verified": "--no-verify"},
-            "not run (--no-verify)",
+            "verdict     none (--no-verify)",
             id="not verified is said",
         ),
         pytest.param(
@@ -281,7 +281,7 @@ def test_a_build_reads_like_this() -> None:
                 }
             },
             "tested      all but times and rates: this machine has no NVIDIA GPU\n"
-            "            the rest, on its machine: provision verify t:1\n",
+            "for the rest, where it will run:\n  provision verify t:1\n",
             id="an image for another machine says what was not tested",
         ),
         pytest.param({"lock": {"path": None, "sha256": "1"}}, "not kept", id="no copy of the lock"),

@@ -10,7 +10,7 @@ from provision.model.plan import TITLES, ComputeCapability, GpuVerdict, Note, Re
 from provision.resolve.bases import starts_everywhere
 from provision.resolve.builds import Build, builds_of
 from provision.resolve.candidates import BuildAnswers, Candidate, Examiner
-from provision.resolve.fleet import Fleet, show_capability
+from provision.resolve.fleet import Fleet, show_capability, show_sm
 from provision.resolve.host_warnings import driver_warnings, fleet_warnings
 from provision.resolve.packages import PAIRED, in_few, leading, name_of, pair_for
 from provision.resolve.rules.driven_gpus import is_old
@@ -142,6 +142,7 @@ def _code_warnings(build: Build, answers: BuildAnswers, catalog: Catalog) -> Ite
                 "the driver compiles each at its first use.",
                 fix="Keep CUDA_CACHE_PATH on a volume.",
             )
+    yield from _xla_warnings(build, answers, catalog)
     if build.sm_doubted and build.sm:
         yield Warned(
             code="code-likely",
@@ -149,6 +150,25 @@ def _code_warnings(build: Build, answers: BuildAnswers, catalog: Catalog) -> Ite
             "wheel itself, but assumed.",
             fix="Read them: provision catalog measure URL",
         )
+
+
+def _xla_warnings(build: Build, answers: BuildAnswers, catalog: Catalog) -> Iterable[Warned]:
+    """XLA generates the PTX of the CUDA that TensorFlow was built with, and aborts on a GPU that
+    this CUDA does not know (https://github.com/tensorflow/tensorflow/issues/111958).
+    """
+    toolkit = catalog.toolkit(build.cuda)
+    if build.framework != "tensorflow" or toolkit is None:
+        return
+    for device in answers.fleet.devices:
+        if device.capability and device.capability > max(toolkit.sm_targets):
+            yield Warned(
+                code="xla-older-than-gpu",
+                message=f"{build.name} runs on {device.words}, but what its XLA compiles (with "
+                f"jit_compile) aborts there: CUDA {build.cuda} has no PTX for "
+                f"{show_sm(device.capability)}.",
+                fix="Use NVIDIA's own container, nvcr.io/nvidia/tensorflow, or switch XLA off: "
+                "jit_compile=False.",
+            )
 
 
 def _lowest_of_cudnn(build: Build, examiner: Examiner) -> ComputeCapability | None:

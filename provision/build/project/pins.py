@@ -43,9 +43,7 @@ def naming_pins(
         yield
     except (NothingCompatibleError, NoSolutionError, IndexUnreachableError) as failure:
         if project is not None:
-            arch = next((host.arch for host in hosts if host.arch), "x86_64")
-            allowed = [request.python] if request.python else request.pythons or pythons_of(catalog)
-            pin = framework_pin(project.declared, request.framework, arch, allowed)
+            pin = _pin_of(project, hosts, request, catalog)
             lines = [one for one in pin.declared if one.requirement.specifier]
             planned_fix = _fix(project, pin, hosts, request, catalog, failure.message)
             said = f"{failure.message} {failure.detail}"
@@ -71,7 +69,18 @@ def naming_pins(
 def with_lines(
     plan: Plan, project: Project, hosts: Sequence[HostFacts], request: Request, catalog: Catalog
 ) -> Plan:
-    """A plan whose refusal names the project's lines, too."""
+    """A plan whose refusal names the project's lines, too, without alternatives that contradict
+    them.
+    """
+    pin = _pin_of(project, hosts, request, catalog)
+    allowed = Requirement(f"x{pin.specifier}").specifier
+    alternatives = tuple(
+        one
+        for one in plan.alternatives
+        if allowed.contains(one.framework_version, prereleases=True)
+        and (pin.cuda is None or pin.cuda.text == one.cuda)
+    )
+    plan = replace(plan, alternatives=alternatives)
     if plan.error is None:
         return plan
     failure = NothingCompatibleError(plan.error.message, fix=plan.error.fix)
@@ -79,6 +88,14 @@ def with_lines(
     with suppress(NothingCompatibleError), naming_pins(project, hosts, request, catalog):
         raise failure
     return replace(plan, error=replace(plan.error, message=failure.message, fix=failure.fix))
+
+
+def _pin_of(
+    project: Project, hosts: Sequence[HostFacts], request: Request, catalog: Catalog
+) -> FrameworkPin:
+    arch = next((host.arch for host in hosts if host.arch), "x86_64")
+    allowed = [request.python] if request.python else request.pythons or pythons_of(catalog)
+    return framework_pin(project.declared, request.framework, arch, allowed)
 
 
 def _short(one: Declared, cuda: Declared | None) -> str:

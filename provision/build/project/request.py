@@ -255,7 +255,7 @@ def _cuda(pin: FrameworkPin, given: Request) -> str | None:
         return given.cuda or (pin.cuda.text if pin.cuda else None)
     raise ProjectConflictError(
         f"--cuda {given.cuda} contradicts {pin.cuda.where}, which names CUDA {pin.cuda.text}.",
-        fix=f"Remove --cuda, or change {pin.cuda.file}.",
+        fix=f"Remove --cuda, or change {pin.cuda.where}.",
     )
 
 
@@ -273,7 +273,7 @@ def _release(pin: FrameworkPin, given: Request) -> str:
             raise ProjectConflictError(
                 f"--framework-version {asked.removeprefix('==')} contradicts {line.where}, which "
                 f"requires {line.text}.",
-                fix=f"Remove --framework-version, or change {line.file}.",
+                fix=f"Remove --framework-version, or change {line.where}.",
             )
     return str(SpecifierSet(f"{asked},{pin.specifier}")) if asked != pin.specifier else asked
 
@@ -296,7 +296,7 @@ def _python(
             raise ProjectConflictError(
                 f"--python {given.python} contradicts {limit.where}, which allows Python "
                 f"{limit.text}.",
-                fix=f"Remove --python, or change {limit.file}.",
+                fix=f"Remove --python, or change {limit.where}.",
             )
         return given.python, (), ()
     if project.python is not None and project.python.text in (allowed or [project.python.text]):
@@ -350,7 +350,7 @@ def _refuse_contradiction(text: str, declared: Declared) -> None:
         if version is not None and not other.specifier.contains(version, prereleases=True):
             raise ProjectConflictError(
                 f"--with {text} contradicts {declared.where}, which requires {declared.text}.",
-                fix=f"Remove it from --with, or change {declared.file}.",
+                fix=f"Remove --with {text!r}, or change {declared.where}.",
             )
 
 

@@ -330,3 +330,15 @@ def test_ten_thousand_equal_nodes_are_one_row() -> None:
     assert made.error is not None
     assert "late: " in made.error.message
     assert len(plan(Request(), *nodes).gpus) == 2
+
+
+@pytest.mark.parametrize(
+    ("gpu", "warns"),
+    [
+        pytest.param("RTX 5080", True, id="CUDA 12.5 does not know compute capability 12.0"),
+        pytest.param("H100", False, id="it knows 9.0"),
+    ],
+)
+def test_xla_aborts_where_its_cuda_is_older_than_the_gpu(gpu: str, warns: bool) -> None:  # noqa: FBT001
+    made = plan(tensorflow("2.21.0"), host("580.95.05", gpu))
+    assert ("xla-older-than-gpu" in {warning.code for warning in made.warnings}) is warns

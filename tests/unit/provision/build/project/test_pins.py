@@ -9,7 +9,7 @@ import pytest
 
 from images.wheels.locked import Wheel
 from provision.build.base import require_plan
-from provision.build.project.pins import ProjectHashError, check_hashes, naming_pins
+from provision.build.project.pins import ProjectHashError, check_hashes, naming_pins, with_lines
 from provision.build.project.request import request_of
 from provision.catalog.loading import load
 from provision.errors import IndexUnreachableError, NothingCompatibleError
@@ -172,6 +172,27 @@ def test_each_way_of_a_fix_plans_once_it_is_in_the_file(
         if "emove --base" in way:
             del options["base"]
         assert planned(options) is None, way
+
+
+@pytest.mark.parametrize(
+    ("text", "gpu", "builds"),
+    [
+        pytest.param("torch==2.0.1\n", "RTX 3090", set(), id="a pinned release"),
+        pytest.param("--index-url https://download.pytorch.org/whl/cu117\ntorch\n", "RTX 3090",
+                     set(), id="the CUDA of an index"),
+        pytest.param("torch\n", "RTX 5090", {"2.15.0"}, id="nothing is pinned"),
+    ],
+)  # fmt: skip
+def test_no_alternative_contradicts_the_file(
+    text: str, gpu: str, builds: set[str], tmp_path: Path
+) -> None:
+    found = read_project(project(tmp_path, {"requirements.txt": text}))
+    hosts = [host("580.95.05", gpu)]
+    request = request_of(found, Request(), named=False, arch="x86_64", known=KNOWN)
+    plan = resolve(hosts, request, CATALOG)
+    assert plan.alternatives
+    shown = with_lines(plan, found, hosts, request, CATALOG).alternatives
+    assert {one.framework_version for one in shown} == builds
 
 
 def test_what_uv_refuses_is_named_with_its_line(tmp_path: Path) -> None:

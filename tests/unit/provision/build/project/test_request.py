@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from provision.build.project.request import ProjectConflictError, request_of, with_locked_cuda
+from provision.catalog.loading import load
 from provision.model.plan import Request
 from provision.model.request import parse_request
+from provision.resolve import resolve
 from provision.sources.declaration import Declaration, Declared
 from provision.sources.find import Project
+from tests.kit.hosts import host
 
 KNOWN = ("3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 
@@ -98,7 +102,15 @@ def test_a_contradiction_names_both(
     with pytest.raises(ProjectConflictError, match=r".") as caught:
         merged(declaration, python, **given)
     assert [words for words in said if words not in caught.value.message] == []
-    assert caught.value.fix
+    form = r"Remove --([a-z-]+)( '[^']+')?, or change \w\.\w+, line \d\.$"
+    option = re.match(form, caught.value.fix)
+    if given:
+        assert option is not None, caught.value.fix
+        field = "companions" if option[1] == "with" else option[1].replace("-", "_")
+        without = {name: value for name, value in given.items() if name != field}
+        assert without != given
+        request = merged(declaration, python, **without)
+        assert resolve([host("580.95.05", "8.6")], request, load()).error is None
 
 
 def test_the_framework_and_what_comes_with_it_are_left_to_the_plan() -> None:

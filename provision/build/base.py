@@ -59,10 +59,13 @@ def pin_base(
                 failure.fix += " Or use another base: --base IMAGE or --base bootstrap."
                 raise
             if not _can_replace(plan, request, catalog):
+                runtime = replace(request, flavour="runtime", base="bootstrap")
+                or_runtime = resolve(hosts, runtime, catalog).error is None
                 raise NoDevelBaseError(
                     f"A devel image is built on {base.reference}, whose registry is out of reach, "
                     f"and NVIDIA's packages for CUDA {plan.cuda} hold no nvcc to replace it.",
-                    fix="Name a mirror of it with --base, or use --flavour runtime.",
+                    fix="Name a mirror of it with --base"
+                    f"{', or use --flavour runtime' if or_runtime else ''}.",
                     detail=failure.message,
                 ) from failure
             plan = require_plan(resolve(hosts, replace(request, base="bootstrap"), catalog))

@@ -27,6 +27,8 @@ from provision.model.frozen import replace
 from provision.model.plan import TITLES, HostFacts, Plan, Request, Warned
 from provision.resolve import resolve
 from provision.resolve.builds import builds_of
+from provision.resolve.candidates import RANK
+from provision.resolve.cures import NO_CURE
 from provision.resolve.specifiers import version
 
 THREADS = 8
@@ -57,13 +59,22 @@ class OtherCuda(NamedTuple):
             f"this plan has CUDA {cuda}."
         )
 
-    def obstacle(self, cuda: str) -> tuple[str, str]:
-        """Why the release was not taken for a plan with this CUDA, and what would allow it."""
-        fix = (
-            f"Name an index that has {self.package} for CUDA {cuda} with --index, or use hosts "
-            f"that run CUDA {self.needed.words}."
-        )
-        return self.words(self.release.version, cuda), fix
+    def obstacle(
+        self, plan: Plan, hosts: Sequence[HostFacts], request: Request, catalog: Catalog
+    ) -> tuple[str, str]:
+        """Why the release was not taken, and what would allow it: another --cuda or driver that was
+        planned, or an index.
+        """
+        why = self.words(self.release.version, plan.cuda or self.cuda)
+        for cuda in reversed(cudas_of(plan, self.needed.fits, catalog)):
+            asked = replace(request, cuda=cuda)
+            error = resolve(hosts, asked, catalog, spell=lambda *_: None).error
+            if error is None and request.cuda is not None and not request.declared_in:
+                return why, f"Use --cuda {cuda}."
+            if error is not None and error.fix != NO_CURE:
+                return why, error.fix
+        cuda = plan.cuda or self.cuda
+        return why, f"Name an index that has {self.package} for CUDA {cuda} with --index."
 
 
 class WheelRuntimes:
@@ -150,23 +161,35 @@ def other_build(
     if request.cuda is not None:
         return None
     exact = replace(request, framework_version=f"=={plan.framework_version}", python=plan.python)
-    for cuda in cudas_of(plan, fits, catalog, release=plan.framework_version):
-        other = resolve(hosts, replace(exact, cuda=cuda, led_by=by), catalog)
-        if other.error is None:
-            return other
-    return None
+    cudas = cudas_of(plan, fits, catalog, release=plan.framework_version)
+    plans = plans_for(cudas, hosts, replace(exact, led_by=by), catalog)
+    return next((other for _, other in plans), None)
+
+
+def plans_for(
+    cudas: Iterable[str], hosts: Sequence[HostFacts], request: Request, catalog: Catalog
+) -> list[tuple[Request, Plan]]:
+    """The requests for each of these CUDAs that plan, with their plans: first what the drivers run
+    natively.
+    """
+    asked = [replace(request, cuda=cuda) for cuda in cudas]
+    plans = [(one, resolve(hosts, one, catalog)) for one in asked]
+    return sorted(
+        ((one, plan) for one, plan in plans if plan.error is None),
+        key=lambda pair: RANK[pair[1].verdict],
+    )
 
 
 def cudas_of(
     plan: Plan, fits: Callable[[str], bool], catalog: Catalog, *, release: str | None = None
 ) -> tuple[str, ...]:
     """The CUDAs that fit and that the framework was built for, or this release of it; the newest
-    first.
+    first. Builds that are unlikely to exist are left out.
     """
     found = {
         build.cuda
         for build in builds_of(plan.framework, plan.arch or "", catalog)
-        if build.cuda and release in {None, build.version} and fits(build.cuda)
+        if build.existence != "doubtful" and release in {None, build.version} and fits(build.cuda)
     }
     return tuple(sorted(found, key=version, reverse=True))
 
@@ -244,7 +267,12 @@ def _minor(version: str) -> tuple[int, int]:
 
 
 def no_release(
-    found: OtherCuda, plan: Plan, request: Request, instead: str | None
+    found: OtherCuda,
+    plan: Plan,
+    hosts: Sequence[HostFacts],
+    request: Request,
+    catalog: Catalog,
+    instead: str | None,
 ) -> NoSolutionError:
     """The error that a package does not go with the plan's CUDA. `instead`: the version of its
     newest release that does.
@@ -256,7 +284,7 @@ def no_release(
     if instead is None:
         return NoSolutionError(
             f"{message} No release was found that is compiled for CUDA {found.cuda}.",
-            fix=found.obstacle(found.cuda)[1],
+            fix=found.obstacle(plan, hosts, request, catalog)[1],
         )
     pin = f"{name}=={instead}"
     file = request.declared_in

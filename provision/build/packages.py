@@ -24,6 +24,7 @@ from provision.build.package_cuda import (
     newest_for_cuda,
     no_release,
     other_build,
+    plans_for,
 )
 from provision.build.package_search import ANY_GLIBC, PackageSearch, limits_of
 from provision.build.package_wheels import Resolved, TriedWheels, newest_that_fits
@@ -45,6 +46,7 @@ from provision.lock.uv import WheelTarget, target_of
 from provision.model.plan import TITLES, HostFacts, Plan, Request, Warned
 from provision.output.console import Console
 from provision.resolve import fitting_releases, known_releases, preferred_release, resolve
+from provision.resolve.cures import spell_but_the_release
 from provision.resolve.fleet import read_fleet
 from provision.resolve.packages import frameworks_in, in_few, name_of
 
@@ -187,17 +189,15 @@ class PackageChoice:
         tried, wheels = self._tried, self._wheels
         assert wheels is not None
         same = {name: wheels.releases.get(name) for name in (*self._search.leading, other.package)}
-        for cuda in self.same_cuda(plan) if request.cuda is None else ():
-            exact = replace(request, cuda=cuda)
-            start = resolve(self._hosts, exact, self._catalog)
-            if start.error is not None:
-                continue
+        cudas = self.same_cuda(plan) if request.cuda is None else ()
+        for exact, start in plans_for(cudas, self._hosts, request, self._catalog):
             try:
                 found = self._chosen(start, exact)
             except NoSolutionError:
                 continue
             now = self._wheels
             mine = {name: now.releases.get(name) for name in same} if now else {}
+            cuda = exact.cuda
             if now and found.cuda == cuda and mine == same and not now.other_than(cuda, same):
                 by = f"{other.package} {other.release.version}"
                 self._console.result(other.words(by, other.cuda))
@@ -212,7 +212,7 @@ class PackageChoice:
             other.package, self._wheels, self._console.progress, pinned=False
         )
         instead = newest_that_fits(other, ask, self._runtimes)
-        raise no_release(other, plan, self._request, instead)
+        raise no_release(other, plan, self._hosts, self._request, self._catalog, instead)
 
     def _chosen(self, plan: Plan, request: Request) -> Plan:
         fitting = fitting_releases(self._hosts, request, self._catalog)
@@ -315,7 +315,7 @@ class PackageChoice:
             if words is None:
                 continue
             if held:
-                why, fix = held.obstacle(found.plan.cuda or held.cuda)
+                why, fix = held.obstacle(found.plan, self._hosts, self._request, self._catalog)
             else:
                 why, fix = self._obstacle(name, *newest)
             warnings.append(
@@ -372,25 +372,24 @@ class PackageChoice:
         here = fitting_releases(self._hosts, free, self._catalog).get(python)
         drop = [f"remove {limits_of(self._request)}"] if limits_of(self._request) else []
         drop += [f"use --python {python}"] if self._request.python not in {None, python} else []
-        if (
-            here
-            and drop
-            and (found := refusals.newest_with(self._search, name, newest, here, target))
-        ):
-            fix = " and ".join(drop)
-            return f"it works with {title} {found} on these hosts.", f"{fix[:1].upper()}{fix[1:]}."
+        if here and drop:
+            found = refusals.newest_with(self._search, name, newest, here, target)
+        else:
+            found = None
+        if found is not None:
+            fix = f"{drop[0][:1].upper()}{' and '.join(drop)[1:]}."
+            return f"it works with {title} {found} on these hosts.", fix
         release = refusals.newest_with(self._search, name, newest, None, target)
         if release is None:
-            why = f"no {title} that it works with was found."
             if len(self._search.leading) > 1:
-                why = "the other requested packages do not work with it."
-            asked = f"=={newest.version}" in self._search.leading[name]
-            return why, "" if asked else f"Request it to see why: --with {name}=={newest.version}"
+                return "the other requested packages do not work with it.", ""
+            why = self._search.run([f"{name}=={newest.version}", self._search.package], target)[1]
+            return f"no {title} that it works with was found ({clip(why, 200)}).", ""
         needs = f"it works with {title} {release}"
         if release not in known_releases(self._request, self._catalog):
             return f"{needs}, which the catalog does not have.", "Run: provision catalog refresh"
         wanted = replace(free, framework_version=f"=={release}")
-        plan = resolve(self._hosts, wanted, self._catalog)
+        plan = resolve(self._hosts, wanted, self._catalog, spell=spell_but_the_release)
         if plan.error is not None:
             return f"{needs}. {plan.error.message}", plan.error.fix
         return f"{needs}.", f"Request it: --with {name}=={newest.version}"

@@ -241,7 +241,7 @@ def parse_request(
             raise BadInputError(
                 f"--framework-version {quoted(build[0])} is a build for CUDA {theirs}, not for "
                 f"--cuda {wanted}.",
-                fix=f"Use --cuda {theirs}, or --framework-version {framework_version}",
+                fix=f"Use --cuda {theirs}, or remove --cuda.",
             )
         wanted = theirs
     named = [parse_requirement(word) for word in companions]

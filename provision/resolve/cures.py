@@ -101,6 +101,11 @@ def spell_options(step: RequestChange, _: Request) -> str | None:
     return f"Use {name} {_quoted(step.after)}"
 
 
+def spell_but_the_release(step: RequestChange, cured: Request) -> str | None:
+    """The same for a request that has to keep the release of its framework."""
+    return None if step.field == "framework-version" else spell_options(step, cured)
+
+
 def _limits(request: Request) -> Iterator[Field]:
     """The fields of a request that limit which builds it can get."""
     if request.python is not None or request.pythons:

@@ -426,8 +426,7 @@ def test_the_pins_of_a_project_take_the_framework_s_build_for_their_cuda(
         ),
         pytest.param(
             [("0.43.0", ("120", "121"))],
-            "Name an index that has bitsandbytes for CUDA 12.4 with --index, or use hosts that "
-            "run CUDA 12.0 to 12.1.",
+            "Name an index that has bitsandbytes for CUDA 12.4 with --index.",
             id="no release has it",
         ),
     ],
@@ -478,7 +477,11 @@ def test_a_package_without_a_release_for_the_plan_s_cuda_is_refused(
         planned(request_of(index, "kernels"), tmp_path)
     assert "kernels 0.9 does not work with PyTorch" in caught.value.message
     assert "it is compiled for CUDA 13" in caught.value.message
-    assert "--index" in caught.value.fix
+    assert caught.value.fix == "Upgrade the NVIDIA driver to 580 or newer."
+    newer = host("580.95.05", "8.0")
+    index.more += builds(resolve([newer], Request(), load()), "cu130")
+    _, lock = planned(request_of(index, "kernels"), tmp_path / "b", newer)
+    assert versions(lock)["kernels"] == "0.9"
 
 
 def test_packages_that_no_release_of_the_framework_fits_are_refused(

@@ -198,7 +198,7 @@ def test_a_version_of_another_cuda_than_the_one_asked_for_is_refused() -> None:
     with pytest.raises(BadInputError) as caught:
         request.parse_request(framework_version="2.1.2+cu118", cuda="12.1")
     assert "is a build for CUDA 11.8, not for --cuda 12.1" in caught.value.message
-    assert caught.value.fix == "Use --cuda 11.8, or --framework-version 2.1.2"
+    assert caught.value.fix == "Use --cuda 11.8, or remove --cuda."
 
 
 def test_an_old_name_is_remembered_in_any_case() -> None:

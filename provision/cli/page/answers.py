@@ -147,7 +147,7 @@ def _read_by_rules(examiner: Examiner, asked: Choices) -> str:
         fits,
         [driver_blocker(site, fit, catalog) for fit in fits],
         blocked := driven_blocker(site, device, catalog),
-        needed_driver(fleet.gpus, catalog),
+        needed := needed_driver(fleet.gpus, catalog),
         last_driver(fleet.gpus, catalog),
         list(fleet_warnings(fleet, catalog)),
     ]
@@ -160,6 +160,13 @@ def _read_by_rules(examiner: Examiner, asked: Choices) -> str:
         read.append([version(native) < version(cuda) for cuda in ptx])
     system = dict.fromkeys(build.cuda for build in builds if build.libraries == "system")
     read += _starting(site, "runtime", system, catalog)
+    if (
+        blocked and needed
+    ):  # machines are alike whose numbers of it differ, and a fix is tried there
+        driven = Examiner(fleet.driven_by(needed, [site], catalog), catalog)
+        ((there, _),) = driven.fleet.gpus
+        if driven_blocker(there, device, catalog) is None:
+            read.append(_read_by_rules(driven, asked))
     if system and (blocked or verdicts != {"direct"}):
         read.append(sorted(brands_of(device)))
     if forward := [fit.cuda for fit in fits if fit.verdict == "forward"]:

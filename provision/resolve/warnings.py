@@ -166,8 +166,8 @@ def _xla_warnings(build: Build, answers: BuildAnswers, catalog: Catalog) -> Iter
                 message=f"{build.name} runs on {device.words}, but what its XLA compiles (with "
                 f"jit_compile) aborts there: CUDA {build.cuda} has no PTX for "
                 f"{show_sm(device.capability)}.",
-                fix="Use NVIDIA's own container, nvcr.io/nvidia/tensorflow, or switch XLA off: "
-                "jit_compile=False.",
+                fix="Use NVIDIA's own container, nvcr.io/nvidia/tensorflow, or switch XLA off "
+                "(jit_compile).",
             )
 
 

@@ -212,15 +212,18 @@ def run_uv(
     whole addresses, too: `finished` shortens them.
     """
 
+    def placed(lines: Sequence[str]) -> Sequence[str]:
+        return lines if sources is None else sources.lines(lines, addresses, target)
+
     def run(view: SourceView | None) -> Answer:
         question = UvQuestion(
-            tuple(lines if sources is None else sources.lines(lines, target)),
+            tuple(placed(lines)),
             target,
             index,
             offline,
             alone,
             releases_only,
-            tuple(constraints),
+            tuple(placed(constraints)),
             tuple(addresses),
             tuple(declared),
             view,

@@ -8,7 +8,7 @@ wheels. What cannot be built there leaves its place to an older release, which t
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -18,6 +18,7 @@ from provision.lock.built import SourceBuild
 from provision.lock.lockfile import lock_table, parse_lock
 from provision.lock.uv import Outcome, WheelTarget, not_built
 from provision.lock.wheels import wheel_tags
+from provision.model.environment import environment_of, is_met, with_addresses
 from provision.model.plan import Plan
 from provision.model.planfile import TOOL
 
@@ -118,16 +119,25 @@ class SourceWheels:
                 found[one.name] = one
         return tuple(found.values())
 
-    def lines(self, lines: Iterable[str], target: WheelTarget) -> list[str]:
-        """Requirement lines with a wheel built here in place of each commit of a repository."""
-        return [self._git_line(line, target) if is_git(line) else line for line in lines]
+    def lines(
+        self, lines: Iterable[str], addresses: Sequence[str], target: WheelTarget
+    ) -> list[str]:
+        """Requirement lines with a wheel built here in place of each commit of a repository.
+        `addresses` are the whole ones of repositories that the lines name.
+        """
+        return [self._git_line(one, addresses, target) if is_git(one) else one for one in lines]
 
-    def _git_line(self, line: str, target: WheelTarget) -> str:
+    def _git_line(self, line: str, addresses: Sequence[str], target: WheelTarget) -> str:
+        from packaging.markers import Marker
+
         bare, _, marker = line.partition(" ;")
+        if marker and not is_met(Marker(marker), environment_of(target.python, target.arch)):
+            return line  # uv leaves it out, too
+        [whole] = with_addresses([bare], addresses)
         with self._lock:
             found = self._known.get((bare, ""))
             if found is None:
-                found = self._known[bare, ""] = self.maker.from_git(bare, target)
+                found = self._known[bare, ""] = self.maker.from_git(whole, target)
         assert isinstance(found, SourceWheel)
         name = bare.partition("@")[0].strip()
         return f"{name} @ {found.path.as_uri()}" + (f" ; {marker.strip()}" if marker else "")

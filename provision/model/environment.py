@@ -49,23 +49,41 @@ def is_wheel_url(url: str) -> bool:
     return bool(named) and origin_of(usable_url(url)) is not None
 
 
+def is_git_url(url: str) -> bool:
+    """Whether a URL is that of a git repository, as requirements name one."""
+    return re.fullmatch(r"git\+(https?|ssh|git|file)://\S+", url) is not None
+
+
+def shown_place(url: str) -> str:
+    """What may be shown and stored of the address of a wheel or a repository: without a login and a
+    query. SSH's user name is no secret, and a repository has the directory of the package, too.
+    """
+    from images.net.address import shown_url
+
+    shown = shown_url(url)
+    if not is_git_url(url):
+        return shown
+    if user := re.match(r"git\+ssh://([A-Za-z0-9_-]{1,32})@", url):
+        shown = shown.replace("://", f"://{user[1]}@", 1)
+    directory = re.search(r"[#&](subdirectory=[^&#]+)", url)
+    return f"{shown}#{directory[1]}" if directory else shown
+
+
 def public_requirement(requirement: Requirement) -> tuple[str, str]:
     """A requirement as it may be shown and stored, and the whole address of its wheel; "" if that
     has no more in it, or there is none. Only downloads use the whole one (`with_addresses`).
     """
     if requirement.url is None:
         return str(requirement), ""
-    from images.net.address import shown_url, usable_url
+    from images.net.address import usable_url
 
-    whole, requirement.url = usable_url(requirement.url), shown_url(requirement.url)
+    whole, requirement.url = usable_url(requirement.url), shown_place(requirement.url)
     return str(requirement), whole if whole != requirement.url else ""
 
 
 def with_addresses(lines: Iterable[str], addresses: Iterable[str]) -> list[str]:
     """Requirement lines with whole addresses, for the program that downloads the wheels."""
-    from images.net.address import shown_url
-
-    known = {shown_url(one): one for one in addresses}
+    known = {shown_place(one): one for one in addresses}
     found = []
     for line in lines:
         name, sign, rest = line.partition(" @ ")

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from images.text.printable import printable
 from provision.errors import BadInputError
 from provision.model import grammar
-from provision.model.environment import is_wheel_url, public_requirement, requirement_of
+from provision.model.environment import is_git_url, is_wheel_url, public_requirement, requirement_of
 from provision.model.plan import ComputeCapability, Flavour, Framework, Request
 
 _MOST_ADDRESS = 4000  # a signature with a session token has 2,000
@@ -138,12 +138,13 @@ def parse_requirement(text: str) -> tuple[str, str]:
             fix="Give a package name or a requirement, for example --with torchvision "
             "or --with 'transformers>=4.40'",
         ) from None
-    if requirement.url and not is_wheel_url(requirement.url):
+    url = requirement.url
+    if url and not (is_wheel_url(url) or is_git_url(url)):
         raise BadInputError(
-            f"--with {quoted(text)} names a URL that is not a wheel's, and images are built from "
-            "wheels.",
-            fix="Give the address of a wheel: --with 'flash-attn @ https://HOST/NAME.whl'; or "
-            "publish the package to an index and name it there (see --index)",
+            f"--with {quoted(text)} names a URL that is neither a wheel's nor a git repository's.",
+            fix="Give the address of a wheel: --with 'flash-attn @ https://HOST/NAME.whl'; or a "
+            "commit: --with 'NAME @ git+https://HOST/OWNER/NAME@COMMIT'; or publish the package "
+            "to an index and name it there (see --index)",
         )
     return public_requirement(requirement)
 

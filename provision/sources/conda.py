@@ -29,6 +29,7 @@ from provision.sources.declaration import (
     read_python,
     read_requirement,
     together,
+    why_missing,
 )
 from provision.sources.errors import ProjectError
 from provision.sources.files import (
@@ -40,6 +41,7 @@ from provision.sources.files import (
     shown,
     table,
 )
+from provision.sources.packages import repository_url
 from provision.sources.requirements import pip_lines
 from provision.sources.yaml import read_yaml
 
@@ -165,7 +167,10 @@ def _pypi(key: str, row: Mapping[str, Any], found: _Found, line: int, marker: st
     extras = ",".join(map(str, listed(row.get("extras"))))
     written = f"{key}{f'[{extras}]' if extras else ''}"
     url, version = row.get("url"), row.get("version", "*")
-    if isinstance(url, str) and is_wheel_url(url):
+    repository = repository_url(row)
+    if repository and not why_missing(key, repository):
+        written += f" @ {repository}"
+    elif isinstance(url, str) and is_wheel_url(url):
         written += f" @ {url}"
     elif {"git", "path", "url"} & {*row} or not isinstance(version, str):
         name = canonicalize_name(printable(key, limit=60))

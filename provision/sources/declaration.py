@@ -17,10 +17,12 @@ from provision.catalog.loading import load
 from provision.model.environment import (
     MOST_CHARACTERS,
     environment_of,
+    is_git_url,
+    is_wheel_url,
     public_requirement,
     requirement_of,
 )
-from provision.model.plan import DeclaredIndex
+from provision.model.plan import PACKAGES, DeclaredIndex
 from provision.sources.errors import ProjectError
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 _ARCHS = ("x86_64", "aarch64")
 _MOST_PATCH = 40
+_OF_THE_PLAN = {*PACKAGES.values(), "jaxlib", "triton", "pytorch-triton"}
 
 
 class Declared(NamedTuple):
@@ -163,6 +166,16 @@ def read_requirement(text: str, file: str, line: int) -> Declared | None:
             "compares what cannot be compared.",
             fix="Write it as pip accepts it, for example: python_version < '3.11'",
         ) from error
+
+
+def why_missing(name: str, url: str) -> str:
+    """Why an image cannot have a package from an address; "" if it can. A framework is in the image
+    in the build of the plan.
+    """
+    if is_git_url(url):
+        own = canonicalize_name(name) in _OF_THE_PLAN
+        return "the plan chooses the build of a framework" if own else ""
+    return "" if is_wheel_url(url) else "images are built from wheels"
 
 
 def applies(requirement: Requirement) -> bool:

@@ -16,7 +16,8 @@ from provision.sources.conda import looks_like_environment, read_environment, re
 from provision.sources.declaration import Declaration, Declared, read_python, together
 from provision.sources.errors import ProjectError
 from provision.sources.files import is_file, is_there, line_of, read_text, read_toml, shown, table
-from provision.sources.locks import read_pylock, read_uv_lock
+from provision.sources.locks import read_uv_lock
+from provision.sources.pylock import read_pylock
 from provision.sources.pyproject import read_pyproject
 from provision.sources.requirements import read_requirements
 from provision.sources.selection import select

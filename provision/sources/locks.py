@@ -1,9 +1,9 @@
-"""The locks of other tools: uv.lock, and a pylock.toml that is not ours.
+"""A uv.lock.
 
-Every version in them holds. Which packages an image needs is left to uv, which evaluates the
+Every version in it holds. Which packages an image needs is left to uv, which evaluates the
 markers for it: a lock's packages become constraints, and what the project itself requires is
 installed.
-https://docs.astral.sh/uv/concepts/projects/layout/#the-lockfile https://peps.python.org/pep-0751/
+https://docs.astral.sh/uv/concepts/projects/layout/#the-lockfile
 """
 
 from __future__ import annotations
@@ -14,23 +14,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import parse_qs
 
-from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
 from packaging.utils import canonicalize_name
 
 from images.text.printable import printable
-from provision.catalog.loading import load
-from provision.model.environment import environment_of, is_wheel_url
-from provision.model.planfile import TOOL
+from provision.model.environment import is_wheel_url
 from provision.sources.declaration import (
     Declaration,
     Declared,
     Lacking,
     OptionalPackages,
-    pythons_of,
     read_python,
     read_requirement,
     together,
+    why_missing,
 )
 from provision.sources.errors import ProjectError
 from provision.sources.files import (
@@ -44,12 +42,12 @@ from provision.sources.files import (
     shown,
     table,
 )
-from provision.sources.packages import IndexSource, Position
+from provision.sources.packages import IndexSource, Position, repository_url
 from provision.sources.pyproject import conflicts_of, read_pyproject
 
 _OWN = ("editable", "virtual", "directory")
 _SHA256 = re.compile(r"sha256:([0-9a-f]{64})")
-_Row = Mapping[str, Any]
+Row = Mapping[str, Any]
 
 
 def read_uv_lock(path: Path, root: Path) -> Declaration | None:
@@ -64,7 +62,7 @@ def read_uv_lock(path: Path, root: Path) -> Declaration | None:
         raise ProjectError(
             f"{name} is not a lock of uv, version 1.", fix="Lock the project again: uv lock"
         )
-    lines = _lines(text)
+    lines = lines_of(text)
     own = [row for row in rows if set(_source(row)) & set(_OWN)]
     rest = [row for row in rows if not set(_source(row)) & set(_OWN)]
     lock = _UvLock(name, own, rest, lines)
@@ -95,15 +93,15 @@ class _UvLock:
     """The packages of a uv.lock: the project's own and the others, and the line of each."""
 
     name: str
-    own: Sequence[_Row]
-    rest: Sequence[_Row]
+    own: Sequence[Row]
+    rest: Sequence[Row]
     lines: Mapping[tuple[str, str], int]
 
     def part(self, rows: Iterable[object], chosen: str = "") -> Declaration:
         """What some of the project's dependencies install. `chosen` is the extra or group that they
         are of, as uv's markers name it ("extra-4-chat-cu126").
         """
-        wanted: list[_Row] = [
+        wanted: list[Row] = [
             one for one in rows if isinstance(one, dict) and isinstance(one.get("name"), str)
         ]
         versions: dict[str, set[str]] = {}
@@ -124,7 +122,7 @@ class _UvLock:
             constraints=tuple(
                 declared
                 for row in self.rest
-                if _is_installed(row)
+                if _is_installed(row) and ("git" not in _source(row) or row["name"] in reached)
                 for declared in _constraint(row, self.name, self.lines[id_of(row)], chosen)
             ),
             missing=tuple(
@@ -148,9 +146,9 @@ class _UvLock:
             for one, parts in found.items():
                 yield OptionalPackages(kind, canonicalize_name(one), together(self.name, *parts))
 
-    def _reached(self, rows: Iterable[_Row], chosen: str) -> set[str]:
+    def _reached(self, rows: Iterable[Row], chosen: str) -> set[str]:
         """The names of all that these dependencies need."""
-        by_name: dict[str, list[_Row]] = {}
+        by_name: dict[str, list[Row]] = {}
         for row in (*self.own, *self.rest):
             by_name.setdefault(row["name"], []).append(row)
         seen: set[str] = set()
@@ -169,7 +167,7 @@ class _UvLock:
                     waiting += [each for each in listed(more) if isinstance(each, dict)]
         return seen
 
-    def _missing(self, row: _Row) -> Lacking:
+    def _missing(self, row: Row) -> Lacking:
         kind = printable(next(iter(_source(row)), "elsewhere"), limit=20)
         shown_ = printable(row["name"], limit=60)
         why = f"from {kind}, and images are built from wheels"
@@ -177,10 +175,12 @@ class _UvLock:
         return Lacking(canonicalize_name(shown_), shown_, self.name, line, why)
 
 
-def _is_installed(row: _Row) -> bool:
+def _is_installed(row: Row) -> bool:
     """Whether an index or an address has the package's wheels."""
     source = _source(row)
-    return bool(_release_of(row)) and ("registry" in source or is_wheel_url(str(source.get("url"))))
+    return bool(_release_of(row)) and (
+        "registry" in source or is_wheel_url(str(source.get("url"))) or "git" in source
+    )
 
 
 _CHOICE = re.compile(r"extra\s*(==|!=)\s*(['\"])((?:extra|group)-\d+-[^'\"]*)\2")
@@ -200,19 +200,19 @@ def _decided(marker: str, chosen: str) -> str:
     )
 
 
-def _is_needed(row: _Row, chosen: str) -> bool:
+def _is_needed(row: Row, chosen: str) -> bool:
     """Whether a dependency is for some Linux image."""
     marker = row.get("marker")
     written = f"x ; {_decided(marker, chosen)}" if isinstance(marker, str) else "x"
     return read_requirement(written, "uv.lock", 0) is not None
 
 
-def id_of(row: _Row) -> tuple[str, str]:
+def id_of(row: Row) -> tuple[str, str]:
     """What tells the packages of a lock apart: name and version."""
     return str(row.get("name", "")), str(row.get("version", ""))
 
 
-def _lines(text: str) -> dict[tuple[str, str], int]:
+def lines_of(text: str) -> dict[tuple[str, str], int]:
     """The line of each package; 0 for what is not found."""
     found: dict[tuple[str, str], int] = _Lines()
     at, name = 0, ""
@@ -231,23 +231,35 @@ class _Lines(dict[tuple[str, str], int]):
         return 0
 
 
-def _source(row: _Row) -> _Row:
+def _source(row: Row) -> Row:
     return table(row, "source")
 
 
-def _release_of(row: _Row) -> str:
+def _release_of(row: Row) -> str:
     """What follows the name of a package in a requirement: "==1.2", or the address of its wheel."""
     url = str(_source(row).get("url", ""))
     if is_wheel_url(url):
         return f" @ {url}"
+    if (repository := _repository(_source(row))) and not why_missing(row["name"], repository):
+        return f" @ {repository}"
+    if "git" in _source(row):
+        return ""
     return f"=={row['version']}" if isinstance(row.get("version"), str) else ""
+
+
+def _repository(source: Mapping[str, Any]) -> str:
+    """A commit as uv.lock has it ("https://HOST/NAME?rev=main#COMMIT"), as a requirement has it."""
+    url, _, commit = str(source.get("git", "")).partition("#")
+    place, _, query = url.partition("?")
+    directory = parse_qs(query).get("subdirectory", [None])[0]
+    return repository_url({"git": place, "rev": commit, "subdirectory": directory}) if url else ""
 
 
 def _is_inside(place: str) -> bool:
     return not place.startswith("/") and ".." not in place.split("/")
 
 
-def _constraint(row: _Row, name: str, line: int, chosen: str) -> Iterator[Declared]:
+def _constraint(row: Row, name: str, line: int, chosen: str) -> Iterator[Declared]:
     markers = [_decided(str(one), chosen) for one in listed(row.get("resolution-markers"))]
     where = " or ".join(f"({one})" for one in markers)
     text = f"{row['name']}{_release_of(row)}{f' ; {where}' if where else ''}"
@@ -256,7 +268,7 @@ def _constraint(row: _Row, name: str, line: int, chosen: str) -> Iterator[Declar
 
 
 def _dependency(
-    row: _Row,
+    row: Row,
     versions: Mapping[str, set[str]],
     name: str,
     lines: Mapping[tuple[str, str], int],
@@ -267,18 +279,18 @@ def _dependency(
         return
     known = versions[row["name"]]
     version = str(row.get("version", ""))
-    release = f"=={version}" if version else next(iter(known)) if len(known) == 1 else ""
+    release = next(iter(known)) if len(known) == 1 else f"=={version}" if version else ""
     extras = ",".join(map(str, listed(row.get("extra"))))
     said = row.get("marker")
     marker = f" ; {_decided(said, chosen)}" if isinstance(said, str) else ""
     written = f"{row['name']}{f'[{extras}]' if extras else ''}{release}{marker}"
-    version = release.removeprefix("==")
+    version = release[2:] if release.startswith("==") else ""
     declared = read_requirement(written, name, lines[row["name"], version])
     if declared is not None:
         yield declared
 
 
-def _registries(rows: Iterable[_Row], name: str) -> Iterator[str]:
+def _registries(rows: Iterable[Row], name: str) -> Iterator[str]:
     """The indexes that are neither the one of most packages nor PyTorch's."""
     found: dict[str, list[str]] = {}
     for row in rows:
@@ -291,7 +303,7 @@ def _registries(rows: Iterable[_Row], name: str) -> Iterator[str]:
             yield f"the index {public(url)}, which has {few} ({name}; to use it: --index URL)"
 
 
-def _cuda(rows: Iterable[_Row], name: str, lines: Mapping[tuple[str, str], int]) -> Declared | None:
+def _cuda(rows: Iterable[Row], name: str, lines: Mapping[tuple[str, str], int]) -> Declared | None:
     """The CUDA of the PyTorch index that torch comes from."""
     for row in rows:
         url = _source(row).get("registry")
@@ -302,97 +314,14 @@ def _cuda(rows: Iterable[_Row], name: str, lines: Mapping[tuple[str, str], int])
     return None
 
 
-def _hashes(rows: Iterable[_Row]) -> dict[str, frozenset[str]]:
+def _hashes(rows: Iterable[Row]) -> dict[str, frozenset[str]]:
     found: dict[str, set[str]] = {}
     for row in rows:
-        files = [one for one in listed(row.get("wheels")) if isinstance(one, dict)]
+        files = [
+            one
+            for one in (*listed(row.get("wheels")), table(row, "sdist"))
+            if isinstance(one, dict)
+        ]
         hashes = {match[1] for one in files if (match := _SHA256.match(str(one.get("hash", ""))))}
         found.setdefault(canonicalize_name(row["name"]), set()).update(hashes)
     return {name: frozenset(hashes) for name, hashes in found.items() if hashes}
-
-
-def read_pylock(path: Path, root: Path) -> Declaration | None:
-    """The declaration of a pylock.toml; None if `provision lock` wrote it: that decides everything,
-    and is given with --lock. ProjectError: it is invalid.
-    """
-    name = shown(path, root)
-    text = read_text(path, root, limit=LOCK_BYTES)
-    document = read_toml(text, name)
-    if table(document, "tool", TOOL):
-        return None
-    rows = [row for row in listed(document.get("packages")) if isinstance(row, dict)]
-    known = str(document.get("lock-version", "")).partition(".")[0] == "1"
-    whole = isinstance(document.get("packages"), list)
-    if not (known and whole and all(isinstance(row.get("name"), str) for row in rows)):
-        raise ProjectError(
-            f"{name} is not a lock of PEP 751, version 1.",
-            fix="Lock the project again: uv export --format pylock.toml -o pylock.toml",
-        )
-    groups = {str(one) for one in listed(document.get("default-groups"))}
-    lines = _lines(text)
-    missing: list[Lacking] = []
-    pins = [
-        declared for row in rows for declared in _pin(row, groups, name, lines[id_of(row)], missing)
-    ]
-    beside = root / "pyproject.toml"
-    direct = read_pyproject(beside, root) if is_file(beside) else None
-    roots = {one.name for one in direct.packages} if direct else set()
-    python = document.get("requires-python")
-    return Declaration(
-        source=name,
-        packages=tuple(one for one in pins if not roots or one.name in roots),
-        constraints=tuple(pins) if roots else (),
-        python=read_python(python, name, line_of(text, "requires-python")),
-        hashes=_pylock_hashes(rows),
-        missing=tuple(missing),
-        locked=True,
-    )
-
-
-def _pin(
-    row: _Row, groups: set[str], name: str, line: int, missing: list[Lacking]
-) -> Iterator[Declared]:
-    at = Declared("", name, line)
-    marker = row.get("marker")
-    if isinstance(marker, str) and re.search(r"\b(extras|dependency_groups)\b", marker):
-        if not _selected(marker, groups, at):
-            return
-        marker = None
-    version = row.get("version")
-    url = str(table(row, "archive").get("url", ""))
-    other = next((kind for kind in ("vcs", "directory") if kind in row), "")
-    if other or not (isinstance(version, str) or is_wheel_url(url)):
-        if other != "directory" or table(row, "directory").get("path") not in {".", "./"}:
-            shown_ = printable(row["name"], limit=60)
-            missing.append(Lacking(canonicalize_name(shown_), shown_, name, line))
-        return
-    written = f"{row['name']} @ {url}" if is_wheel_url(url) else f"{row['name']}=={version}"
-    declared = read_requirement(f"{written}{f' ; {marker}' if marker else ''}", name, line)
-    if declared is not None:
-        yield declared
-
-
-def _selected(marker: str, groups: set[str], at: Declared) -> bool:
-    """Whether a package that is for extras or groups is installed by default."""
-    environment: dict[str, Any] = {
-        **environment_of(pythons_of(load())[-1], "x86_64"),
-        "extras": set(),
-        "dependency_groups": groups,
-    }
-    try:
-        return Marker(marker).evaluate(environment, context="lock_file")
-    except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName, RecursionError) as error:
-        raise ProjectError(
-            f"{at.where}: {printable(marker, limit=100)!r} is not a valid marker.",
-            fix="Lock the project again.",
-        ) from error
-
-
-def _pylock_hashes(rows: Iterable[_Row]) -> dict[str, frozenset[str]]:
-    found: dict[str, set[str]] = {}
-    for row in rows:
-        for one in listed(row.get("wheels")):
-            value = table(one, "hashes").get("sha256")
-            if isinstance(value, str):
-                found.setdefault(canonicalize_name(row["name"]), set()).add(value)
-    return {name: frozenset(values) for name, values in found.items()}

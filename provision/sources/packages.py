@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -12,7 +13,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from images.net.address import shown_url
-from provision.model.environment import requirement_of
+from provision.model.environment import is_git_url, requirement_of
 from provision.model.plan import DeclaredIndex, IndexKind
 
 _INDEX_OF_PYTORCH = re.compile(
@@ -137,6 +138,34 @@ def read_package(text: str, at: Position) -> RequestedPackage:
         requirement=requirement,
         address=requirement.url or "",
     )
+
+
+def repository_url(row: Mapping[str, object]) -> str:
+    """The address of a git repository in a row of uv, Poetry or pixi, as a requirement has it; "":
+    the row has none that can be cloned.
+    """
+    said = row.get("git")
+    if not isinstance(said, str):
+        return ""
+    if short := re.fullmatch(r"([\w.-]+@[\w.-]+):(?!/)(\S+)", said):  # as ssh writes it
+        said = f"ssh://{short[1]}/{short[2]}"
+    named = (row.get(key) for key in ("rev", "tag", "branch"))
+    revision = next((f"@{one}" for one in named if isinstance(one, str) and one), "")
+    place = row.get("subdirectory")
+    directory = f"#subdirectory={place}" if isinstance(place, str) and place else ""
+    url = f"git+{said.removeprefix('git+')}{revision}{directory}"
+    return url if is_git_url(url) else ""
+
+
+def repository_name(url: str) -> str:
+    """What the package of a repository is probably named: as pip's #egg= says, else as the
+    repository, with extras that the former names.
+    """
+    if egg := re.search(r"[#&]egg=([\w.-]+(?:\[[\w.,-]+\])?)", url):
+        return egg[1]
+    path = shown_url(url).partition("://")[2].partition("/")[2]
+    path = path.partition("@")[0].rstrip("/").removesuffix(".git")
+    return re.split(r"[^\w.-]", path.rpartition("/")[2])[0]
 
 
 def _wheel(address: str) -> Requirement | None:

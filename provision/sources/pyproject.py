@@ -12,10 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from images.text.printable import printable
-from provision.model.environment import is_wheel_url
+from provision.model.environment import public_requirement
 from provision.model.plan import DeclaredIndex, IndexKind
 from provision.sources.declaration import (
     Declaration,
@@ -25,6 +26,7 @@ from provision.sources.declaration import (
     read_python,
     read_requirement,
     together,
+    why_missing,
 )
 from provision.sources.errors import ProjectError
 from provision.sources.files import (
@@ -37,7 +39,7 @@ from provision.sources.files import (
     shown,
     table,
 )
-from provision.sources.packages import IndexSource, Position
+from provision.sources.packages import IndexSource, Position, repository_url
 from provision.sources.poetry import PoetryDependency
 from provision.sources.pyproject_file import PyprojectFile
 from provision.sources.requirements import read_requirements
@@ -94,10 +96,14 @@ def _standard(file: PyprojectFile, rows: Iterable[object]) -> Declaration:
         declared = read_requirement(one if isinstance(one, str) else repr([one]), file.name, line)
         if declared is None:
             continue
+        if (repository := sources.repository_of(declared)) and not declared.requirement.url:
+            declared = _from(declared, repository)
         url = declared.requirement.url
-        if url is not None and not is_wheel_url(url):
-            missing.append(Lacking(declared.name, public(declared.text), file.name, line))
-        elif why := sources.not_an_index(declared, left_out):
+        if url is not None:
+            why = why_missing(declared.name, url)
+        else:
+            why = sources.not_an_index(declared, left_out)
+        if why:
             missing.append(Lacking(declared.name, public(declared.text), file.name, line, why))
         else:
             packages.append(declared)
@@ -109,6 +115,14 @@ def _standard(file: PyprojectFile, rows: Iterable[object]) -> Declaration:
         left_out=tuple(left_out),
         indexes=sources.indexes,
     )
+
+
+def _from(declared: Declared, url: str) -> Declared:
+    """A requirement that is taken from this address, whatever versions it allows."""
+    requirement = declared.requirement
+    requirement.specifier, requirement.url = SpecifierSet(), url
+    text, address = public_requirement(requirement)
+    return declared._replace(text=text, address=address)
 
 
 def _computed(document: Mapping[str, Any], path: Path, root: Path) -> Declaration | None:
@@ -189,6 +203,14 @@ class _Sources:
         if index.cuda is not None:
             self.cuda = Declared(index.cuda, self._name, line_with(self._text, url))
         return index.torch_tag
+
+    def repository_of(self, declared: Declared) -> str:
+        """The address of the git repository that a package comes from; "" for another place."""
+        said = self._rows.get(declared.name)
+        rows = [
+            row for row in (said if isinstance(said, list) else [said]) if isinstance(row, dict)
+        ]
+        return next((repository_url(row) for row in rows if self._counts(row)), "")
 
     def not_an_index(self, declared: Declared, left_out: list[str]) -> str:
         """Why a package does not come from an index; "" if it does."""
@@ -281,6 +303,15 @@ def _poetry(
     for one in rows:
         at = Declared("", file.name, one.line)
         if one.optional:
+            continue
+        if repository := repository_url(one.row):
+            declared = read_requirement(one.written, file.name, one.line)
+            if declared is None:
+                continue
+            if not (why := why_missing(declared.name, repository)):
+                packages.append(_from(declared, repository))
+            else:
+                missing.append(Lacking(declared.name, declared.name, file.name, one.line, why))
             continue
         if one.address or one.version is None:
             name, why = printable(one.name, limit=60), "not a release of an index"

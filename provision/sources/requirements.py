@@ -13,7 +13,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from images.text.printable import printable
-from provision.model.environment import is_wheel_url
+from provision.model.environment import is_git_url, is_wheel_url
 from provision.model.plan import DeclaredIndex, IndexKind
 from provision.sources.declaration import (
     Declaration,
@@ -21,6 +21,7 @@ from provision.sources.declaration import (
     Lacking,
     applies,
     read_requirement,
+    why_missing,
 )
 from provision.sources.errors import ProjectError
 from provision.sources.files import (
@@ -32,7 +33,13 @@ from provision.sources.files import (
     read_text,
     shown,
 )
-from provision.sources.packages import IndexSource, Position, RequestedPackage, read_package
+from provision.sources.packages import (
+    IndexSource,
+    Position,
+    RequestedPackage,
+    read_package,
+    repository_name,
+)
 
 _OPTION = re.compile(r"(?P<flag>-[riecf](?=[^\s=-])|--?[A-Za-z][\w-]*)[=\s]*(?P<value>.*)")
 _LONG = {
@@ -256,8 +263,16 @@ def _package(
         if "://" not in content and (root / path).resolve() == root.resolve():
             found.itself = True
             return
-        wheel = read.address.partition(";")[0].partition("#")[0].strip()
-        if read.name and is_wheel_url(wheel):
+        place, _, marker = (one.strip() for one in read.address.partition(";"))
+        wheel = place.partition("#")[0]
+        if is_git_url(place):
+            if read.requirement is None:
+                name = repository_name(place)
+                content = f"{name} @ {place}{f' ; {marker}' if marker else ''}"
+            if why := why_missing(content.partition("@")[0].partition("[")[0].strip(), place):
+                _miss(read, content, at, found, limits=limits, why=why)
+                return
+        elif read.name and is_wheel_url(wheel):
             named = read.requirement is not None and read.requirement.url is not None
             content = content if named else f"{read.name} @ {wheel}"
         else:

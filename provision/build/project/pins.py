@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name
 from images.errors import Failure
 from images.text.printable import printable
 from provision.build.project.request import FrameworkPin, framework_pin, is_of_the_build
+from provision.build.source.checkout import GitError
 from provision.catalog.catalog import Catalog
 from provision.errors import Exit, IndexUnreachableError, NothingCompatibleError
 from provision.lock.built import GitSource
@@ -41,6 +42,13 @@ def naming_pins(
     """Add to a refusal which lines of the project it comes from, and the release to pin instead."""
     try:
         yield
+    except GitError as failure:
+        rows = (*project.declared.packages, *project.declared.constraints) if project else ()
+        name = canonicalize_name(failure.package)
+        if (line := next((one for one in rows if one.name == name), None)) is not None:
+            failure.message += f" The project requires it: {_short(line, None)} ({line.where})."
+            failure.fix += f"\n       Or build the image without it: --without {name}"
+        raise
     except (NothingCompatibleError, NoSolutionError, IndexUnreachableError) as failure:
         if project is not None:
             pin = _pin_of(project, hosts, request, catalog)

@@ -10,16 +10,15 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from images.errors import Failure
-from images.net.address import shown_url, url_secrets
+from images.net.address import url_secrets
 from images.system import process
 from images.text.printable import printable
 from provision.errors import BadInputError, Exit
 from provision.lock.built import GitSource
-from provision.model.environment import requirement_of
+from provision.model.environment import requirement_of, shown_place
 
 _TIMEOUT_S = 900.0
 _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
-_SSH_USER = re.compile(r"ssh://[A-Za-z0-9_-]{1,32}")
 _REVISION = re.compile(r"[A-Za-z0-9_][\w./+-]{0,199}")
 # No program of the repository, no protocol that starts one, no question at the terminal.
 _SAFE = (
@@ -38,6 +37,17 @@ class GitError(Failure):
 
     code = "git-failed"
     exit_code = Exit.UNREACHABLE
+
+    def __init__(self, package: str, message: str, *, fix: str, detail: str = "") -> None:
+        super().__init__(message, fix=fix, detail=detail)
+        self.package = package
+
+
+class GitSourceError(GitError):
+    """What a commit has cannot be built in the sandbox."""
+
+    code = "source-only"
+    exit_code = Exit.NOTHING_COMPATIBLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +76,7 @@ class Checkout:
     @property
     def shown(self) -> str:
         """The address without a login; SSH needs its user name, which is no secret."""
-        user = urlsplit(self.url).netloc.rpartition("@")[0]
-        shown = shown_url(self.url)
-        return f"ssh://{user}@{shown[6:]}" if _SSH_USER.fullmatch(f"{shown[:6]}{user}") else shown
+        return shown_place(f"git+{self.url}").removeprefix("git+")
 
 
 def read_git(line: str) -> Checkout:
@@ -97,24 +105,34 @@ def read_git(line: str) -> Checkout:
     return Checkout(name=read.name, url=url, revision=revision, subdirectory=directory)
 
 
-def check_out(wanted: Checkout, made: Path) -> tuple[Path, GitSource]:
+def check_out(wanted: Checkout, made: Path, ca: Path | None = None) -> tuple[Path, GitSource]:
     """Clone into the empty directory `made`; returns the files of the commit as a .tar.gz, and the
-    commit with the hash of its tree. GitError: it cannot be cloned.
+    commit with the hash of its tree. `ca`: a CA bundle, unless the user's git names one. GitError:
+    it cannot be cloned.
     """
     tree = made / "tree"
     tree.mkdir()
     secrets = url_secrets(wanted.url)
+    own = _environment(wanted, ca)
 
     def run(*words: str) -> process.Completed:
-        return process.run(
-            ["git", *_SAFE, *words],
-            timeout_s=_TIMEOUT_S,
-            env=_QUIET,
-            cwd=tree,
-            apart=True,
-            redact=secrets,
-            missing_fix="Install git: the project requires a package of a git repository.",
-        )
+        try:
+            return process.run(
+                ["git", *_SAFE, *words],
+                timeout_s=_TIMEOUT_S,
+                env=own,
+                cwd=tree,
+                apart=True,
+                redact=secrets,
+            )
+        except process.ToolMissing as error:
+            raise GitError(
+                wanted.name,
+                f"{wanted.name} is in a git repository, {wanted.shown}, and there is no git here.",
+                fix="Install git: apt-get install git",
+            ) from error
+        except process.CommandTimedOut as error:
+            raise _failed(wanted, f"git was not done in {_TIMEOUT_S:.0f} s") from error
 
     def git(*words: str) -> str:
         done = run(*words)
@@ -124,7 +142,7 @@ def check_out(wanted: Checkout, made: Path) -> tuple[Path, GitSource]:
 
     git("init", "--quiet")
     revision = wanted.revision or "HEAD"
-    fetch = ("fetch", "--quiet", "--end-of-options", wanted.url)
+    fetch = ("fetch", "--quiet", "--end-of-options", wanted.shown)
     done = run("fetch", "--quiet", "--depth=1", "--no-tags", *fetch[2:], revision)
     if done.ok:
         commit = git("rev-parse", "--verify", "FETCH_HEAD^{commit}")
@@ -149,6 +167,20 @@ def check_out(wanted: Checkout, made: Path) -> tuple[Path, GitSource]:
     return _archive(tree, made / "source.tar.gz", wanted.name), source
 
 
+def _environment(wanted: Checkout, ca: Path | None) -> dict[str, str | None]:
+    """git's variables. A login goes there, as other users see the words of a command line."""
+    own: dict[str, str | None] = dict(_QUIET)
+    if ca and "GIT_SSL_CAINFO" not in os.environ:
+        own["GIT_SSL_CAINFO"] = str(ca)
+    if wanted.url != wanted.shown:
+        said = os.environ.get("GIT_CONFIG_COUNT", "")
+        number = int(said) if said.isdecimal() else 0
+        own["GIT_CONFIG_COUNT"] = str(number + 1)
+        own[f"GIT_CONFIG_KEY_{number}"] = f"url.{wanted.url}.insteadOf"
+        own[f"GIT_CONFIG_VALUE_{number}"] = wanted.shown
+    return own
+
+
 def _archive(tree: Path, to: Path, name: str) -> Path:
     with tarfile.open(to, "w:gz", compresslevel=1) as tar:
         for directory, names, files in os.walk(tree):
@@ -169,6 +201,7 @@ def _failed(wanted: Checkout, output: str) -> GitError:
     why = printable(lines[-1], limit=200) if lines else "git failed"
     at = f" at {wanted.revision}" if wanted.revision else ""
     return GitError(
+        wanted.name,
         f"{wanted.name} cannot be taken from {wanted.shown}{at}: {why.rstrip('.')}.",
         fix=f"Check that git has your login for it: git ls-remote {wanted.shown}",
         detail=printable(output[-2000:], keep="\n"),

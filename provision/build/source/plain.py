@@ -9,7 +9,6 @@ wheel -------------repacked--> the same bytes for the same source and backend
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,16 +21,11 @@ from images.store.built import BuiltWheels
 from images.store.upkeep import hash_file
 from images.system.scratch import scratch_directory
 from images.wheels.locked import RemoteFile
-from provision.build.base import (
-    BuildSettings,
-    OfflineError,
-    base_from_lock,
-    has_python,
-    make_bootstrap,
-)
+from provision.build.base import BuildSettings, OfflineError
 from provision.build.maker import RunnableImage
-from provision.build.source.checkout import Checkout, check_out, read_git
+from provision.build.source.checkout import Checkout, GitSourceError, check_out, read_git
 from provision.build.source.kept import KeptWheels
+from provision.build.source.python_base import base_with_python
 from provision.build.source.recipe import (
     CompileOrder,
     WheelBuildError,
@@ -82,19 +76,6 @@ class BuiltWheelChangedError(Failure):
 
     code = "built-wheel-changed"
     exit_code = Exit.BUILD_FAILED
-
-
-class NoBuildBaseError(Failure):
-    """No base has a Python that could build a package here."""
-
-    code = "no-build-base"
-    exit_code = Exit.BUILD_FAILED
-
-    def __init__(self, python: str) -> None:
-        super().__init__(
-            f"A package must be built from its source, and no base with Python {python} is known.",
-            fix="Use a base that has Python: --base bootstrap",
-        )
 
 
 class PlainWheels:
@@ -165,18 +146,30 @@ class PlainWheels:
 
     def _from_checkout(self, wanted: Checkout, target: WheelTarget) -> SourceWheel:
         with self._store() as store, scratch_directory() as made:
-            archive, source = check_out(wanted, made)
+            archive, source = check_out(wanted, made, self._settings.ca)
             shown = f"the repository of {wanted.name}"
             top = f"{wanted.subdirectory}/" if wanted.subdirectory else ""
             declared = declared_requirements(archive, shown, top)
             setup = members_of(archive, shown, {f"{top}setup.py"}).get(f"{top}setup.py", "")
             if why := needs_more(wanted.name, declared, setup):
-                raise WheelBuildError(
+                raise GitSourceError(
+                    wanted.name,
                     f"{wanted.name} ({wanted.shown}) cannot be built while locking: {why}.",
-                    fix="Build its wheel where the compilers are (pip wheel), and give that: "
-                    f"--with '{wanted.name} @ https://HOST/NAME.whl'",
+                    fix="Build its wheel where the compilers are (pip wheel), and name it instead: "
+                    f"{wanted.name} @ https://HOST/NAME.whl",
                 )
-            return self._built(archive, declared, _draft(wanted.name, "", source), target, store)
+            draft = _draft(wanted.name, "", source)
+            try:
+                return self._built(archive, declared, draft, target, store)
+            except (NoSdistError, WheelBuildError, NoSolutionError, BuiltWheelUnfitError) as error:
+                raise GitSourceError(
+                    wanted.name,
+                    f"{wanted.name} ({wanted.shown}) cannot be built while locking. "
+                    f"{error.message}",
+                    fix="Correct its name, if it is another one, or name a wheel of it instead: "
+                    f"{wanted.name} @ https://HOST/NAME.whl",
+                    detail=error.detail,
+                ) from error
 
     def again(self, build: SourceBuild, plan: Plan) -> Path:
         """The wheel that a lock says was built from source: the one built before, or built again
@@ -189,12 +182,14 @@ class PlainWheels:
         target = WheelTarget(build.python, str(plan.arch), 0)
         with self._store() as store, scratch_directory() as made:
             if isinstance(build.source, GitSource):
-                archive, found = check_out(Checkout.of(build.name, build.source), made)
+                archive, found = check_out(
+                    Checkout.of(build.name, build.source), made, self._settings.ca
+                )
                 if found.tree != build.source.tree:
                     raise _changed(build, f"the files of commit {found.commit} are others")
             else:
                 archive = download(build.source, store, index=self._index, settings=self._settings)
-            plan, image = self._environment(target, store)
+            plan, image = self._base(target, store)
             one = self._compiled(archive, build, plan, image, store)
         if (now := hash_file(one.path) or "") != build.sha256:
             raise _changed(build, f"its sha256 is {now[:12]}...")
@@ -247,7 +242,7 @@ class PlainWheels:
         """Build with the newest backend that the source allows; a source that imports what newer
         ones no longer have, with an older one. `draft` has the source and its name.
         """
-        plan, image = self._environment(target, store)
+        plan, image = self._base(target, store)
         lines = tuple(dict.fromkeys((*declared, *_FRONTEND)))
         index, settings = self._index, self._settings
         backend = build_requirements(lines, plan, {}, index, settings)
@@ -306,40 +301,9 @@ class PlainWheels:
             self._console.result(f"{wheel.name}, sha256:{build.sha256}")
         return SourceWheel(path=kept.path, build=build)
 
-    def _environment(self, target: WheelTarget, store: Store) -> tuple[Plan, Image]:
-        """A base that runs on this machine and has the Python, if one has, and its plan: that of
-        the packages, else one of Debian's packages.
-        """
-        from images.assembly.opening import open_image
-        from images.oci.archive_reading import open_archive
-        from images.oci.model import host_platform
-
-        failed: Failure | None = None
-        for plan in self._plans(target.python):
-            if plan.error is not None or plan.base is None or not has_python(plan):
-                continue
-            try:
-                local = _here(plan)
-                assert local.base is not None
-                if local.base.kind == "bootstrap" and local.base.digest is None:
-                    runtime = replace(local, flavour="runtime")
-                    _, archive = make_bootstrap(runtime, self._settings, self._console)
-                    return plan, open_archive(archive, None, host_platform())
-                base = base_from_lock(local, None, self._settings, self._console)
-                if base.archive is not None:
-                    return plan, open_archive(base.archive, None, host_platform())
-                return plan, open_image(
-                    base.reference,
-                    platform=host_platform(),
-                    store=store,
-                    ca_bundle=self._settings.ca,
-                    offline=self._settings.offline,
-                    on_wait=self._console.note,
-                )
-            except Failure as failure:
-                self._console.progress(failure.message)
-                failed = failure
-        raise failed or NoBuildBaseError(target.python)
+    def _base(self, target: WheelTarget, store: Store) -> tuple[Plan, Image]:
+        plans = self._plans(target.python)
+        return base_with_python(plans, target.python, self._settings, self._console, store)
 
     @contextmanager
     def _store(self) -> Iterator[Store]:
@@ -347,16 +311,6 @@ class PlainWheels:
 
         with Store.open(self._settings.state, on_note=self._console.note) as store:
             yield store
-
-
-def _here(plan: Plan) -> Plan:
-    """The plan for this machine: a wheel for any machine is built on this one."""
-    from images.oci.model import host_platform, platform_of
-
-    if host_platform() == platform_of(plan.arch or ""):
-        return plan
-    assert plan.base is not None
-    return replace(plan, arch=os.uname().machine, base=replace(plan.base, digest=None))
 
 
 def _draft(

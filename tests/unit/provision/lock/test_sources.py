@@ -203,7 +203,7 @@ def test_a_commit_is_built_before_uv_is_asked(tmp_path: Path) -> None:
     index = Scripted(tmp_path, "quiet")
     wheels = SourceWheels(index)
     for _ in range(2):
-        lines = wheels.lines(["quiet @ git+https://h.example/quiet@main", "x==1"], TARGET)
+        lines = wheels.lines(["quiet @ git+https://h.example/quiet@main", "x==1"], (), TARGET)
         assert lines == [f"quiet @ {(tmp_path / 'quiet-9-py3-none-any.whl').as_uri()}", "x==1"]
     assert index.made == ["quiet"]
 

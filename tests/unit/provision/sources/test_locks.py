@@ -8,7 +8,8 @@ import pytest
 
 from provision.sources.declaration import Declaration
 from provision.sources.errors import ProjectError
-from provision.sources.locks import read_pylock, read_uv_lock
+from provision.sources.locks import read_uv_lock
+from provision.sources.pylock import read_pylock
 from tests.kit.projects import project
 
 UV = """\
@@ -28,6 +29,7 @@ dependencies = [
     { name = "transformers", extra = ["torch"] },
     { name = "pywin32", marker = "sys_platform == 'win32'" },
     { name = "forked" },
+    { name = "held" },
 ]
 
 [package.dev-dependencies]
@@ -75,7 +77,12 @@ source = { registry = "https://i.example/simple" }
 [[package]]
 name = "forked"
 version = "1.0"
-source = { git = "https://h.example/forked" }
+source = { url = "https://h.example/forked.tar.gz" }
+
+[[package]]
+name = "held"
+version = "1.0"
+source = { git = "https://h.example/held?subdirectory=py&rev=main#1f2e3d" }
 """.replace("AAAA", "a" * 64)  # noqa: E501  as uv writes it
 
 PYLOCK = """\
@@ -109,7 +116,11 @@ directory = { path = "." }
 
 [[packages]]
 name = "forked"
-vcs = { type = "git", url = "https://h.example/forked" }
+vcs = { type = "hg", url = "hg+https://h.example/forked" }
+
+[[packages]]
+name = "held"
+vcs = { type = "git", url = "https://h.example/held", commit-id = "1f2e3d", subdirectory = "py" }
 """.replace("AAAA", "a" * 64)  # noqa: E501
 
 
@@ -126,6 +137,7 @@ def test_what_a_uv_lock_declares(tmp_path: Path) -> None:
         'numpy==2.1.0; python_full_version >= "3.12"',
         "torch==2.5.1+cu121",
         "transformers[torch]==4.46.0",
+        "held @ git+https://h.example/held@1f2e3d#subdirectory=py",
         "tqdm==4.66.0",
     ]
     assert [one.text for one in found.constraints] == [
@@ -135,6 +147,7 @@ def test_what_a_uv_lock_declares(tmp_path: Path) -> None:
         "torch==2.5.1+cu121",
         "tqdm==4.66.0",
         "transformers==4.46.0",
+        "held @ git+https://h.example/held@1f2e3d#subdirectory=py",
     ]
     assert found.locked
     assert found.python is not None
@@ -162,7 +175,7 @@ def test_what_is_not_taken_of_a_uv_lock_is_listed(tmp_path: Path) -> None:
     found = uv_lock(tmp_path)
     said = "; ".join((*(one.said for one in found.missing), *found.left_out))
     assert "forked (uv.lock, line" in said
-    assert "from git" in said
+    assert "from url" in said
     assert [(one.kind, one.name) for one in found.optional] == [("group", "dev")]
     assert "the index https://other.example/simple, which has tqdm" in said
     assert "download.pytorch" not in said
@@ -180,6 +193,7 @@ def test_a_pylock_without_a_project_is_installed_as_a_whole(tmp_path: Path) -> N
     assert [one.text for one in found.packages] == [
         "torch==2.5.1",
         'numpy==1.26.4; python_version < "3.12"',
+        "held @ git+https://h.example/held@1f2e3d#subdirectory=py",
     ]
     assert (found.constraints, found.locked) == ((), True)
     assert found.hashes == {"torch": frozenset({"a" * 64})}
@@ -190,7 +204,7 @@ def test_a_pylock_without_a_project_is_installed_as_a_whole(tmp_path: Path) -> N
 def test_beside_a_pyproject_a_pylock_holds_the_versions(tmp_path: Path) -> None:
     found = pylock(tmp_path, pyproject="[project]\nname='a'\ndependencies=['torch']")
     assert [one.text for one in found.packages] == ["torch==2.5.1"]
-    assert {one.name for one in found.constraints} == {"torch", "numpy"}
+    assert {one.name for one in found.constraints} == {"torch", "numpy", "held"}
 
 
 def test_the_lock_that_provision_writes_is_not_a_declaration(tmp_path: Path) -> None:

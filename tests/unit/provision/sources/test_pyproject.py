@@ -22,6 +22,7 @@ dependencies = [
     "torch==2.5.1",
     "numpy<2",
     "x @ git+https://h.example/x",
+    "y @ https://h.example/y.tgz",
 ]
 [project.optional-dependencies]
 dev = ["pytest"]
@@ -36,6 +37,7 @@ python = "^3.10"
 torch = "~2.5"
 transformers = {version = "^4.40", extras = ["torch"]}
 local = {path = "../local"}
+forked = {git = "git@h.example:o/forked.git", tag = "v2", extras = ["x"], python = ">=3.8"}
 many = [{version = "1", python = "<3.11"}, {version = "^2", python = "^3.11", platform = "linux"}]
 later = {version = "*", optional = true}
 numpy = "*"
@@ -46,11 +48,15 @@ def test_the_standard_s_table(tmp_path: Path) -> None:
     path = project(tmp_path, {"pyproject.toml": STANDARD}) / "pyproject.toml"
     found = read_pyproject(path, tmp_path)
     assert found is not None
-    assert [(one.text, one.line) for one in found.packages] == [("torch==2.5.1", 5), ("numpy<2", 6)]
+    assert [(one.text, one.line) for one in found.packages] == [
+        ("torch==2.5.1", 5),
+        ("numpy<2", 6),
+        ("x @ git+https://h.example/x", 7),
+    ]
     assert found.python is not None
     assert (found.python.text, found.python.line) == (">=3.10", 3)
     assert [one.said for one in found.missing] == [
-        "x @ git+https://h.example/x (pyproject.toml, line 7; images are built from wheels)"
+        "y @ https://h.example/y.tgz (pyproject.toml, line 8; images are built from wheels)"
     ]
     assert [(one.kind, one.name, one.default) for one in found.optional] == [
         ("extra", "dev", False),
@@ -65,6 +71,7 @@ def test_poetry_s_table(tmp_path: Path) -> None:
     assert [one.text for one in found.packages] == [
         "torch<2.6,>=2.5",
         "transformers[torch]<5,>=4.40",
+        'forked[x] @ git+ssh://git@h.example/o/forked.git@v2 ; python_version >= "3.8"',
         'many==1; python_version < "3.11"',
         'many<3,>=2; python_version >= "3.11" and python_version < "4" and sys_platform == "linux"',
         "numpy",
@@ -172,7 +179,7 @@ torch = [
     { index = "pytorch-cpu", marker = "sys_platform == 'darwin'" },
     { index = "pytorch-cu121", marker = "sys_platform == 'linux'" },
 ]
-Fork = { git = "https://h.example/fork" }
+Fork = { git = "https://h.example/fork", rev = "1f2e", subdirectory = "py" }
 lib = { workspace = true }
 other = { index = "own" }
 mac = { path = "../mac", marker = "sys_platform == 'darwin'" }
@@ -192,11 +199,11 @@ def test_what_uv_takes_from_elsewhere_is_not_taken_from_an_index(tmp_path: Path)
     path = project(tmp_path, {"pyproject.toml": SOURCES}) / "pyproject.toml"
     found = read_pyproject(path, tmp_path)
     assert found is not None
-    assert [one.name for one in found.packages] == ["torch", "other", "mac"]
+    assert [one.name for one in found.packages] == ["torch", "fork", "other", "mac"]
+    assert found.packages[1].text == "fork @ git+https://h.example/fork@1f2e#subdirectory=py"
     assert found.cuda is not None
     assert (found.cuda.text, found.cuda.line) == ("12.1", 18)
     said = "; ".join(one.said for one in found.missing)
-    assert "fork>=1 (pyproject.toml, line 3; from git" in said
     assert "lib (pyproject.toml, line 3; from workspace" in said
     assert "secret" not in said
     line = SOURCES.splitlines().index('url = "https://user:secret@own.example/simple"') + 1

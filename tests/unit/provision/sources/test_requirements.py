@@ -50,14 +50,39 @@ def test_what_a_line_declares(line: str, packages: list[str], tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        pytest.param("git+https://u:secret@h.example/a.git#egg=a", "a @ git+https://h.example/a.git",
+                     id="a name behind it, as pip has it"),
+        pytest.param("git+https://u:secret@h.example/o/Some_Fork.git@feature/x",
+                     "Some_Fork @ git+https://h.example/o/Some_Fork.git@feature/x",
+                     id="no name: that of the repository"),
+        pytest.param("-e git+ssh://git@h.example/o/a.git@1f2e#egg=a[b]&subdirectory=py/a",
+                     "a[b] @ git+ssh://git@h.example/o/a.git@1f2e#subdirectory=py/a",
+                     id="editable, with an extra and a directory"),
+        pytest.param("a @ git+https://h.example/a.git@v1 ; python_version >= '3.8'",
+                     'a @ git+https://h.example/a.git@v1 ; python_version >= "3.8"',
+                     id="a name and a marker"),
+        pytest.param("git+https://h.example/a.git ; python_version >= '3.8'",
+                     'a @ git+https://h.example/a.git ; python_version >= "3.8"',
+                     id="a marker without a name"),
+    ],
+)  # fmt: skip
+def test_a_repository_is_a_package(line: str, text: str, tmp_path: Path) -> None:
+    found = read(tmp_path, requirements_txt=line)
+    [one] = found.packages
+    assert (found.left_out, found.missing) == ((), ())
+    assert one.text == text
+    assert ("secret" in one.address) is ("secret" in line)
+
+
+@pytest.mark.parametrize(
     ("line", "listed", "name"),
     [
-        pytest.param("git+https://u:secret@h.example/a.git#egg=a", "git+https://h.example/a.git",
-                     "a", id="a repository, without its login"),
-        pytest.param("git+https://u:secret@h.example/o/Some_Fork.git@1f2e3d", "Some_Fork",
-                     "some-fork", id="a repository without a name"),
-        pytest.param("a @ git+https://h.example/a.git", "a @ git+https", "a",
-                     id="a named repository"),
+        pytest.param("git+https://u:secret@h.example/o/pytorch@1f2e#egg=torch",
+                     "the plan chooses the build", "torch", id="a framework's repository"),
+        pytest.param("hg+https://u:secret@h.example/o/fork#egg=fork", "hg+https://h.example/o/fork",
+                     "fork", id="another kind of repository"),
         pytest.param("./wheels/a-1-py3-none-any.whl", "./wheels", "a",
                      id="a file of this machine"),
         pytest.param("-e ../other", "../other", "other", id="another project"),

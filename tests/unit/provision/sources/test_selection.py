@@ -18,7 +18,7 @@ dependencies = ["six"]
 cpu = ["torch==2.5.1"]
 gpu = ["torch==2.6.0", "chat[io]"]
 io = ["h5py"]
-fork = ["fork @ git+https://h.example/fork"]
+fork = ["fork @ https://h.example/fork.tgz"]
 [dependency-groups]
 serve = ["fastapi", { include-group = "log" }]
 log = ["rich"]
@@ -68,7 +68,7 @@ source = { registry = "https://h.example/simple" }
 [[package]]
 name = "forked"
 version = "3"
-source = { git = "https://h.example/forked#1f2e" }
+source = { url = "https://h.example/forked.tgz" }
 
 [[package]]
 name = "rich"

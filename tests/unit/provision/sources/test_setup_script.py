@@ -102,7 +102,7 @@ def test_nothing_of_a_setup_script_is_run(tmp_path: Path) -> None:
 
 
 def test_a_setup_script_says_its_python_and_its_extras(tmp_path: Path) -> None:
-    text = "P = '>=3.11'\nsetup(install_requires=['six @ git+https://h.example/six'],\n"
+    text = "P = '>=3.11'\nsetup(install_requires=['six @ https://h.example/six.tgz'],\n"
     text += "  python_requires=P, extras_require={'gpu': ['cupy']})"
     root = project(tmp_path, {"setup.py": text})
     found = read_setup_py(root / "setup.py", root)

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
+from images.engines.spec import RunJob
 from provision.build.destination import Destination
 from provision.build.words import verify_words
 from provision.catalog.loading import load
 from provision.lock.labels import expectations
 from provision.model.plan import Gpu, GpuVerdict, HostFacts, Plan, Verdict
+from provision.output.console import Console
 from provision.verification.scope import SuiteScope, scope_of
+from provision.verification.suite import SuiteRequest, run_suite
 from verify.checks import CHECKS
 from verify.model.check import is_outside
 from verify.model.expectations import ExpectationsError, parse
@@ -106,6 +109,40 @@ def test_which_checks_a_scope_leaves_out(framework: str) -> None:
         assert {"speed.gemm", "collectives.bandwidth"} <= ids
         assert ("training.loss" in ids) == (checks == "image")
     assert not any(is_outside(check, None) for check in CHECKS[framework])
+
+
+@pytest.mark.parametrize(
+    ("checks", "gpus", "expected"),
+    [
+        pytest.param("image", "none", [], id="the GPUs of another machine are not given to it"),
+        pytest.param("results", "runtime", ["Tesla T4"], id="those of its own machine are"),
+        pytest.param(None, "runtime", ["Tesla T4"], id="everything is tested"),
+    ],
+)
+def test_which_gpus_an_image_gets(checks: Any, gpus: str, expected: list[str]) -> None:
+    jobs: list[RunJob] = []
+
+    class Ran(Exception):  # noqa: N818  ends the test where the image would run
+        pass
+
+    class Runner:
+        name = "docker"
+
+        def run(self, job: RunJob, on_line: object) -> Any:
+            del on_line
+            jobs.append(job)
+            raise Ran
+
+    scope = None if checks is None else SuiteScope(checks=checks, because=NO_GPU)
+    here = machine(Gpu(name="Tesla T4", compute_capability=(7, 5)))
+    with pytest.raises(Ran):
+        run_suite(
+            Runner(), "i", plan(H100), here, SuiteRequest(), image_id="sha256:1", gpus="runtime",
+            catalog=load(), console=Console(), scope=scope,
+        )  # fmt: skip
+    (job,) = jobs
+    (told,) = job.files.values()
+    assert (job.gpus, [gpu["name"] for gpu in json.loads(told)["gpus"]]) == (gpus, expected)
 
 
 def test_an_unknown_scope_is_refused() -> None:

@@ -47,6 +47,7 @@ from provision.build.pipeline import (
     show_remarks,
     show_warnings,
 )
+from provision.build.project.import_check import check_imports
 from provision.build.project.pins import check_hashes, naming_pins
 from provision.build.source.rebuilt import with_built_wheels
 from provision.build.trial import (
@@ -121,6 +122,9 @@ def build(
         images = _bases_of(locks, job, found, console)
     else:
         images = [lock_image(planned, job, found, console)]
+    if job.code is not None:
+        of_wheels = [image.lock for image in images]
+        check_imports(job.code, of_wheels, job.without, job.settings, console)
     choice, found = choose_builder(job, found, [image.plan for image in images])
     with ExitStack() as stack:
         scratch = stack.enter_context(scratch_directory())

@@ -27,7 +27,7 @@ class BuildJob:
 
     `locks` are the files that decide instead of the request: several make one index of platforms.
     `images` is the layout of this user's own images. `project` is what declared the request, `code`
-    becomes the last layer.
+    becomes the last layer; `without`: names that it may import and not have.
     """
 
     request: Request
@@ -45,6 +45,7 @@ class BuildJob:
     dry_run: bool = False
     project: Project | None = None
     code: ProjectCode | None = None
+    without: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

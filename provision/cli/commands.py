@@ -43,7 +43,6 @@ _DECIDED_BY_LOCK = {
     "companions": "--with",
     "extras": "--extra",
     "groups": "--group",
-    "without": "--without",
     "base": "--base",
     "host": "--host",
     "driver": "--driver",

@@ -17,7 +17,7 @@ from provision.cli.paths import (
     state_directory,
     wheel_home,
 )
-from provision.cli.project_options import read_code_option, read_project_option
+from provision.cli.project_options import read_project_with_code
 from provision.cli.suite_options import read_asked
 from provision.errors import BadInputError
 from provision.model.frozen import replace
@@ -278,7 +278,7 @@ def read_build(
             "--push and --tag both name the image.",
             fix="Remove --tag: --push registry.example/team/torch:cu117",
         )
-    project = None if args.lock else read_project_option(args)
+    project, code = read_project_with_code(args)
     request = read_request_for(project, args, catalog, hosts)
     if args.lock and args.project is not None:
         request = replace(request, addresses=(*request.addresses, *_addresses(args.project)))
@@ -286,7 +286,8 @@ def read_build(
         request=request,
         catalog=catalog,
         project=project,
-        code=read_code_option(args, project),
+        code=code,
+        without=tuple(args.without),
         settings=read_settings(args),
         asked=read_asked(args),
         making=Making(

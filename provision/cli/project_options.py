@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Collection
+from functools import cache
 from typing import TYPE_CHECKING
+
+from packaging.utils import canonicalize_name
 
 from provision.cli.paths import absolute_file
 from provision.errors import BadInputError
+from provision.model.request import quoted
 
 if TYPE_CHECKING:
     from provision.build.project.code import ProjectCode
     from provision.sources.find import Project
 
 
-def read_project_option(args: argparse.Namespace) -> Project | None:
+def read_project_option(
+    args: argparse.Namespace, imports: Callable[[], Collection[str]] = frozenset
+) -> Project | None:
     """The project that is named on the command line, with the extras and groups that are named and
-    without the packages that it may lack; None: none is.
+    without the packages that it may lack; None: none is. `imports`: the names that its code
+    imports, where that is built, too.
     """
     if args.project is None:
         for option, given in (
@@ -30,7 +38,8 @@ def read_project_option(args: argparse.Namespace) -> Project | None:
     from provision.sources.find import project_path, read_project
 
     project = read_project(*project_path(args.project))
-    return project.selected(extras=args.extras, groups=args.groups, without=args.without)
+    chosen = {"extras": args.extras, "groups": args.groups, "without": args.without}
+    return project.selected(**chosen, imports=imports)
 
 
 def read_code_option(args: argparse.Namespace, project: Project | None) -> ProjectCode | None:
@@ -54,3 +63,22 @@ def read_code_option(args: argparse.Namespace, project: Project | None) -> Proje
         source=project.declared.source if project else None,
         leave_out=written,
     )
+
+
+def read_project_with_code(
+    args: argparse.Namespace,
+) -> tuple[Project | None, ProjectCode | None]:
+    """The project and its code; with a lock, which decides the packages, the code alone."""
+
+    @cache
+    def imports() -> frozenset[str]:
+        code = read_code_option(args, None)
+        return code.imported if code else frozenset()
+
+    project = None if args.lock else read_project_option(args, imports)
+    for name in args.without if args.lock else ():
+        if canonicalize_name(name) not in imports():
+            raise BadInputError(
+                f"The project imports no {quoted(name)}.", fix=f"Remove --without {quoted(name)}."
+            )
+    return project, read_code_option(args, project)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -79,9 +79,12 @@ class Project:
         extras: Sequence[str] = (),
         groups: Sequence[str] = (),
         without: Sequence[str] = (),
+        imports: Callable[[], Collection[str]] = frozenset,
     ) -> Project:
         """The project with what is chosen of it. ProjectError: see `selection.select`."""
-        declared = select(self.declared, extras=extras, groups=groups, without=without)
+        declared = select(
+            self.declared, extras=extras, groups=groups, without=without, imports=imports
+        )
         return replace(self, declared=declared)
 
     def refuse_to_replace(self, output: Path) -> None:

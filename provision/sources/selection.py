@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from packaging.utils import canonicalize_name
@@ -25,9 +25,11 @@ def select(
     extras: Sequence[str] = (),
     groups: Sequence[str] = (),
     without: Sequence[str] = (),
+    imports: Callable[[], Collection[str]] = frozenset,
 ) -> Declaration:
     """A declaration with the extras and groups that are named or default, and without the packages
-    that the image may lack.
+    that the image may lack. `imports`: canonical names that the project's code imports, which it
+    may lack, too.
 
     ProjectError: there is no such extra, group or package, or two of them exclude each other.
     ProjectIncompleteError: the image would lack a package that is required.
@@ -42,7 +44,7 @@ def select(
     whole = together(declared.source, declared, *(one.declared for one in chosen))
     left = tuple(one for one in declared.optional if one not in chosen)
     whole = replace(whole, optional=left, left_out=(*whole.left_out, *_left_out(left, declared)))
-    return _without(whole, {canonicalize_name(name) for name in without})
+    return _without(whole, {canonicalize_name(name) for name in without}, imports)
 
 
 def _named(declared: Declaration, kind: str, name: str) -> OptionalPackages:
@@ -81,10 +83,14 @@ def _left_out(left: Sequence[OptionalPackages], declared: Declaration) -> list[s
     return said
 
 
-def _without(declared: Declaration, names: set[str]) -> Declaration:
+def _without(
+    declared: Declaration, names: set[str], imports: Callable[[], Collection[str]]
+) -> Declaration:
     """Without these packages, which may be missing."""
     known = {one.name for one in declared.packages} | {one.name for one in declared.missing}
     for name in sorted(names - known):
+        if name in imports():
+            continue
         raise ProjectError(
             f"{declared.source} requires no {printable(name, limit=60)}.",
             fix=f"Remove --without {printable(name, limit=60)}",

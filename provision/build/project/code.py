@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packaging.utils import canonicalize_name
+
 from images.layers.own import key_of
 from images.layers.project import ProjectLayer
+from provision.build.project.imports import MOST_BYTES, MOST_FILES, FileImports, imports_of
 from provision.build.project.program import Program, read_program
-from provision.build.project.tree import ProjectTree, notes_of, read_tree
+from provision.build.project.tree import APP, ProjectTree, notes_of, read_tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +35,37 @@ class ProjectCode:
             files=self.tree.files,
             entries=(*self.tree.links, *self.program.entries(python)),
         )
+
+    @property
+    def roots(self) -> frozenset[str]:
+        """The folders of the project where Python looks for modules; "" is its top."""
+        own = (one.removeprefix(f"/{APP}").strip("/") for one in self.program.roots)
+        return frozenset({"", *own})
+
+    @property
+    def called(self) -> tuple[str, ...]:
+        """The modules of its commands, as paths: "pkg/cli"."""
+        return tuple(call.module.replace(".", "/") for call in self.program.calls.values())
+
+    def imports(self) -> tuple[dict[str, FileImports], list[str]]:
+        """What each source file imports, and the paths of all files, relative to the project."""
+        paths = [one.path.removeprefix(f"{APP}/") for one in self.tree.files]
+        sources = [
+            (path, file.source)
+            for path, file in zip(paths, self.tree.files, strict=True)
+            if path.endswith(".py") and file.size <= MOST_BYTES
+        ]
+        found = {}
+        for path, source in sources[:MOST_FILES]:
+            with suppress(OSError):  # it changed since it was listed, which the layer will report
+                found[path] = imports_of(path, source.read_bytes())
+        return found, paths
+
+    @property
+    def imported(self) -> frozenset[str]:
+        """The names that it imports anywhere, as those of packages are compared."""
+        files, _ = self.imports()
+        return frozenset(canonicalize_name(i.name) for one in files.values() for i in one.imports)
 
     @property
     def digest(self) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from provision.build.project import import_check
 from provision.cli import main as cli
 from provision.errors import Exit
 from provision.lock.lockfile import read_lock_file
@@ -272,3 +273,42 @@ def test_a_directory_that_is_not_one_is_refused(verb: str, name: str, machine: M
     assert "Traceback" not in captured.err
     assert "\x1b" not in captured.err
     assert len(captured.err) < 1500
+
+
+IMPORTING = """\
+import os, numpy, peft
+import helper
+import whisper
+try:
+    import av
+except ImportError:
+    av = None
+def run(): pass
+"""
+
+
+def test_what_the_code_imports_is_in_the_wheels_or_stops_the_build(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project(
+        machine.root / "app",
+        {"src/chat/main.py": IMPORTING, "src/helper.py": "", "examples/first.py": "import pytest"},
+    )
+    machine.build("app", "--output", "new")
+    assert "Not found among the wheels: whisper (src/chat/main.py, line 3)" in machine.said
+    assert "The base may have them." in machine.said
+    assert "helper" not in machine.said
+    monkeypatch.setattr(import_check, "_OWN_BASES", ("oci:",))
+    refused = machine.build("app", "--output", "newer", code=Exit.USAGE)
+    assert refused["error"]["code"] == "project-incomplete"
+    assert "no wheel of the image has: whisper (src/chat/main.py, line 3)." in machine.said
+    assert "openai-whisper?" in refused["error"]["fix"]
+    assert not (machine.root / "newer").exists()
+    machine.lock("app", "--output", "pylock.toml")
+    monkeypatch.chdir(machine.root)
+    again = ("build", "app", "--lock", "pylock.toml", "--no-verify", "--output", "newer")
+    machine.run(*again, code=Exit.USAGE)
+    refused = machine.run(*again, "--without", "wisper", code=Exit.USAGE)
+    assert "imports no 'wisper'" in refused["error"]["message"]
+    machine.run(*again, "--without", "whisper")
+    assert "pytest (examples/first.py, line 1)" in machine.said

@@ -1,0 +1,104 @@
+"""Whether an image has what its project's code imports, before anything is downloaded or built.
+
+What the code surely imports and no wheel of the lock has stops the build. What it may import is a
+note; so is everything where the modules of the image are not all known.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packaging.utils import canonicalize_name
+
+from images.text.printable import printable
+from provision.build.project.imports import Import, unknown_imports
+from provision.lock.modules import modules_of
+from provision.sources.errors import ProjectIncompleteError
+
+if TYPE_CHECKING:
+    from provision.build.base import BuildSettings
+    from provision.build.project.code import ProjectCode
+    from provision.lock.lockfile import Lock
+    from provision.output.console import Console
+
+_MOST_SHOWN = 6
+_OWN_BASES = ("docker.io/library/python:", "docker.io/nvidia/cuda:")
+"""Their modules are known; another base may bring any."""
+
+
+def check_imports(
+    code: ProjectCode,
+    locks: Sequence[Lock],
+    without: Collection[str],
+    settings: BuildSettings,
+    console: Console,
+) -> None:
+    """Judge the imports of a project's code against the wheels of each lock. `without`: names that
+    may be missing. ProjectIncompleteError: the code surely imports what no wheel has.
+    """
+    files, paths = code.imports()
+    unknown = unknown_imports(files, paths, code.roots, code.called)
+    accepted = {canonicalize_name(name) for name in without}
+    for lock in locks if unknown else ():
+        wheels = {canonicalize_name(wheel.name) for wheel in lock.wheels}
+        left = [one for one in unknown if canonicalize_name(one.name) not in wheels]
+        if not left:
+            continue
+        with console.step("imports", "comparing the project's imports with the wheels"):
+            found = modules_of(
+                lock, settings.state, ca_bundle=settings.ca, offline=settings.offline
+            )
+        left = [one for one in left if one.name not in found.names]
+        base = lock.plan.base
+        known = base is not None and (
+            base.kind == "bootstrap" or base.reference.startswith(_OWN_BASES)
+        )
+        sure = [one for one in left if one.surely and canonicalize_name(one.name) not in accepted]
+        if sure and known and not found.unread:
+            raise _missing(sure, code.source)
+        if left:
+            console.note(f"Not found among the wheels: {_listed(left)}. {_why(sure, found.unread)}")
+
+
+def _why(sure: Sequence[Import], unread: Sequence[str]) -> str:
+    if sure and unread:
+        few = ", ".join(unread[:_MOST_SHOWN])
+        return f"The modules of {few} could not be read."
+    if sure:
+        return "The base may have them."
+    return "The project may do without them."
+
+
+def _missing(sure: Sequence[Import], source: str | None) -> ProjectIncompleteError:
+    names = dict.fromkeys(one.name for one in sure)
+    lines = [_distributions().get(name) or name.replace("_", "-") for name in names]
+    where = source or "the project's requirements"
+    options = " ".join(f"--without {name}" for name in names)
+    return ProjectIncompleteError(
+        f"The project imports what no wheel of the image has: {_listed(sure)}.",
+        fix=f"Add what provides it to {where} ({', '.join(lines)}?), or build the image without "
+        f"it: {options}",
+    )
+
+
+def _listed(imports: Sequence[Import]) -> str:
+    first: dict[str, Import] = {}
+    for one in imports:
+        first.setdefault(one.name, one)
+    few = [
+        f"{printable(name, limit=60)} ({printable(one.path, limit=80)}, line {one.line})"
+        for name, one in list(first.items())[:_MOST_SHOWN]
+    ]
+    more = len(first) - len(few)
+    return ", ".join(few) + (f" and {more} more" if more else "")
+
+
+@cache
+def _distributions() -> dict[str, str]:
+    path = Path(__file__).with_name("data") / "import_names.json"
+    found: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))["names"]
+    return found

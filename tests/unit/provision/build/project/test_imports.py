@@ -1,0 +1,131 @@
+"""What a project's code imports, and what of it neither Python nor the project has."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.build.project.imports import imports_of, unknown_imports
+
+
+@pytest.mark.parametrize(
+    ("text", "sure", "maybe"),
+    [
+        pytest.param("import a, b.c\nfrom d.e import f\n", ["a", "b", "d"], [], id="at the top"),
+        pytest.param("from . import a\nfrom .b import c\n", [], [], id="relative"),
+        pytest.param("try:\n import a\nexcept ImportError:\n a = None\n", [], ["a"], id="in try"),
+        pytest.param("if x:\n import a\nelse:\n import b\n", [], ["a", "b"], id="in if"),
+        pytest.param("def f():\n import a\n", [], ["a"], id="in a function"),
+        pytest.param("class C:\n import a\n", ["a"], [], id="in a class body, which runs"),
+        pytest.param("with suppress(ImportError):\n import a\n", [], ["a"], id="in with"),
+        pytest.param("raise SystemExit\nimport a\n", [], ["a"], id="behind an end"),
+        pytest.param("print 'two'\nimport a\n", [], [], id="of Python 2: not read"),
+        pytest.param("\0", [], [], id="no source"),
+        pytest.param("(" * 500 + ")" * 500, [], [], id="nested too deeply"),
+    ],
+)
+def test_what_runs_when_a_module_is_loaded(text: str, sure: list[str], maybe: list[str]) -> None:
+    found = imports_of("app.py", text.encode()).imports
+    assert [one.name for one in found if one.surely] == sure
+    assert [one.name for one in found if not one.surely] == maybe
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["tests/a.py", "pkg/test_a.py", "pkg/a_test.py", "conftest.py", "setup.py", "docs/conf.py",
+     "examples/x/a.py", "scripts/a.py", ".ci/a.py", "benchmarks/a.py"],
+)  # fmt: skip
+def test_what_a_program_does_not_need_is_never_sure(path: str) -> None:
+    assert [one.surely for one in imports_of(path, b"import a\n").imports] == [False]
+
+
+@pytest.mark.parametrize(
+    ("text", "changes"),
+    [
+        pytest.param("import sys\nsys.path.append('x')\n", True, id="append"),
+        pytest.param("import sys\nsys.path.insert(0, 'x')\n", True, id="insert"),
+        pytest.param("import sys\nsys.path[:0] = ['x']\n", True, id="a slice"),
+        pytest.param("import sys\nsys.path += ['x']\n", True, id="added"),
+        pytest.param("import site\nsite.addsitedir('x')\n", True, id="a site directory"),
+        pytest.param("import os\nos.path.join('x')\n", False, id="another path"),
+        pytest.param("names.append('x')\n", False, id="another list"),
+    ],
+)
+def test_where_python_looks_may_be_changed(text: str, *, changes: bool) -> None:
+    assert imports_of("a.py", text.encode()).changes_path is changes
+
+
+PACKAGE = ["app.py", "modules/__init__.py", "modules/whisper/__init__.py", "modules/whisper/own.py"]
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "more", "roots", "unknown"),
+    [
+        pytest.param("app.py", "import os, tomllib, distutils", [], [], [], id="Python's own"),
+        pytest.param("app.py", "import modules", [], [], [], id="a package of the project"),
+        pytest.param("app.py", "import numpy", [], [], ["numpy"], id="another's"),
+        pytest.param("modules/whisper/own.py", "import whisper", [], [], ["whisper"],
+                     id="a part of a package is no module of this name"),
+        pytest.param("modules/whisper/own.py", "import helper", ["modules/whisper/helper.py"], [],
+                     [], id="a module beside a script"),
+        pytest.param("app.py", "import helper", ["lib/helper.py"], [], [],
+                     id="a folder that may be on the path"),
+        pytest.param("app.py", "import helper", ["lib/__init__.py", "lib/helper.py"], [],
+                     ["helper"], id="a folder that is a package"),
+        pytest.param("app.py", "import helper", ["lib/__init__.py", "lib/helper.py"], ["lib"], [],
+                     id="a root"),
+        pytest.param("app.py", "import sys\nsys.path.append('modules')\nimport whisper", [], [], [],
+                     id="a path that the code changes"),
+        pytest.param("app.py", "import fast_cuda", ["csrc/fast_cuda.cpp"], [], [],
+                     id="what the project compiles"),
+        pytest.param("app.py", "import space", ["space/deep/x.py"], [], [], id="a namespace"),
+    ],
+)  # fmt: skip
+def test_what_neither_python_nor_the_project_has(
+    path: str, text: str, more: list[str], roots: list[str], unknown: list[str]
+) -> None:
+    files = {path: imports_of(path, text.encode())}
+    found = unknown_imports(files, [*PACKAGE, *more], {"", *roots})
+    assert [one.name for one in found] == unknown
+
+
+PROGRAM = {
+    "app.py": "from pkg.core import run",
+    "tests/test_app.py": "import pkg.optional",
+    "pkg/__init__.py": "",
+    "pkg/core.py": "from . import util\nfrom .deep import a\nif a:\n import pkg.later",
+    "pkg/util.py": "import x_util",
+    "pkg/deep/__init__.py": "from ..up import b",
+    "pkg/deep/a.py": "import x_a",
+    "pkg/up.py": "import x_up",
+    "pkg/later.py": "import x_later",
+    "pkg/optional.py": "import x_optional",
+    "lib/cmd/main.py": "import x_cmd",
+    "demo/app.py": "import x_demo",
+}
+
+
+@pytest.mark.parametrize(
+    ("roots", "calls", "sure"),
+    [
+        pytest.param([], [], {"x_util", "x_a", "x_up"}, id="from the script at the top"),
+        pytest.param([], ["lib/cmd/main"], {"x_util", "x_a", "x_up", "x_cmd"}, id="from a command"),
+        pytest.param(["lib"], ["cmd/main"], {"x_util", "x_a", "x_up", "x_cmd"}, id="below a root"),
+    ],
+)
+def test_only_what_is_loaded_when_the_program_starts_is_sure(
+    roots: list[str], calls: list[str], sure: set[str]
+) -> None:
+    files = {path: imports_of(path, text.encode()) for path, text in PROGRAM.items()}
+    found = unknown_imports(files, list(PROGRAM), {"", *roots}, calls)
+    assert {one.name for one in found if one.surely} == sure
+    assert {one.name for one in found} == {
+        "x_util", "x_a", "x_up", "x_later", "x_optional", "x_cmd", "x_demo"
+    }  # fmt: skip
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read(data: bytes) -> None:
+    for one in imports_of("a.py", b"import q\n" + data).imports:
+        assert one.line >= 1

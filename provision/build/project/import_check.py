@@ -87,7 +87,7 @@ def _missing(sure: Sequence[Import], source: str | None) -> ProjectIncompleteErr
 
 def _listed(imports: Sequence[Import]) -> str:
     first: dict[str, Import] = {}
-    for one in imports:
+    for one in sorted(imports, key=lambda one: not one.surely):
         first.setdefault(one.name, one)
     few = [
         f"{printable(name, limit=60)} ({printable(one.path, limit=80)}, line {one.line})"

@@ -64,7 +64,7 @@ def account(
     """
     gpus = "runtime" if elsewhere else gpus
     shown = [proven(report) for report in reports]
-    prove = verify_words(choice.destination, place, tag) if tag else None
+    prove = verify_words(choice.destination, place, tag) if tag and not withheld else None
     name = tag or (image.image_id if image else "IMAGE")
     place = choice.destination.where if withheld and choice.destination.where else place
     lock = built[0].lock if built else None

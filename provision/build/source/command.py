@@ -28,6 +28,7 @@ from provision.build.source.sdists import (
     download,
     find_sdist,
     read_requirement,
+    suffix_of,
 )
 from provision.build.source.substitute import without
 from provision.build.work import BuildJob
@@ -159,7 +160,7 @@ def _compile(
     wheels = build_requirements(lines, image.plan, there, index, settings)
     order = CompileOrder(
         title=f"{key.name} {key.version}",
-        file=f"{key.name}-{key.version}.tar.gz",
+        file=f"{key.name}-{key.version}{suffix_of(source.file)}",
         environment=key.environment,
     )
     made = compile_wheel(

@@ -41,6 +41,7 @@ from provision.build.source.sdists import (
     download,
     find_listed,
     members_of,
+    suffix_of,
 )
 from provision.errors import Exit
 from provision.lock.built import GitSource, SourceBuild
@@ -114,7 +115,7 @@ class PlainWheels:
                 return kept
             with self._store() as store:
                 archive = download(file, store, index=index, settings=settings)
-                shown = f"{name}-{version}.tar.gz"
+                shown = f"{name}-{version}{suffix_of(file)}"
                 lines = declared_requirements(archive, shown)
                 files = members_of(archive, shown, {"PKG-INFO", "setup.py"})
                 if why := needs_more(name, lines, files.get("setup.py", "")):
@@ -262,9 +263,10 @@ class PlainWheels:
 
         source, settings = draft.source, self._settings
         title = f"{draft.name} {draft.version}".strip()
+        suffix = ".tar.gz" if isinstance(source, GitSource) else suffix_of(source)
         order = CompileOrder(
             title=title,
-            file=f"{draft.name}-{draft.version or '0'}.tar.gz",
+            file=f"{draft.name}-{draft.version or '0'}{suffix}",
             environment=_ENVIRONMENT,
             subdirectory=source.subdirectory if isinstance(source, GitSource) else "",
             timeout_s=_TIMEOUT_S,

@@ -10,6 +10,7 @@ from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from images.text.printable import printable
 from provision.build.source.rules import builds_here
@@ -37,18 +38,37 @@ def source_only(
     typed: str,
     others: Sequence[str],
     plans: Callable[[str], bool],
+    named: Collection[str] = (),
 ) -> SourceOnlyError:
     """The error that names all of them. `typed` are the options of the plan, as the user typed
-    them; `others` the lines of --with; `plans` says whether there is a plan for another CUDA.
+    them; `others` the lines of --with; `plans` says whether there is a plan for another CUDA;
+    `named` are the indexes that were asked before the default one.
     """
+    hosts = {urlsplit(url).hostname for url in named}
+    blocked = [_asked(one, plan) if _host_of(one.name) in hosts else one for one in blocked]
     shown = blocked[:_MOST_NAMED]
     parts = [_described(one) for one in shown]
     more = len(blocked) - len(shown)
     parts += [f"And {more} more."] if more else []
     return SourceOnlyError(
         f"The index has only the source of {_names(blocked)}. {' '.join(parts)}",
-        fix=_fix(blocked, plan, typed, others, plans),
+        fix=_fix(blocked, plan, typed, others, plans, hosts),
     )
+
+
+def _asked(one: NotBuilt, plan: Plan) -> NotBuilt:
+    """A package whose maker's index was asked."""
+    message = (
+        f"{_host_of(one.name)}, which has its wheels, did not answer, or has none for Python "
+        f"{plan.python} on {plan.arch}"
+    )
+    return replace(one, message=message)
+
+
+def _host_of(name: str) -> str | None:
+    """The host of the index that has the wheels of a package; None: none is known."""
+    row = next((row for row in _rows() if name in row["packages"]), None)
+    return urlsplit(row["index"]).hostname if row else None
 
 
 def plans_with(
@@ -79,11 +99,17 @@ def _fix(
     typed: str,
     others: Sequence[str],
     plans: Callable[[str], bool],
+    asked: Collection[str | None],
 ) -> str:
     lines = []
     left = {one.name: one for one in blocked}
     for row in _rows():
         names = [name for name in left if name in row["packages"]]
+        host = urlsplit(row["index"]).hostname
+        if names and host in asked:
+            lines.append(f"Check that {host} can be reached, as for: curl -I https://{host}/")
+            left = {name: one for name, one in left.items() if name not in names}
+            continue
         words = _index_words(row, plan, plans) if names else ""
         if words:
             lines.append(f"Take {_and(names)} from {row['owner']}: {words}")

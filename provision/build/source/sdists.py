@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 import tarfile
-from collections.abc import Collection, Mapping, Sequence
+import zipfile
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -25,6 +28,10 @@ if TYPE_CHECKING:
     from provision.catalog.refresh.pages import PageFile
 
 _MOST_PROJECT_BYTES = 1 << 20
+# a zip may be encrypted (RuntimeError) or compressed in a way that Python has not
+_UNREADABLE = (
+    tarfile.TarError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError
+)  # fmt: skip
 
 
 class NoSdistError(Failure):
@@ -85,8 +92,8 @@ def find_listed(
             return found, shown_url(address.url)
     others = "" if there else ": no index has a package of that name"
     raise NoSdistError(
-        f"There is no source archive (.tar.gz with a sha256) of {requirement} for Python {python}"
-        f"{others}.",
+        f"There is no source archive (.tar.gz or .zip, with a sha256) of {requirement} for Python "
+        f"{python}{others}.",
         fix="Check the name, loosen the version, or name another index with --index.",
     )
 
@@ -103,7 +110,7 @@ def newest_sdist(
     found: dict[str, RemoteFile] = {}
     pinned = any(one.operator == "==" for one in requirement.specifier)
     for file in files:
-        if not file.name.endswith(".tar.gz") or file.sha256 is None:
+        if not file.name.endswith((".tar.gz", ".zip")) or file.sha256 is None:
             continue
         try:
             name, version = parse_sdist_filename(file.name)
@@ -111,6 +118,8 @@ def newest_sdist(
         except (InvalidSdistFilename, InvalidSpecifier):
             continue
         if name != _canonical(requirement.name) or not accepts or (file.yanked and not pinned):
+            continue
+        if str(version) in found and file.name.endswith(".zip"):
             continue
         found[str(version)] = RemoteFile(
             name=name, version=str(version), url=file.url, size=file.size, sha256=file.sha256
@@ -150,18 +159,43 @@ def members_of(archive: Path, shown: str, names: Collection[str]) -> dict[str, s
     """
     found: dict[str, str] = {}
     try:
-        with tarfile.open(archive, "r:gz") as tar:
-            for entry in tar:
-                _, _, name = entry.name.removeprefix("./").partition("/")
-                if name in names and entry.isreg() and name not in found:
-                    file = tar.extractfile(entry)
-                    text = file.read(_MOST_PROJECT_BYTES) if file else b""
-                    found[name] = text.decode("utf-8", "replace")
-                if len(found) == len(names):
-                    break
-    except (tarfile.TarError, OSError, EOFError, ValueError, RecursionError) as error:
+        for path, read in _entries(archive):
+            _, _, name = path.removeprefix("./").partition("/")
+            if name in names and name not in found:
+                found[name] = read().decode("utf-8", "replace")
+            if len(found) == len(names):
+                break
+    except (*_UNREADABLE, OSError, EOFError, ValueError, RecursionError) as error:
         raise _unreadable(shown, str(error)) from error
     return found
+
+
+def _entries(archive: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """The paths of the files of an archive, and what reads the beginning of each."""
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as zipped:
+            for name in zipped.namelist():
+                yield name, partial(_zipped, zipped, name)
+        return
+    with tarfile.open(archive, "r:gz") as tar:
+        for entry in tar:
+            if entry.isreg():
+                yield entry.name, partial(_tarred, tar, entry)
+
+
+def _zipped(archive: zipfile.ZipFile, name: str) -> bytes:
+    with archive.open(name) as file:
+        return file.read(_MOST_PROJECT_BYTES)
+
+
+def _tarred(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
+    file = archive.extractfile(entry)
+    return file.read(_MOST_PROJECT_BYTES) if file else b""
+
+
+def suffix_of(file: RemoteFile) -> str:
+    """The end of an archive's name, by which pip knows its form."""
+    return ".zip" if urlsplit(file.url).path.endswith(".zip") else ".tar.gz"
 
 
 def _project_of(archive: Path, shown: str, top: str) -> Mapping[str, object]:

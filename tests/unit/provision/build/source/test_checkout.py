@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from images.system import process
 from provision.build.source.checkout import Checkout, GitError, check_out, read_git
 from provision.errors import BadInputError
 
@@ -102,6 +103,34 @@ def test_no_program_of_a_repository_runs(
 )  # fmt: skip
 def test_a_line_is_read(text: str, expected: Checkout) -> None:
     assert read_git(f"quiet @ {text}") == expected
+
+
+def test_a_login_is_not_on_a_command_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Other users of a machine see the words of its processes."""
+    asked: list[tuple[str, str]] = []
+    real = process.run
+
+    def run(argv: list[str], *, env: dict[str, str | None], **_: object) -> process.Completed:
+        asked.append((str(argv), str(env)))
+        return real(["true"], timeout_s=5)
+
+    monkeypatch.setattr("provision.build.source.checkout.process.run", run)
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "2")
+    check_out(read_git("x @ git+https://me:canary@h.example/x"), tmp_path)
+    assert any("'fetch'" in argv for argv, _ in asked)
+    for argv, variables in asked:
+        assert "canary" not in argv
+        assert "'GIT_CONFIG_COUNT': '3'" in variables
+        assert "'url.https://me:canary@h.example/x.insteadOf'" in variables
+
+
+def test_without_git_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(GitError, match="there is no git here") as caught:
+        check_out(read_git("x @ git+https://h.example/x"), tmp_path)
+    assert caught.value.fix.startswith("Install git")
 
 
 def test_a_login_is_not_shown() -> None:

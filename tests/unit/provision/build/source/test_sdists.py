@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from provision.build.source.sdists import (
     find_sdist,
     newest_sdist,
     read_requirement,
+    suffix_of,
 )
 from provision.catalog.refresh.pages import PageFile
 from provision.errors import BadInputError
@@ -36,6 +38,8 @@ PAGE = [
     file("torch_scatter-2.1.4.tar.gz", sha256=None),
     file("torch_scatter-2.2.0rc1.tar.gz"),
     file("torch_scatter-9-py3-none-any.whl"),
+    file("torch_scatter-2.0.9.zip"),
+    file("torch_scatter-1.3.zip"),
     file("torch-scatter-extra-8.tar.gz"),
     file("nonsense.tar.gz"),
     file("torch_scatter-2.1.5.tar.gz", requires_python="nonsense"),
@@ -50,6 +54,7 @@ PAGE = [
         pytest.param("torch-scatter<2.1", "3.12", "2.0.9", id="the requirement holds"),
         pytest.param("torch-scatter==2.1.3", "3.12", "2.1.3", id="a yanked one if it is named"),
         pytest.param("torch-scatter==2.2.0rc1", "3.12", "2.2.0rc1", id="a pre-release, too"),
+        pytest.param("torch-scatter<2", "3.12", "1.3", id="a zip, if there is nothing else"),
         pytest.param("torch-scatter>3", "3.12", None, id="none that is allowed"),
         pytest.param("torch-scatter==2.1.4", "3.12", None, id="none without a digest"),
     ],
@@ -57,6 +62,7 @@ PAGE = [
 def test_the_newest_source_archive(requirement: str, python: str, expected: str | None) -> None:
     found = newest_sdist(PAGE, read_requirement(requirement), python)
     assert (found.version if found else None) == expected
+    assert found is None or suffix_of(found) == (".zip" if expected == "1.3" else ".tar.gz")
 
 
 @pytest.mark.parametrize(
@@ -102,6 +108,10 @@ def test_the_declared_build_requirements(
     files: dict[str, bytes], expected: tuple[str, ...], tmp_path: Path
 ) -> None:
     assert declared_requirements(archive(tmp_path, files), "a-1.tar.gz") == expected
+    with zipfile.ZipFile(tmp_path / "a-1.zip", "w") as zipped:
+        for name, data in files.items():
+            zipped.writestr(name, data)
+    assert declared_requirements(tmp_path / "a-1.zip", "a-1.zip") == expected
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,129 @@
+"""What the error for packages without a wheel tells to type: each of its words must work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provision.build.source.refusal import far_behind, source_only, with_passed_over
+from provision.build.source.rules import needs_more
+from provision.lock.solve import Solution
+from provision.lock.sources import NotBuilt, SkippedReleases
+from tests.unit.provision.lock.test_lock import PLAN
+
+CU128 = replace(PLAN, framework_version="2.8.0", cuda="12.8", python="3.12", arch="x86_64")
+
+
+def lacking(name: str, **more: Any) -> NotBuilt:
+    plain = {"why": "compiler", "message": "its build needs a C compiler"}
+    return NotBuilt(name=name, version="1.4", **{**plain, **more})
+
+
+PADDLE = lacking("paddlepaddle-gpu", why="elsewhere", message="its wheels are on Paddle's index")
+NVIDIA = "https://pypi.nvidia.com"
+
+
+@pytest.mark.parametrize(
+    ("blocked", "more", "fixes"),
+    [
+        pytest.param(
+            [lacking("fastwords")],
+            {},
+            ["provision wheel fastwords==1.4 --framework pytorch --framework-version 2.8.0 "],
+            id="a compiler: its wheel is built for the same plan",
+        ),
+        pytest.param(
+            [lacking("fastwords"), lacking("slowwords")],
+            {"others": ("fastwords", "einops<1")},
+            ["provision wheel fastwords==1.4 slowwords==1.4 --with 'einops<1' "],
+            id="several, beside the other packages",
+        ),
+        pytest.param(
+            [lacking("fastwords")],
+            {"typed": "--cuda 12.8 --python 3.12 --gpu A100"},
+            ["--framework-version 2.8.0 --cuda 12.8 --python 3.12 --gpu A100\n"],
+            id="what was typed is typed once",
+        ),
+        pytest.param(
+            [PADDLE],
+            {"plans": {"12.6"}},
+            ["--cuda 12.6 --index https://www.paddlepaddle.org.cn/packages/stable/cu126/"],
+            id="an index of its maker, for a CUDA that the hosts run",
+        ),
+        pytest.param(
+            [PADDLE], {}, ["--with 'paddlepaddle-gpu @ https://HOST/NAME.whl'"],
+            id="an index without a CUDA that the hosts run",
+        ),
+        pytest.param(
+            [lacking("tensorrt-llm", why="elsewhere")], {}, [f"--index {NVIDIA}"],
+            id="NVIDIA's index",
+        ),
+        pytest.param(
+            [lacking("tensorrt-llm", why="elsewhere")],
+            {"named": [f"{NVIDIA}/simple"], "never": "--index"},
+            ["curl -I https://pypi.nvidia.com/"],
+            id="NVIDIA's index, which was named: no circle",
+        ),
+        pytest.param(
+            [lacking("ferrous", message="its build needs Rust")], {},
+            ["--with 'ferrous @ https://HOST/NAME.whl'"],
+            id="Rust, which the devel image has not",
+        ),
+        pytest.param(
+            [lacking("fastwords"), lacking("oldnews", why="failed", message="no setup.py")], {},
+            ["provision wheel fastwords==1.4 ", "--with 'oldnews @ https://HOST/NAME.whl'"],
+            id="each its own way",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_typed(blocked: list[NotBuilt], more: dict[str, Any], fixes: list[str]) -> None:
+    plans = more.get("plans", set())
+    typed, others = more.get("typed", "--gpu A100"), more.get("others", ())
+    found = source_only(blocked, CU128, typed, others, plans.__contains__, more.get("named", ()))
+    assert all(f"{one.name} 1.4: " in found.message for one in blocked)
+    for text in fixes:
+        assert text in f"{found.fix}\n"
+    assert more.get("never", "\0") not in found.fix
+
+
+@pytest.mark.parametrize(
+    ("declared", "setup", "why"),
+    [
+        pytest.param(["setuptools>=61"], "from setuptools import setup", "", id="nothing"),
+        pytest.param(["cmake"], "", "CMake", id="CMake"),
+        pytest.param([], "def f():\n    import torch\n", "imports torch", id="its setup.py"),
+        pytest.param([], "# import torch\n", "", id="a comment"),
+    ],
+)
+def test_what_is_not_built_in_the_sandbox(declared: list[str], setup: str, why: str) -> None:
+    found = needs_more("slowwords", declared, setup)
+    assert why in found
+    assert bool(found) is bool(why)
+
+
+def entries(version: str) -> str:
+    wheel = f'{{url = "https://h/a-{version}-py3-none-any.whl", hashes = {{sha256 = "1"}}}}'
+    row = f'[[packages]]\nname = "a"\nversion = "{version}"\nwheels = [{wheel}]\n'
+    return f'lock-version = "1.0"\ncreated-by = "uv"\n{row}'
+
+
+@pytest.mark.parametrize(
+    ("mine", "newest", "days", "behind"),
+    [
+        pytest.param("3.1", "3.2", {}, False, id="the one before"),
+        pytest.param("1.0", "9.0", {}, True, id="eight releases before"),
+    ],
+)
+def test_a_release_that_is_far_older_is_not_taken_silently(
+    mine: str, newest: str, days: dict[str, str], *, behind: bool
+) -> None:
+    passed = SkippedReleases(packages=(lacking("a"),), releases={"a": newest}, uploaded=days)
+    found = Solution(text=entries(mine), plan=CU128)
+    assert far_behind(found, passed) is behind
+    [warning] = with_passed_over(found, passed).plan.warnings
+    assert (warning.code, "a 1.4 has only its source" in warning.message) == (
+        "source-passed-over",
+        True,
+    )

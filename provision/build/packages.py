@@ -296,8 +296,7 @@ class PackageChoice:
         """The error for releases that have no wheel and cannot be built while locking."""
         others = [*self._search.leading.values()]
         plans = plans_with(self._hosts, self._request, self._catalog)
-        named = [one.url for one in self._request.indexes]
-        named += [self._request.index] if self._request.index else []
+        named = [*(one.url for one in self._request.indexes), self._request.index or ""]
         return source_only(blocked, plan, self._settings.typed, others, plans, named)
 
     def judge(self, found: Solution) -> Solution:

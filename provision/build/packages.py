@@ -29,7 +29,7 @@ from provision.build.package_cuda import (
 from provision.build.package_search import ANY_GLIBC, PackageSearch, limits_of
 from provision.build.package_wheels import Resolved, TriedWheels, newest_that_fits
 from provision.build.source.rebuilt import source_wheels
-from provision.build.source.refusal import plans_with, source_only
+from provision.build.source.refusal import no_compiler, plans_with, source_only
 from provision.build.source.substitute import request_with_kept
 from provision.catalog.catalog import Catalog
 from provision.lock.extras import unmet_warning
@@ -294,10 +294,11 @@ class PackageChoice:
 
     def source_only(self, blocked: Sequence[NotBuilt], plan: Plan) -> NoSolutionError:
         """The error for releases that have no wheel and cannot be built while locking."""
-        others = [*self._search.leading.values()]
-        plans = plans_with(self._hosts, self._request, self._catalog)
+        asked, typed = (self._hosts, self._request, self._catalog), self._settings.typed
         named = [*(one.url for one in self._request.indexes), self._request.index or ""]
-        return source_only(blocked, plan, self._settings.typed, others, plans, named)
+        plans, lacks = plans_with(*asked), no_compiler(plan, *asked)
+        others = self._search.leading.values()
+        return source_only(blocked, plan, typed, others, plans, named, lacks)
 
     def judge(self, found: Solution) -> Solution:
         """Add a warning for each requested package whose release is far behind the newest."""
@@ -373,11 +374,8 @@ class PackageChoice:
         here = fitting_releases(self._hosts, free, self._catalog).get(python)
         drop = [f"remove {limits_of(self._request)}"] if limits_of(self._request) else []
         drop += [f"use --python {python}"] if self._request.python not in {None, python} else []
-        if here and drop:
-            found = refusals.newest_with(self._search, name, newest, here, target)
-        else:
-            found = None
-        if found is not None:
+        found = here and drop and refusals.newest_with(self._search, name, newest, here, target)
+        if found:
             fix = f"{drop[0][:1].upper()}{' and '.join(drop)[1:]}."
             return f"it works with {title} {found} on these hosts.", fix
         release = refusals.newest_with(self._search, name, newest, None, target)

@@ -13,6 +13,7 @@ from provision.build.job import PlannedImage, lock_image
 from provision.build.maker import LockedImage, RunnableImage
 from provision.build.packages import PackageChoice
 from provision.build.pipeline import default_tag
+from provision.build.source.refusal import devel_request, no_compiler
 from provision.build.words import made_in_short
 from provision.build.work import BuildJob
 from provision.catalog.catalog import Catalog
@@ -20,22 +21,6 @@ from provision.lock.lockfile import write_lock
 from provision.model.plan import HostFacts, Plan, Request
 from provision.output.console import Console
 from provision.resolve import resolve
-
-
-def devel_request(plan: Plan, request: Request) -> Request:
-    """The request for the devel image of a plan. A base that the user named has no compilers, so
-    only the kind of base is kept.
-    """
-    bootstrap = plan.base is not None and plan.base.kind == "bootstrap"
-    return replace(
-        request,
-        cuda=plan.cuda,
-        framework_version=f"=={plan.framework_version}",
-        python=plan.python,
-        companions=(),
-        flavour="devel",
-        base="bootstrap" if bootstrap else None,
-    )
 
 
 def devel_plan(
@@ -51,6 +36,8 @@ def devel_plan(
         other = resolve(hosts, instead, catalog)
         if other.error is None:
             return other, instead
+    if (lacks := no_compiler(plan, hosts, request, catalog)) is not None:
+        found = replace(found, error=lacks)
     return require_plan(found), asked
 
 

@@ -18,7 +18,7 @@ from provision.catalog.catalog import Catalog
 from provision.lock.lead import PackageRelease, lag, releases_in
 from provision.lock.solve import NoSolutionError, Solution
 from provision.lock.sources import NotBuilt, SkippedReleases
-from provision.model.plan import HostFacts, Plan, Request, Warned
+from provision.model.plan import HostFacts, Plan, PlanError, Request, Warned
 from provision.resolve import resolve
 from provision.resolve.specifiers import version as version_of
 
@@ -36,15 +36,17 @@ def source_only(
     blocked: Sequence[NotBuilt],
     plan: Plan,
     typed: str,
-    others: Sequence[str],
+    others: Iterable[str],
     plans: Callable[[str], bool],
     named: Collection[str] = (),
+    lacks: PlanError | None = None,
 ) -> SourceOnlyError:
     """The error that names all of them. `typed` are the options of the plan, as the user typed
     them; `others` the lines of --with; `plans` says whether there is a plan for another CUDA;
-    `named` are the indexes that were asked before the default one.
+    `named` are the indexes that were asked before the default one; `lacks` is why the plan has no
+    devel image.
     """
-    hosts = {urlsplit(url).hostname for url in named}
+    hosts = {host for url in named if (host := urlsplit(url).hostname)}
     blocked = [_asked(one, plan) if _host_of(one.name) in hosts else one for one in blocked]
     shown = blocked[:_MOST_NAMED]
     parts = [_described(one) for one in shown]
@@ -52,7 +54,7 @@ def source_only(
     parts += [f"And {more} more."] if more else []
     return SourceOnlyError(
         f"The index has only the source of {_names(blocked)}. {' '.join(parts)}",
-        fix=_fix(blocked, plan, typed, others, plans, hosts),
+        fix=_fix(blocked, plan, typed, others, plans, hosts, lacks),
     )
 
 
@@ -78,6 +80,44 @@ def plans_with(
     return lambda cuda: resolve(hosts, replace(request, cuda=cuda), catalog).error is None
 
 
+def devel_request(plan: Plan, request: Request) -> Request:
+    """The request for the devel image of a plan. A base that the user named has no compilers, so
+    only the kind of base is kept.
+    """
+    bootstrap = plan.base is not None and plan.base.kind == "bootstrap"
+    return replace(
+        request,
+        cuda=plan.cuda,
+        framework_version=f"=={plan.framework_version}",
+        python=plan.python,
+        companions=(),
+        flavour="devel",
+        base="bootstrap" if bootstrap else None,
+    )
+
+
+def no_compiler(
+    plan: Plan, hosts: Sequence[HostFacts], request: Request, catalog: Catalog
+) -> PlanError | None:
+    """Why there is no devel image of a plan, with what to change; None: there is one."""
+    asked = devel_request(plan, request)
+    error = resolve(hosts, asked, catalog).error
+    if error is None or error.code != "no-devel-base":
+        return None
+    fixes = []
+    if asked.base and resolve(hosts, replace(asked, base=None), catalog).error is None:
+        drop = ": remove --base bootstrap" if request.base == "bootstrap" else ""
+        fixes.append(f"where a registry can be reached, take NVIDIA's image{drop}")
+    free = asked if request.framework_version else replace(asked, framework_version=None)
+    cudas = sorted(set(catalog.cuda_versions()) - {plan.cuda}, key=version_of, reverse=True)
+    planned = (one for one in cudas if plans_with(hosts, free, catalog)(one))
+    if (cuda := next(planned, None)) is not None:
+        fixes.append(f"take a CUDA that has one: --cuda {cuda}")
+    fixes.append("give the address of a wheel: --with 'NAME @ https://HOST/NAME.whl'")
+    said = "; or ".join(fixes)
+    return replace(error, fix=f"{said[:1].upper()}{said[1:]}")
+
+
 def _described(one: NotBuilt) -> str:
     by = f" ({one.chain.replace('`', '')})" if one.chain else ""
     why = one.message.rstrip(".")
@@ -97,9 +137,10 @@ def _fix(
     blocked: Sequence[NotBuilt],
     plan: Plan,
     typed: str,
-    others: Sequence[str],
+    others: Iterable[str],
     plans: Callable[[str], bool],
-    asked: Collection[str | None],
+    asked: Collection[str],
+    lacks: PlanError | None,
 ) -> str:
     lines = []
     left = {one.name: one for one in blocked}
@@ -114,7 +155,11 @@ def _fix(
         if words:
             lines.append(f"Take {_and(names)} from {row['owner']}: {words}")
             left = {name: one for name, one in left.items() if name not in names}
-    if compiled := [one for one in left.values() if _compiles(one)]:
+    compiled = [one for one in left.values() if _compiles(one)]
+    if compiled and lacks is not None:
+        lines.append(f"{_and(one.name for one in compiled)}: {lacks.message} {lacks.fix}")
+        left = {name: one for name, one in left.items() if one not in compiled}
+    elif compiled:
         pins = [f"{one.name}=={one.version}" for one in compiled]
         known = {one.name for one in compiled}
         command = wheel_command(pins, plan, typed, others, known)

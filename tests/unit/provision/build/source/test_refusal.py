@@ -7,10 +7,21 @@ from typing import Any
 
 import pytest
 
-from provision.build.source.refusal import far_behind, source_only, with_passed_over
+from provision.build.source.devel import devel_plan
+from provision.build.source.refusal import (
+    far_behind,
+    no_compiler,
+    source_only,
+    with_passed_over,
+)
 from provision.build.source.rules import needs_more
+from provision.catalog.loading import load
+from provision.errors import NothingCompatibleError
 from provision.lock.solve import Solution
 from provision.lock.sources import NotBuilt, SkippedReleases
+from provision.model.plan import PlanError, Request
+from provision.resolve import resolve
+from tests.kit.hosts import host
 from tests.unit.provision.lock.test_lock import PLAN
 
 CU128 = replace(PLAN, framework_version="2.8.0", cuda="12.8", python="3.12", arch="x86_64")
@@ -22,6 +33,7 @@ def lacking(name: str, **more: Any) -> NotBuilt:
 
 
 PADDLE = lacking("paddlepaddle-gpu", why="elsewhere", message="its wheels are on Paddle's index")
+LACKS = PlanError(code="no-devel-base", message="CUDA 11.7 has no nvcc.", fix="Take --cuda 12.1")
 NVIDIA = "https://pypi.nvidia.com"
 
 
@@ -67,6 +79,18 @@ NVIDIA = "https://pypi.nvidia.com"
             id="NVIDIA's index, which was named: no circle",
         ),
         pytest.param(
+            [PADDLE],
+            {"named": ["", "https://i.example/simple"], "never": "curl"},
+            ["--with 'paddlepaddle-gpu @ https://HOST/NAME.whl'"],
+            id="another index that was named",
+        ),
+        pytest.param(
+            [lacking("fastwords")],
+            {"lacks": LACKS, "never": "provision wheel"},
+            ["fastwords: CUDA 11.7 has no nvcc. Take --cuda 12.1"],
+            id="no compiler for the plan: no command that fails",
+        ),
+        pytest.param(
             [lacking("ferrous", message="its build needs Rust")], {},
             ["--with 'ferrous @ https://HOST/NAME.whl'"],
             id="Rust, which the devel image has not",
@@ -81,11 +105,38 @@ NVIDIA = "https://pypi.nvidia.com"
 def test_what_is_typed(blocked: list[NotBuilt], more: dict[str, Any], fixes: list[str]) -> None:
     plans = more.get("plans", set())
     typed, others = more.get("typed", "--gpu A100"), more.get("others", ())
-    found = source_only(blocked, CU128, typed, others, plans.__contains__, more.get("named", ()))
+    named, lacks = more.get("named", ()), more.get("lacks")
+    found = source_only(blocked, CU128, typed, others, plans.__contains__, named, lacks)
     assert all(f"{one.name} 1.4: " in found.message for one in blocked)
     for text in fixes:
         assert text in f"{found.fix}\n"
     assert more.get("never", "\0") not in found.fix
+
+
+@pytest.mark.parametrize(
+    ("version", "cuda", "base", "fix"),
+    [
+        pytest.param("==2.9.1", "13.0", "bootstrap", "", id="NVIDIA's packages have it"),
+        pytest.param(None, "12.8", "bootstrap",
+                     "Take a CUDA that has one: --cuda 13", id="another CUDA has it"),
+        pytest.param("==2.0.1", "11.7", "bootstrap", "Give the address of a wheel",
+                     id="nowhere without a registry, and no other CUDA of that release has it"),
+    ],
+)  # fmt: skip
+def test_without_a_compiler_nothing_is_downloaded(
+    version: str | None, cuda: str, base: str, fix: str
+) -> None:
+    facts = host("580.95.05", "8.0")
+    request = Request(framework_version=version, cuda=cuda, base=base, python="3.11")
+    plan = resolve([facts], request, load())
+    assert plan.error is None
+    found = no_compiler(plan, [facts], request, load())
+    assert (found.fix if found else "").startswith(fix)
+    assert (found is None) is not bool(fix)
+    if found is not None:  # what `provision wheel` says before it downloads
+        with pytest.raises(NothingCompatibleError) as caught:
+            devel_plan(plan, [facts], request, load())
+        assert "--flavour" not in caught.value.fix
 
 
 @pytest.mark.parametrize(

@@ -12,32 +12,33 @@ from provision.cli.options import read_catalog, what_if_gpu
 from provision.doctor.lint import describe_findings, findings_json, lint_file, to_sarif
 from provision.doctor.lint.findings import RuleHit
 from provision.errors import BadInputError, Exit
-from provision.model.plan import HostFacts, Request
+from provision.model.plan import PACKAGES, Framework, HostFacts, Request
 from provision.model.request import parse_driver
 from provision.output.stdout import print_json, print_result
 
 if TYPE_CHECKING:
     from provision.catalog.catalog import Catalog
-    from provision.doctor.lint.installed import InstalledTorch
+    from provision.doctor.lint.installed import InstalledFramework
     from provision.model.plan import Plan
     from provision.output.console import Console
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TorchAnswer:
-    """What the resolver says of a torch that a file installs. `cuda` None: a build for the CPU.
-    `verdict` is that of its plan.
+class HostAnswer:
+    """What the resolver says of a framework that a file installs. `cuda` None: a build for the CPU,
+    or none that runs. `verdict` is that of its plan, or "cpu".
     """
 
     path: str
     line: int
-    torch: str
+    framework: Framework
+    release: str
     cuda: str | None
     verdict: str
 
 
 def do_lint(paths: Sequence[str], args: argparse.Namespace, console: Console) -> int:
-    """Prints the findings of files, and with --gpu or --driver which torch runs there."""
+    """Prints the findings of files, and with --gpu or --driver which framework runs there."""
     from provision.output.files import refuse_unwritable, write_whole
     from provision.version import VERSION
 
@@ -67,15 +68,18 @@ def do_lint(paths: Sequence[str], args: argparse.Namespace, console: Console) ->
     return Exit.UNFIT if any(one.level == "error" for one in findings) else Exit.DONE
 
 
-def _described(answers: Sequence[TorchAnswer], args: argparse.Namespace) -> list[str]:
+def _described(answers: Sequence[HostAnswer], args: argparse.Namespace) -> list[str]:
     """A line for each answer."""
     there = ", ".join([*args.gpus, *([f"driver {args.driver}"] if args.driver else [])])
     lines = []
     for one in answers:
-        build = f"CUDA {one.cuda}" if one.cuda else "the CPU"
-        says = "does not run" if one.verdict == "none" else f"runs ({one.verdict})"
-        lines.append(f"{one.path}:{one.line}: torch {one.torch} for {build} {says}: {there}")
-    return lines or ["No torch was found that pip or uv installs in a known build."]
+        build = f" for CUDA {one.cuda}" if one.cuda else ""
+        build = " for the CPU" if one.verdict == "cpu" else build
+        runs = "runs with cuda-compat" if one.verdict == "forward" else "runs"
+        says = "does not run" if one.verdict == "none" else f"{runs} ({one.verdict})"
+        name = PACKAGES[one.framework]
+        lines.append(f"{one.path}:{one.line}: {name} {one.release}{build} {says}: {there}")
+    return lines or ["No framework was found that pip or uv installs in a known build."]
 
 
 def _judge(args: argparse.Namespace, catalog: Catalog) -> _HostJudge | None:
@@ -97,54 +101,62 @@ def _judge(args: argparse.Namespace, catalog: Catalog) -> _HostJudge | None:
 class _HostJudge:
     host: HostFacts
     catalog: Catalog
-    answers: list[TorchAnswer] = field(default_factory=list)
+    answers: list[HostAnswer] = field(default_factory=list)
     path: str = ""
 
     def of(self, path: str) -> _HostJudge:
         self.path = path
         return self
 
-    def __call__(self, torch: InstalledTorch) -> Iterator[RuleHit]:
-        """The finding that a torch does not run on the host."""
-        build = torch.build
-        plan = self._plan(torch, build.cuda, build.version) if build.cuda else None
+    def __call__(self, one: InstalledFramework) -> Iterator[RuleHit]:
+        """The finding that a framework does not run on the host."""
+        plans = [self._plan(one, cuda, one.release) for cuda in one.cudas]
+        plan = next((plan for plan in plans if plan.error is None), plans[0] if plans else None)
+        cuda = plan.cuda or one.cudas[0] if plan is not None else None
         self.answers.append(
-            TorchAnswer(
+            HostAnswer(
                 path=self.path,
-                line=torch.at.line,
-                torch=build.version,
-                cuda=build.cuda,
+                line=one.at.line,
+                framework=one.framework,
+                release=one.release,
+                cuda=cuda,
                 verdict=plan.verdict if plan is not None else "cpu",
             )
         )
         if plan is None or plan.error is None:
             return
+        of_cuda = f" for CUDA {cuda}" if cuda else ""
         yield RuleHit(
-            rule="torch-not-for-host",
-            at=torch.at,
-            message=f"torch {build.version} for CUDA {build.cuda} "
-            f"{'is installed' if torch.is_pinned else 'is what is installed today'}, and it does "
+            rule="framework-not-for-host",
+            at=one.at,
+            message=f"{PACKAGES[one.framework]} {one.release}{of_cuda} "
+            f"{'is installed' if one.is_pinned else 'is what is installed today'}, and it does "
             f"not run there. {plan.error.message}",
-            fix=self._fix(torch) or plan.error.fix,
+            fix=self._fix(one) or plan.error.fix,
         )
 
-    def _plan(self, torch: InstalledTorch, cuda: str | None, release: str | None) -> Plan:
+    def _plan(self, one: InstalledFramework, cuda: str | None, release: str | None) -> Plan:
         from provision.resolve import resolve
 
         request = Request(
+            framework=one.framework,
             cuda=cuda,
             framework_version=None if release is None else f"=={release}",
-            python=torch.python,
+            python=one.python,
         )
-        return resolve([replace(self.host, arch=torch.build.arch)], request, self.catalog)
+        return resolve([replace(self.host, arch=one.arch)], request, self.catalog)
 
-    def _fix(self, torch: InstalledTorch) -> str | None:
+    def _fix(self, one: InstalledFramework) -> str | None:
         """The build of the same release, or else of another, that the resolver plans there."""
-        for release in (torch.build.version, None):
-            plan = self._plan(torch, None, release)
-            if plan.error is None and plan.wheel_tag and plan.framework_version:
-                return (
-                    f"Write torch=={plan.framework_version} and name its index: --index-url "
-                    f"{self.catalog.pytorch_index(plan.wheel_tag)}"
-                )
+        for release in (one.release, None):
+            plan = self._plan(one, None, release)
+            if plan.error is not None or not plan.framework_version:
+                continue
+            line = f"{PACKAGES[one.framework]}{{}}=={plan.framework_version}"
+            if one.framework == "pytorch" and plan.wheel_tag:
+                index = self.catalog.pytorch_index(plan.wheel_tag)
+                return f"Write {line.format('')} and name its index: --index-url {index}"
+            major = (plan.cuda or "").partition(".")[0]
+            extra = "and-cuda" if one.framework == "tensorflow" else f"cuda{major}"
+            return f"Write {line.format(f'[{extra}]')}"
         return None

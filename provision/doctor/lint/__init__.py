@@ -21,9 +21,9 @@ from provision.errors import BadInputError
 
 if TYPE_CHECKING:
     from provision.catalog.catalog import Catalog
-    from provision.doctor.lint.installed import InstalledTorch
+    from provision.doctor.lint.installed import InstalledFramework
 
-    TorchRule: TypeAlias = Callable[[InstalledTorch], Iterable[RuleHit]]
+    HostRule: TypeAlias = Callable[[InstalledFramework], Iterable[RuleHit]]
 
 __all__ = [
     "LintFinding",
@@ -79,7 +79,7 @@ def is_of_a_kind(path: Path) -> bool:
         return False
 
 
-def lint_file(path: Path, catalog: Catalog, runs: TorchRule | None = None) -> list[LintFinding]:
+def lint_file(path: Path, catalog: Catalog, runs: HostRule | None = None) -> list[LintFinding]:
     """The findings of a file. BadInputError: it cannot be read, or is of an unsupported kind."""
     found = lint(str(path), _read(path), catalog, runs)
     if any(_is_a_note_on_pixi(one) for one in found) and not _may_use_gpus(path.parent):
@@ -101,11 +101,9 @@ def _may_use_gpus(folder: Path) -> bool:
     return not texts or any(used.search(text) for text in texts)
 
 
-def lint(
-    path: str, text: str, catalog: Catalog, runs: TorchRule | None = None
-) -> list[LintFinding]:
+def lint(path: str, text: str, catalog: Catalog, runs: HostRule | None = None) -> list[LintFinding]:
     """The findings of a text, by line. `path` is its name; if that shows no kind, the text decides.
-    `runs` judges each torch that the file installs.
+    `runs` judges each framework that the file installs.
 
     BadInputError: an unsupported kind, or invalid YAML.
     """
@@ -119,9 +117,10 @@ def lint(
     lines = tuple(text.splitlines())
     hits = list(_judge(kind, path, text, catalog))
     if runs is not None:
-        from provision.doctor.lint.installed import installed_torches
+        from provision.doctor.lint.installed import installed_frameworks
 
-        hits += [hit for one in installed_torches(kind, path, text, catalog) for hit in runs(one)]
+        for one in installed_frameworks(kind, path, text, catalog):
+            hits += runs(one)
     found = without_silenced(hits, lines)
     findings = {finding(one, path, lines) for one in found}
     return sorted(findings, key=lambda one: (one.line, one.column, one.rule, one.message))

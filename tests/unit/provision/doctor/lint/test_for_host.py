@@ -1,4 +1,4 @@
-"""`doctor FILE --gpu --driver`: which torch the file installs today, and whether it runs there."""
+"""`doctor FILE --gpu --driver`: which framework the file installs today, and does it run there."""
 
 from __future__ import annotations
 
@@ -63,6 +63,36 @@ ANSWERS = {
         ["--gpu", "GTX 1080 Ti", "--driver", "550.54.15"],
         ("2.5.1", "12.4", "direct"),
     ),
+    "a TensorFlow without code for the GPU": (
+        "requirements.txt",
+        "tensorflow[and-cuda]==2.16.1\n",
+        ["--gpu", "RTX 5080", "--driver", "575.51.03"],
+        ("2.16.1", None, "none"),
+    ),
+    "a TensorFlow that runs": (
+        "requirements.txt",
+        "tensorflow==2.16.1\n",
+        ["--gpu", "A100", "--driver", "550.54.15"],
+        ("2.16.1", "12.3", "direct"),
+    ),
+    "a JAX for CUDA 12": (
+        "requirements.txt",
+        "jax[cuda12]==0.5.3\n",
+        ["--gpu", "L4", "--driver", "560.35.03"],
+        ("0.5.3", "12.9", "minor-version"),
+    ),
+    "a JAX for a CUDA that the driver is too old for": (
+        "Dockerfile",
+        "FROM python:3.12\nRUN pip install 'jax[cuda13]==0.8.0'\n",
+        ["--gpu", "RTX 4090", "--driver", "550.54.15"],
+        ("0.8.0", CATALOG.cuda_versions()[-1], "none"),
+    ),
+    "a JAX for the CPU": (
+        "requirements.txt",
+        "jax==0.5.3\n",
+        ["--gpu", "L4"],
+        ("0.5.3", None, "cpu"),
+    ),
     "a build for the CPU": (
         "requirements.txt",
         f"--index-url {WHEELS}/cpu\ntorch==2.6.0\n",
@@ -82,27 +112,27 @@ def test_a_file_says_what_it_installs_and_whether_that_runs(
     code, found = asked(capsys, path, *words)
     (answer,) = found["runs"]
     newest = next(row for row in reversed(CATALOG.torch_releases) if not row.yanked)
-    assert answer["torch"] == (torch or newest.version)
+    assert answer["release"] == (torch or newest.version)
     assert answer["verdict"] == verdict
     assert torch is None or answer["cuda"] == cuda
-    refused = [one for one in found["findings"] if one["rule"] == "torch-not-for-host"]
+    refused = [one for one in found["findings"] if one["rule"] == "framework-not-for-host"]
     assert [one["line"] for one in refused] == ([answer["line"]] if verdict == "none" else [])
     assert code == (1 if verdict == "none" else 0)
 
 
 @pytest.mark.parametrize("name", [one for one, row in ANSWERS.items() if row[3][2] == "none"])
-def test_the_printed_torch_runs_there(
+def test_the_printed_release_runs_there(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, text, words, _ = ANSWERS[name]
     path = tmp_path / file
     path.write_text(text)
     _, found = asked(capsys, path, *words)
-    (fix,) = (one["fix"] for one in found["findings"] if one["rule"] == "torch-not-for-host")
-    said = re.fullmatch(r"Write (torch==\S+) and name its index: --index-url (\S+)", fix)
+    (fix,) = (one["fix"] for one in found["findings"] if one["rule"] == "framework-not-for-host")
+    said = re.fullmatch(r"Write (\S+==\S+)(?: and name its index: --index-url (\S+))?", fix)
     assert said is not None
     fixed = tmp_path / "requirements.txt"
-    fixed.write_text(f"--index-url {said[2]}\n{said[1]}\n")
+    fixed.write_text(f"--index-url {said[2]}\n{said[1]}\n" if said[2] else f"{said[1]}\n")
     code, found = asked(capsys, fixed, *words)
     assert (code, found["findings"]) == (0, [])
     assert found["runs"][0]["verdict"] not in {"none", "cpu"}

@@ -211,7 +211,7 @@ def test_every_rule_has_a_seeded_fault() -> None:
         )
         for rule, _fault, _twin in twins.values()
     }
-    assert seeded | {"torch-not-for-host"} == set(rules())  # that one is in test_for_host.py
+    assert seeded | {"framework-not-for-host"} == set(rules())  # that one is in test_for_host.py
 
 
 def test_ended_systems_are_none_that_the_newest_images_stand_on() -> None:

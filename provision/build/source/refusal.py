@@ -156,16 +156,16 @@ def _fix(
             lines.append(f"Take {_and(names)} from {row['owner']}: {words}")
             left = {name: one for name, one in left.items() if name not in names}
     compiled = [one for one in left.values() if _compiles(one)]
+    known = [one.name for one in compiled]
     if compiled and lacks is not None:
-        lines.append(f"{_and(one.name for one in compiled)}: {lacks.message} {lacks.fix}")
-        left = {name: one for name, one in left.items() if one not in compiled}
+        lines.append(f"{_and(known)}: {lacks.message} {lacks.fix}")
     elif compiled:
         pins = [f"{one.name}=={one.version}" for one in compiled]
-        known = {one.name for one in compiled}
         command = wheel_command(pins, plan, typed, others, known)
         lines.append(
             f"Build {'it' if len(pins) == 1 else 'them'} once, then repeat this: {command}"
         )
+    if compiled:
         lines.append(
             "If its project has wheels elsewhere, name their index with --index, or the address of "
             f"one: --with '{compiled[0].name} @ https://HOST/NAME.whl'"

@@ -46,6 +46,8 @@ def compiled(name: str, version: str, python: str, *requires: str) -> tuple[str,
     return f"{name}-{version}-{tags}.whl", wheel(name, version, tags, text)
 
 
+WITH_NVCC = host("580.95.05", "8.0")
+"""A host whose plan for CUDA 13.0 has a compiler without a registry."""
 RELEASES = ("2.0.1", "2.4.1", "2.5.1")
 
 
@@ -100,6 +102,13 @@ def versions(lock: Lock) -> dict[str, str]:
 
 def request_of(index: LocalIndex, *companions: str, **more: Any) -> Request:
     return Request(companions=companions, index=index.url("simple"), base="bootstrap", **more)
+
+
+def with_nvcc(index: LocalIndex, *companions: str, **more: Any) -> Request:
+    """A request for CUDA 13.0 and PyTorch 2.9.1, which the index gets."""
+    index.more += [compiled("torch", "2.9.1+cu130", python) for python in ("cp311", "cp312")]
+    release = {"framework_version": "==2.9.1", "cuda": "13.0", "python": "3.11"}
+    return request_of(index, *companions, **release, **more)
 
 
 def test_the_newest_release_of_the_package_chooses_the_framework(
@@ -497,11 +506,11 @@ def test_packages_that_no_release_of_the_framework_fits_are_refused(
 
 def test_the_wheel_is_built_for_what_the_project_pins(index: LocalIndex, tmp_path: Path) -> None:
     index.more += [COMPILED]
-    request = request_of(index, "flash", framework_version="==2.4.1", declared_in="reqs.txt")
+    request = with_nvcc(index, "flash", declared_in="reqs.txt")
     with pytest.raises(NoSolutionError) as caught:
-        planned(request, tmp_path, typed="--gpu 8.0")
+        planned(request, tmp_path, WITH_NVCC, typed="--gpu 8.0")
     assert "provision wheel flash==2.8.3 " in caught.value.fix
-    assert " --framework-version 2.4.1 " in caught.value.fix
+    assert " --framework-version 2.9.1 " in caught.value.fix
 
 
 def test_the_release_to_request_instead_was_resolved(index: LocalIndex, tmp_path: Path) -> None:
@@ -538,12 +547,12 @@ def test_a_package_without_wheels_is_named(
 
 def test_a_package_with_a_source_alone_is_built_once(index: LocalIndex, tmp_path: Path) -> None:
     index.more += [COMPILED, pure("einops", "1.0")]
-    request = request_of(index, "flash>=2", "einops", framework_version="==2.4.1")
+    request = with_nvcc(index, "flash>=2", "einops")
     with pytest.raises(NoSolutionError) as caught:
-        planned(request, tmp_path, typed="--driver 535.104.05 --gpu 8.0")
+        planned(request, tmp_path, WITH_NVCC, typed="--driver 580.95.05 --gpu 8.0")
     command = (
-        "provision wheel flash==2.8.3 --with einops --framework pytorch --framework-version 2.4.1 "
-        "--cuda 12.1 --python 3.11 --driver 535.104.05 --gpu 8.0"
+        "provision wheel flash==2.8.3 --with einops --framework pytorch --framework-version 2.9.1 "
+        "--cuda 13.0 --python 3.11 --driver 580.95.05 --gpu 8.0"
     )
     assert f"Build it once, then repeat this: {command}\n" in caught.value.fix
 
@@ -598,16 +607,15 @@ def test_the_pins_of_a_project_take_a_wheel_that_was_built_here(
     pins: tuple[str, ...], index: LocalIndex, tmp_path: Path
 ) -> None:
     index.more += [COMPILED, pure("einops", "1.0", "flash")]
-    request = request_of(
-        index, *pins, framework_version="==2.4.1", constraints=("flash==2.8.3",), settled=True
-    )
+    request = with_nvcc(index, *pins, constraints=("flash==2.8.3",), settled=True)
+    kept = {"wheels": tmp_path / "wheels"}
     with pytest.raises(NoSolutionError) as caught:
-        planned(request, tmp_path, wheels=tmp_path / "wheels", typed="--gpu 8.0 --cuda 12.1")
-    start = require_plan(resolve([A100], request, load()))
+        planned(request, tmp_path, WITH_NVCC, **kept, typed="--gpu 8.0 --cuda 13.0")
+    start = require_plan(resolve([WITH_NVCC], request, load()))
     assert "only the source of flash" in caught.value.message
     assert caught.value.fix.startswith(
         "Build it once, then repeat this: provision wheel flash==2.8.3 --framework pytorch "
-        f"--framework-version 2.4.1 --python {start.python} --gpu 8.0 --cuda 12.1"
+        f"--framework-version 2.9.1 --python {start.python} --gpu 8.0 --cuda 13.0"
     )
     data = b""
     for version in ("2.8.4", "2.8.3"):  # another release does not stand for the pin
@@ -623,10 +631,10 @@ def test_the_pins_of_a_project_take_a_wheel_that_was_built_here(
         )
         if version != "2.8.3":
             with pytest.raises(NoSolutionError):
-                planned(request, tmp_path, wheels=tmp_path / "wheels")
+                planned(request, tmp_path, WITH_NVCC, **kept)
         KeptWheels(tmp_path / "wheels").keep(tmp_path / name, key, glibc="2.17", compiler=())
-    plan, lock = planned(request, tmp_path, wheels=tmp_path / "wheels")
-    assert plan.framework_version == "2.4.1"
+    plan, lock = planned(request, tmp_path, WITH_NVCC, **kept)
+    assert plan.framework_version == "2.9.1"
     [mine] = [wheel for wheel in lock.wheels if wheel.name == "flash"]
     assert mine.sha256 == hashlib.sha256(data).hexdigest()
     assert [warning.code for warning in lock.plan.warnings].count("local-wheel") == 1

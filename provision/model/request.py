@@ -141,7 +141,7 @@ def parse_requirement(text: str) -> tuple[str, str]:
     url = requirement.url
     if url and not (is_wheel_url(url) or is_git_url(url)):
         raise BadInputError(
-            f"--with {quoted(text)} names a URL that is neither a wheel's nor a git repository's.",
+            f"--with {quoted(text)} names a URL that is not a wheel's, nor a git repository's.",
             fix="Give the address of a wheel: --with 'flash-attn @ https://HOST/NAME.whl'; or a "
             "commit: --with 'NAME @ git+https://HOST/OWNER/NAME@COMMIT'; or publish the package "
             "to an index and name it there (see --index)",

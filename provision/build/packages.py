@@ -273,7 +273,9 @@ class PackageChoice:
         """The plan with what the packages that were tried need beside it."""
         assert self._tried is not None
         warnings = tuple(unmet_warning(need, plan) for need in self._tried.refused)
-        more = (*self._tried.pins, *(self._search.leading[name] for name in self._held_back))
+        found = releases_in(self._tried.text)  # uv may go further back if it only has the limit
+        held = (f"{name}=={found[name].version}" for name in self._held_back if name in found)
+        more = (*self._tried.pins, *held)
         lines = tuple(line for line in more if line not in plan.requirements)
         return replace(
             plan,

@@ -162,7 +162,8 @@ def lock_for(
         )
     except (IndexUnreachableError, NoSolutionError) as failure:
         if blocked := packages.sources.blocked:
-            raise packages.source_only(blocked, plan) from failure
+            with naming_silent(request):
+                raise packages.source_only(blocked, plan) from failure
         if (missing := packages.without_wheels()) is not None:
             with naming_silent(request):
                 raise missing from failure

@@ -136,7 +136,8 @@ def naming_silent(request: Request) -> Iterator[None]:
         yield
     except Failure as failure:
         silent = [one for one in request.indexes if one.kind == "silent"]
-        if failure.code == "no-solution" and silent and silent[0].url not in failure.message:
+        lacks = failure.code in {"no-solution", "source-only"}
+        if lacks and silent and silent[0].url not in failure.message:
             pages = " and ".join(f"{shown_url(one.url)} ({one.where})" for one in silent)
             failure.message += f" Not asked, as it does not answer: {pages}."
         raise

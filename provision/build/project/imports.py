@@ -21,8 +21,9 @@ MOST_FILES = 5_000
 # Modules that a Python from 3.10 to 3.14 has, and the running one may not.
 # https://docs.python.org/3/whatsnew/
 _OTHER_PYTHONS = frozenset({
-    "_typeshed", "aifc", "annotationlib", "asynchat", "asyncore", "audioop", "binhex", "cgi",
-    "cgitb", "chunk", "compression", "crypt", "distutils", "imghdr", "imp", "lib2to3", "mailcap",
+    "__main__", "_typeshed", "aifc", "annotationlib", "asynchat", "asyncore", "audioop",
+    "binhex", "cgi", "cgitb", "chunk", "compression", "crypt", "distutils", "imghdr", "imp",
+    "lib2to3", "mailcap",
     "msilib", "nis", "nntplib", "ossaudiodev", "pipes", "smtpd", "sndhdr", "spwd", "sunau",
     "telnetlib", "tomllib", "uu", "xdrlib",
 })  # fmt: skip
@@ -31,6 +32,7 @@ _OF_BASES = frozenset({"pip", "setuptools", "pkg_resources", "_distutils_hack", 
 _ASIDE = re.compile(
     r"(tests?|testing|examples?|demos?|docs?|benchmarks?|scripts?|tools?|notebooks?|tutorials?"
     r"|\.[^/]*)|test_[^/]*\.py|[^/]*_test\.py|(conftest|setup|noxfile|tasks|fabfile)\.py"
+    r"|(.*_)?(demo|gradio|example)(_.*)?\.py|(predict|cog_.*)\.py"
 )
 """Folders and files that a program does not need to run."""
 _CALLS = {"append", "insert", "extend"}
@@ -48,12 +50,15 @@ class Import(NamedTuple):
 
 class FileImports(NamedTuple):
     """The imports of one file; the modules that it loads, as paths without a suffix, relative ones
-    whole ("/pkg/util"); and whether it changes where Python looks for modules.
+    whole ("/pkg/util"); whether it changes where Python looks for modules, and to a place that is
+    not the project's; and what a setup.py has in quotes, as the names of extension modules.
     """
 
     imports: tuple[Import, ...]
     loads: tuple[str, ...] = ()
     changes_path: bool = False
+    leaves_project: bool = False
+    quoted: frozenset[str] = frozenset()
 
 
 def imports_of(path: str, data: bytes) -> FileImports:
@@ -71,17 +76,32 @@ def _imports_in(path: str, tree: ast.Module) -> FileImports:
     sure = {id(node) for node in _unconditional(tree.body)}
     found: list[Import] = []
     loads: list[str] = []
-    changes = False
+    changed = []
     for node in ast.walk(tree):
         if not isinstance(node, ast.Import | ast.ImportFrom):
-            changes = changes or _changes_path(node)
+            changed += [node] if _changes_path(node) else []
             continue
         modules = list(_modules_of(node, dirname(path)))
         loads += modules if id(node) in sure else ()
         surely = id(node) in sure and not aside
         tops = dict.fromkeys(one.partition("/")[0] for one in modules if one[:1] != "/")
         found += [Import(top, path, node.lineno, surely) for top in tops]
-    return FileImports(tuple(found), tuple(loads), changes)
+    return FileImports(
+        imports=tuple(found),
+        loads=tuple(loads),
+        changes_path=bool(changed),
+        leaves_project=any(text[:1] == "/" for node in changed for text in _texts(node)),
+        quoted=frozenset(
+            text.rpartition(".")[2] for text in _texts(tree) if path.endswith("setup.py")
+        ),
+    )
+
+
+def _texts(tree: ast.AST) -> Iterator[str]:
+    """The strings in quotes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
 
 
 def _modules_of(node: ast.Import | ast.ImportFrom, folder: str) -> Iterator[str]:
@@ -179,7 +199,8 @@ def unknown_imports(
     places = _places(paths)
     packages = {dirname(path) for path in paths if path.endswith("/__init__.py")}
     known = sys.stdlib_module_names | _OTHER_PYTHONS | _OF_BASES
-    compiled = _names_in_build_files(paths)
+    compiled = _names_in_build_files(paths).union(*(one.quoted for one in files.values()))
+    outside = any(one.leaves_project for one in files.values())
     found = []
     for path, one in files.items():
         for each in one.imports:
@@ -191,14 +212,20 @@ def unknown_imports(
                 for folder in folders
             ):
                 continue
-            found.append(each._replace(surely=each.surely and path in loaded))
+            found.append(each._replace(surely=each.surely and path in loaded and not outside))
     return found
 
 
 def _names_in_build_files(paths: Collection[str]) -> frozenset[str]:
-    """Modules that the project compiles: their sources are here, and nothing builds them."""
-    sources = (path.rpartition("/")[2] for path in paths if path.endswith((".cu", ".cpp", ".pyx")))
-    return frozenset(name.partition(".")[0] for name in sources)
+    """Modules that the project's build makes of sources that are here."""
+    found = set()
+    for path in paths:
+        stem, _, suffix = path.rpartition("/")[2].partition(".")
+        if suffix == "proto":
+            found |= {f"{stem}_pb2", f"{stem}_pb2_grpc"}
+        elif suffix in {"c", "cc", "cpp", "cu", "cxx", "pyx"}:
+            found.add(stem)
+    return frozenset(found)
 
 
 def _places(paths: Collection[str]) -> dict[str, set[str]]:

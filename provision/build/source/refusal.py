@@ -53,7 +53,8 @@ def source_only(
     more = len(blocked) - len(shown)
     parts += [f"And {more} more."] if more else []
     return SourceOnlyError(
-        f"The index has only the source of {_names(blocked)}. {' '.join(parts)}",
+        f"The index has only the source of {_names(blocked)}, and no wheel for {plan.arch}. "
+        f"{' '.join(parts)}",
         fix=_fix(blocked, plan, typed, others, plans, hosts, lacks),
     )
 

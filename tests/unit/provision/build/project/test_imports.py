@@ -34,7 +34,8 @@ def test_what_runs_when_a_module_is_loaded(text: str, sure: list[str], maybe: li
 @pytest.mark.parametrize(
     "path",
     ["tests/a.py", "pkg/test_a.py", "pkg/a_test.py", "conftest.py", "setup.py", "docs/conf.py",
-     "examples/x/a.py", "scripts/a.py", ".ci/a.py", "benchmarks/a.py"],
+     "examples/x/a.py", "scripts/a.py", ".ci/a.py", "benchmarks/a.py", "demo.py", "gradio_app.py",
+     "web_demo_8bit.py", "predict.py"],
 )  # fmt: skip
 def test_what_a_program_does_not_need_is_never_sure(path: str) -> None:
     assert [one.surely for one in imports_of(path, b"import a\n").imports] == [False]
@@ -80,6 +81,10 @@ PACKAGE = ["app.py", "modules/__init__.py", "modules/whisper/__init__.py", "modu
         pytest.param("app.py", "import fast_cuda", ["csrc/fast_cuda.cpp"], [], [],
                      id="what the project compiles"),
         pytest.param("app.py", "import space", ["space/deep/x.py"], [], [], id="a namespace"),
+        pytest.param("app.py", "import __main__", [], [], [], id="the program itself"),
+        pytest.param("app.py", "import svc_pb2", ["svc.proto"], [], [], id="what protoc makes"),
+        pytest.param("setup.py", "import e\nExtension(name='pkg.e')", [], [], [],
+                     id="an extension module that setup.py names"),
     ],
 )  # fmt: skip
 def test_what_neither_python_nor_the_project_has(
@@ -123,6 +128,12 @@ def test_only_what_is_loaded_when_the_program_starts_is_sure(
     assert {one.name for one in found} == {
         "x_util", "x_a", "x_up", "x_later", "x_optional", "x_cmd", "x_demo"
     }  # fmt: skip
+
+
+def test_a_path_outside_the_project_may_have_any_module() -> None:
+    text = b"import sys\nsys.path.append('/opt/lib')\nimport vendor"
+    found = unknown_imports({"app.py": imports_of("app.py", text)}, ["app.py"], {""})
+    assert [(one.name, one.surely) for one in found] == [("vendor", False)]
 
 
 @given(st.binary(max_size=200))

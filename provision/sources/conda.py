@@ -231,8 +231,11 @@ def on_pypi(name: str) -> str | None:
 
 
 def _is_no_python_package(name: str) -> bool:
-    known = (*_data()["cuda"], *_data()["system"])
-    return name in known or any(fnmatch(name, one) for one in _data()["system_patterns"])
+    if name in _data()["cuda"] or name in _data()["system"]:
+        return True
+    return any(fnmatch(name, one) for one in _data()["system_patterns"]) and not any(
+        fnmatch(name, one) for one in _data()["uncertain"]
+    )
 
 
 def conda_specifier(text: str, *, exact: bool = False) -> str | None:

@@ -56,7 +56,7 @@ def _named(declared: Declaration, kind: str, name: str) -> OptionalPackages:
     names = ", ".join(one.name for one in known[:_MOST_SHOWN])
     raise ProjectError(
         f"{declared.source} has no {kind} {printable(name, limit=60)}.",
-        fix=f"Its {kind}s: {names}" if known else f"Remove --{kind}: it has none.",
+        fix=f"Its {kind}s: {names}" if known else f"Remove --{kind}: none can be read.",
     )
 
 

@@ -11,12 +11,21 @@ from __future__ import annotations
 import ast
 import configparser
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 from images.text.printable import printable
-from provision.sources.declaration import Declaration, Declared, read_python, together
+from provision.sources.declaration import (
+    Declaration,
+    Declared,
+    OptionalPackages,
+    read_python,
+    together,
+)
 from provision.sources.errors import ProjectError
 from provision.sources.files import is_file, line_of, line_with, read_text, shown
 from provision.sources.requirements import pip_lines, read_requirements
@@ -26,6 +35,8 @@ _PATH_NAMES = frozenset(
 )
 _CHANGES = frozenset({"append", "extend", "insert", "remove", "pop", "clear", "update"})
 _DEEPEST = 20
+_Item = tuple[str, int] | Path
+"""A requirement with its line, or a file of requirements."""
 _FIX = "Write its result into a requirements.txt: uv pip compile {name} -o requirements.txt"
 
 
@@ -124,16 +135,69 @@ def read_setup_py(path: Path, root: Path) -> Declaration | None:
             "a project's files are read without running them.",
             fix=_FIX.format(name=name),
         ) from error
-    lines = [one for one in items if not isinstance(one, Path)]
     python = given.get("python_requires")
-    files = [read_requirements(one, root) for one in items if isinstance(one, Path)]
-    found = together(name, pip_lines(lines, name, root), *files)
-    extras = (f"extras ({name})",) if "extras_require" in given else ()
     return replace(
-        found,
+        _with_extras(_declared(items, name, root), _extras(given, values, path.parent), root),
         python=read_python(said, name, python.lineno if python else 0),
-        left_out=(*found.left_out, *extras),
     )
+
+
+def _declared(items: Iterable[_Item], name: str, root: Path) -> Declaration:
+    rows = list(items)
+    lines = [one for one in rows if not isinstance(one, Path)]
+    files = [read_requirements(one, root) for one in rows if isinstance(one, Path)]
+    return together(name, pip_lines(lines, name, root), *files)
+
+
+def _extras(
+    given: Mapping[str, ast.expr], values: _Values, here: Path
+) -> Iterator[tuple[str, list[_Item] | None]]:
+    """The extras of a setup.py by name, with what they require; None: that is computed. "" stands
+    for those whose names are computed.
+    """
+    try:
+        table = values.value(given.get("extras_require", ast.Dict([], [])))
+    except _ComputedError:
+        table = None
+    if not isinstance(table, ast.Dict):
+        yield "", None
+        return
+    for key, value in zip(table.keys, table.values, strict=True):
+        name = ""
+        try:
+            name = _text_of(key, values) if key is not None else ""
+            yield name, list(_items(value, values, here)) if name else None
+        except _ComputedError:
+            yield name, None
+
+
+def _with_extras(
+    declared: Declaration, extras: Iterable[tuple[str, list[_Item] | None]], root: Path
+) -> Declaration:
+    """A declaration with its extras; those that cannot be read are a note. What follows a colon in
+    an extra's name is a marker, and without a name before it the project itself requires it.
+    """
+    found, unread = [], []
+    for key, items in extras:
+        name, _, marker = key.partition(":")
+        rows = None
+        with suppress(ProjectError):
+            rows = _declared((_marked(one, marker) for one in items or ()), declared.source, root)
+        if rows is None or items is None:
+            unread.append(f"extra {printable(key, limit=30)}".strip())
+        elif name:
+            found.append(OptionalPackages("extra", canonicalize_name(name), rows))
+        else:
+            declared = together(declared.source, declared, rows)
+    said = [f"{one} ({declared.source}; computed, or not readable)" for one in unread]
+    return replace(declared, optional=tuple(found), left_out=(*declared.left_out, *said))
+
+
+def _marked(item: _Item, marker: str) -> _Item:
+    if isinstance(item, Path) or not marker:
+        return item
+    text, _, own = item[0].partition(";")
+    return f"{text} ; {f'({own}) and ({marker})' if own else marker}", item[1]
 
 
 def _is_setup(call: ast.Call) -> bool:
@@ -160,9 +224,7 @@ def _arguments(call: ast.Call, values: _Values) -> dict[str, ast.expr]:
     return found
 
 
-def _items(
-    node: ast.expr, values: _Values, here: Path, depth: int = 0
-) -> Iterator[tuple[str, int] | Path]:
+def _items(node: ast.expr, values: _Values, here: Path, depth: int = 0) -> Iterator[_Item]:
     """The requirements with their lines, or the requirements file whose lines they are."""
     node = values.value(node)
     if depth > _DEEPEST:
@@ -311,22 +373,21 @@ def read_setup_cfg(path: Path, root: Path) -> Declaration | None:
     said = parser.get("options", "install_requires", fallback="").strip()
     if not said:
         return None
-    files = said.removeprefix("file:").split(",") if said.startswith("file:") else []
-    lines = [] if files else [(one, line_with(text, one)) for one in said.splitlines()]
-    included = [read_requirements(path.parent / one.strip(), root) for one in files]
-    found = together(name, pip_lines(lines, name, root), *included)
+    items = _cfg_items(said, text, path.parent)
+    section = "options.extras_require"
+    extras = parser.items(section) if parser.has_section(section) else ()
+    rows = [(one, _cfg_items(said, text, path.parent)) for one, said in extras]
+    found = _with_extras(_declared(items, name, root), rows, root)
     python = parser.get("options", "python_requires", fallback=None)
-    return replace(
-        found,
-        python=read_python(python, name, line_of(text, r"python_requires\s*=")),
-        left_out=(*found.left_out, *_extras(parser, name)),
-    )
+    return replace(found, python=read_python(python, name, line_of(text, r"python_requires\s*=")))
 
 
-def _extras(parser: configparser.ConfigParser, name: str) -> Iterator[str]:
-    if parser.has_section("options.extras_require"):
-        found = [printable(one, limit=30) for one in parser["options.extras_require"]]
-        yield f"extras {', '.join(found[:6])} ({name})"
+def _cfg_items(said: str, text: str, here: Path) -> list[_Item]:
+    """The lines of a value with their numbers in the file, or the files that it names."""
+    said = said.strip()
+    if said.startswith("file:"):
+        return [here / one.strip() for one in said.removeprefix("file:").split(",")]
+    return [(one, line_with(text, one)) for one in said.splitlines()]
 
 
 SETUP_READERS = (("setup.py", read_setup_py), ("setup.cfg", read_setup_cfg))

@@ -177,9 +177,11 @@ def test_an_environment_without_packages_declares_nothing(text: str, tmp_path: P
 
 def test_the_names_are_sorted_and_in_lower_case() -> None:
     path = ROOT / "provision/sources/data/conda.json"
-    names = list(json.loads(path.read_text(encoding="utf-8"))["pypi"])
-    assert names == sorted(names)
-    assert names == [name.lower() for name in names]
+    data = json.loads(path.read_text(encoding="utf-8"))
+    for names in (list(data["pypi"]), data["same"], data["system"]):
+        assert names == sorted(names)
+        assert names == [name.lower() for name in names]
+    assert not {*data["pypi"], *data["same"]} & {*data["system"]}
 
 
 @pytest.mark.parametrize(
@@ -190,6 +192,13 @@ def test_the_names_are_sorted_and_in_lower_case() -> None:
         pytest.param("faiss-gpu=1.8", ["faiss-gpu-cu12==1.8.*"], 0, 0, id="another name on PyPI"),
         pytest.param("libxcb", [], 1, 0, id="a C library by its name's form"),
         pytest.param("librosa", ["librosa"], 0, 0, id="a Python package with that form"),
+        pytest.param("libpysal", ["libpysal"], 0, 0, id="another one with that form"),
+        pytest.param("cuda-python=12.6", ["cuda-python==12.6.*"], 0, 0, id="CUDA for Python"),
+        pytest.param("cuda-nvtx-dev", [], 1, 0, id="a part of CUDA by its name's form"),
+        pytest.param("libusb1", [], 0, 1, id="a form that Python packages have, too"),
+        pytest.param("gst-python", [], 0, 1, id="the Python package of a C library"),
+        pytest.param("python-xxhash", ["xxhash"], 0, 0, id="the Python package beside a C library"),
+        pytest.param("xxhash", [], 1, 0, id="a C library with a Python package of its name"),
         pytest.param("cudatoolkit", [], 1, 0, id="CUDA without a version"),
         pytest.param("r-base", [], 0, 1, id="a language"),
         pytest.param("numpy=1.2|1.4", [], 0, 1, id="a version that PyPI's notation has not"),

@@ -110,7 +110,43 @@ def test_a_setup_script_says_its_python_and_its_extras(tmp_path: Path) -> None:
     assert found.python is not None
     assert (found.python.text, found.python.where) == (">=3.11", "setup.py, line 3")
     assert [one.name for one in found.missing] == ["six"]
-    assert "extras (setup.py)" in found.left_out
+    assert [(one.name, one.declared.packages[0].where) for one in found.optional] == [
+        ("gpu", "setup.py, line 3")
+    ]
+    assert found.left_out == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "own", "extras", "notes"),
+    [
+        pytest.param("E = {'GPU_x': ['idna']}\nsetup(install_requires=['six'], extras_require=E)",
+                     ["six"], {"gpu-x": ["idna"]}, 0, id="a table with a name"),
+        pytest.param("setup(install_requires=['six'], extras_require={'a': ['idna'], 'b': F()})",
+                     ["six"], {"a": ["idna"]}, 1, id="one of them is computed"),
+        pytest.param("setup(install_requires=['six'], extras_require=read('extras'))",
+                     ["six"], {}, 1, id="all are computed"),
+        pytest.param("E = {'a': ['idna']}\nE['all'] = sum(E.values(), [])\n"
+                     "setup(install_requires=['six'], extras_require=E)",
+                     ["six"], {}, 1, id="a table that is changed"),
+        pytest.param("setup(install_requires=['six'], extras_require="
+                     "{\":sys_platform == 'linux'\": ['idna', 'attrs; python_version > \"3\"']})",
+                     ["six", "idna", "attrs"], {}, 0, id="a marker without a name"),
+        pytest.param("E = {'a': ['x y z'], 'b': ['idna']}\nsetup(install_requires=['six'], "
+                     "extras_require=E)",
+                     ["six"], {"b": ["idna"]}, 1, id="one of them is malformed"),
+    ],
+)  # fmt: skip
+def test_the_extras_of_a_setup_script(
+    text: str, own: list[str], extras: dict[str, list[str]], notes: int, tmp_path: Path
+) -> None:
+    root = project(tmp_path, {"setup.py": text})
+    found = read_setup_py(root / "setup.py", root)
+    assert found is not None
+    assert [one.name for one in found.packages] == own
+    assert {
+        one.name: [row.name for row in one.declared.packages] for one in found.optional
+    } == extras
+    assert len(found.left_out) == notes
 
 
 @pytest.mark.parametrize(
@@ -127,6 +163,19 @@ def test_a_configuration_is_read(text: str, lines: list[str], tmp_path: Path) ->
     found = read_setup_cfg(root / "setup.cfg", root)
     assert found is not None
     assert [one.where for one in found.packages] == lines
+
+
+def test_the_extras_of_a_configuration(tmp_path: Path) -> None:
+    text = "[options]\ninstall_requires = six\n[options.extras_require]\n"
+    text += "gpu =\n    idna\n    attrs>=20\nall = file: reqs.txt\n"
+    root = project(tmp_path, {**NEEDS, "setup.cfg": text})
+    found = read_setup_cfg(root / "setup.cfg", root)
+    assert found is not None
+    where = {one.name: [row.where for row in one.declared.packages] for one in found.optional}
+    assert where == {
+        "gpu": ["setup.cfg, line 5", "setup.cfg, line 6"],
+        "all": ["reqs.txt, line 1", "reqs.txt, line 2"],
+    }
 
 
 @pytest.mark.parametrize("text", ["", "[metadata]\nname = a\n", "[flake8]\nignore = E1\n"])

@@ -7,8 +7,6 @@ from collections.abc import Callable, Collection
 from functools import cache
 from typing import TYPE_CHECKING
 
-from packaging.utils import canonicalize_name
-
 from provision.cli.paths import absolute_file
 from provision.errors import BadInputError
 from provision.model.request import quoted
@@ -69,6 +67,8 @@ def read_project_with_code(
     args: argparse.Namespace,
 ) -> tuple[Project | None, ProjectCode | None]:
     """The project and its code; with a lock, which decides the packages, the code alone."""
+
+    from packaging.utils import canonicalize_name
 
     @cache
     def imports() -> frozenset[str]:

@@ -305,15 +305,15 @@ def learned(
 
 @dataclass(frozen=True, slots=True)
 class BuildMemory:
-    """The store's memory, and behind it what another image told, and what everybody may know."""
+    """Looks layers up in the store, then in an older image, then in the table of shared layers."""
 
     store: Store
-    told: Mapping[str, KnownLayer]
+    older: Mapping[str, KnownLayer]
 
     def known(self, key: str) -> KnownLayer | None:
         from images.layers.shared import shared_layer
 
-        return self.store.known(key) or self.told.get(key) or shared_layer(key)
+        return self.store.known(key) or self.older.get(key) or shared_layer(key)
 
     def remember(self, key: str, known: KnownLayer) -> None:
         self.store.remember(key, known)

@@ -118,10 +118,10 @@ class Console:
             self.progress(line)
 
     def warn(self, message: str, fix: str) -> None:
-        """A problem that does not stop the job."""
+        """A problem that does not stop the job. `fix`: "" if nothing helps."""
         words = _wrapped(printable_lines(message), "warning: ", " " * 9)
-        told = words.replace("warning:", self._paint("33", "warning:"), 1)
-        self._tell(f"{told}\n{_wrapped(printable_lines(fix), ' ' * 9 + 'fix: ', ' ' * 14)}")
+        help_ = f"\n{_wrapped(printable_lines(fix), ' ' * 9 + 'fix: ', ' ' * 14)}" if fix else ""
+        self._tell(words.replace("warning:", self._paint("33", "warning:"), 1) + help_)
 
     def fail(self, message: str, fix: str, detail: str = "") -> None:
         """Why the job ends here, and the fix."""

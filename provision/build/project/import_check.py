@@ -75,13 +75,14 @@ def _why(sure: Sequence[Import], unread: Sequence[str]) -> str:
 
 def _missing(sure: Sequence[Import], source: str | None) -> ProjectIncompleteError:
     names = dict.fromkeys(one.name for one in sure)
-    lines = [_distributions().get(name) or name.replace("_", "-") for name in names]
+    # a guess might be a stranger's package
+    lines = [_distributions()[name] for name in names if name in _distributions()]
+    known = f" ({', '.join(lines)}?)" if lines else ""
     where = source or "the project's requirements"
     options = " ".join(f"--without {name}" for name in names)
     return ProjectIncompleteError(
         f"The project imports what no wheel of the image has: {_listed(sure)}.",
-        fix=f"Add what provides it to {where} ({', '.join(lines)}?), or build the image without "
-        f"it: {options}",
+        fix=f"Add what provides it to {where}{known}, or build the image without it: {options}",
     )
 
 

@@ -160,14 +160,15 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
                 self._store,
                 progress,
             )
+            packed = self._packed(recipe, image, memory, fetcher)
             built = build(
-                self._packed(recipe, image, memory, fetcher),
+                packed,
                 self._target,
                 memory,
                 progress,
                 workers=max(2, min(4, os.cpu_count() or 2)),
                 mount=self._mount,
-                wanted=lambda missing: self._fetch(check, fetcher, recipe, missing, memory),
+                wanted=lambda missing: self._fetch(check, fetcher, packed, missing, memory),
                 give_up=fetcher.close,
                 beside=check.run,
             )

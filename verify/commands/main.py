@@ -120,11 +120,18 @@ def _main(options: argparse.Namespace, lists: Mapping[str, Sequence[Check]]) -> 
 
 def _refuse_musl() -> None:
     """UsageError: no framework is here, and its wheels do not load with this C library."""
-    if maps.is_musl(maps.read_maps()) and not frameworks.installed():
+    if _is_musl() and not frameworks.installed():
         raise UsageError(
             "the C library of this image is musl, and PyTorch, TensorFlow and JAX have no wheels"
             " for musl; use an image with glibc, such as Debian or Ubuntu"
         )
+
+
+def _is_musl() -> bool:
+    try:
+        return maps.is_musl(maps.read_maps())
+    except OSError:  # a chroot without /proc: what cannot be read is not refused
+        return False
 
 
 def _machine(path: Optional[str]) -> Machine:

@@ -259,6 +259,15 @@ def test_musl_without_a_framework_is_refused_in_one_sentence(
     assert "musl" in err
 
 
+def test_a_chroot_without_proc_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable() -> str:
+        raise FileNotFoundError(2, "No such file or directory", "/proc/self/maps")
+
+    monkeypatch.setattr(maps, "read_maps", unreadable)
+    monkeypatch.setattr(frameworks, "installed", lambda: ())
+    assert main(["--list"]) == 0
+
+
 def test_nvml_alone_needs_no_framework(tmp_path: Path) -> None:
     if Path("/dev/nvidia0").exists():
         pytest.skip("this machine has a GPU")

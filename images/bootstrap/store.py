@@ -114,6 +114,25 @@ def remove_leftovers(bases: Path) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
+def archives(bases: Path) -> dict[Path, int]:
+    """The archives of all bases, and their sizes in bytes."""
+    found = {}
+    for path in sorted(bases.glob("*.tar")):
+        with contextlib.suppress(OSError):  # removed meanwhile
+            found[path] = path.lstat().st_size
+    return found
+
+
+def remove_all(bases: Path) -> None:
+    """Remove all bases, and what killed processes left; requires the lock. A base that a lock names
+    is built again from the same packages.
+    """
+    remove_leftovers(bases)
+    (bases / "index.json").unlink(missing_ok=True)
+    for path in archives(bases):
+        path.unlink(missing_ok=True)
+
+
 def _archive_path(bases: Path, image_id: str) -> Path:
     return bases / f"{image_id.partition(':')[2]}.tar"
 

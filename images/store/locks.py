@@ -1,7 +1,8 @@
 """Locks between processes: flock, which the kernel releases when the holder dies.
 
 The gate is held for moments only, shared by users of the store or exclusively by what clears it. A
-lease is a file that a process keeps locked as long as it lives; its lines name what it uses.
+lease is a file that a process keeps locked as long as it lives; its lines name what it uses. Builds
+and tests are present in the cache: then nothing is removed there that has no lock of its own.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from images.store.errors import StoreUnusableError
 
 GATE_PATIENCE_S = 60.0
 """Processes hold the gate for milliseconds; one that holds it longer than this hangs."""
+PRESENCE = ".in-use"
 _PAUSE_S = 0.01
 _BUSY = {errno.EAGAIN, errno.EACCES}
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
@@ -70,6 +72,42 @@ def _wait(descriptor: int, path: Path, *, shared: bool) -> bool:
     except NoLocks:
         return False
     return True
+
+
+@contextlib.contextmanager
+def present(cache: Path) -> Iterator[None]:
+    """Show other processes that this one works with what is in the cache; waits for one that clears
+    it. Without a place for the lock, or without locks, nothing is shown.
+    """
+    with _presence(cache, fcntl.LOCK_SH, make=True):
+        yield
+
+
+@contextlib.contextmanager
+def alone(cache: Path) -> Iterator[bool]:
+    """Whether no other process works with the cache; while this is held, none begins to."""
+    with _presence(cache, fcntl.LOCK_EX | fcntl.LOCK_NB, make=False) as is_locked:
+        yield is_locked
+
+
+@contextlib.contextmanager
+def _presence(cache: Path, kind: int, *, make: bool) -> Iterator[bool]:
+    descriptor = None
+    try:
+        if make:
+            cache.mkdir(parents=True, exist_ok=True)
+        if cache.is_dir():
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            descriptor = os.open(cache / PRESENCE, flags, 0o600)
+            fcntl.flock(descriptor, kind)
+        locked = True
+    except OSError as error:
+        locked = error.errno in _NO_LOCKS
+    try:
+        yield locked
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 class Lease:

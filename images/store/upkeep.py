@@ -225,17 +225,20 @@ def _remove_unlocked(path: Path, status: os.stat_result) -> bool:
 
 
 def _forget(directory: Path, now: float, age_s: float) -> list[StoreItem]:
-    removed = []
-    for path in sorted((directory / "memo").glob("*/*.json")):
+    """Remove old memos. They are many, small, and named by hashes: one item stands for all."""
+    ages, size = [], 0
+    for path in (directory / "memo").glob("*/*.json"):
         with contextlib.suppress(OSError):
             status = path.lstat()
             age = max(0.0, now - status.st_mtime)
             if age >= age_s:
                 path.unlink()
-                title = f"{path.parent.name}/{path.stem[:12]}"
-                why = f"last used {_age(age)} ago"
-                removed.append(StoreItem(kind="memo", title=title, size=status.st_size, why=why))
-    return removed
+                ages.append(age)
+                size += status.st_size
+    if not ages:
+        return []
+    title = f"{len(ages)} memo{'' if len(ages) == 1 else 's'}"
+    return [StoreItem(kind="memo", title=title, size=size, why=f"last used {_age(min(ages))} ago")]
 
 
 def hash_file(path: Path, on_bytes: Callable[[int], None] = lambda _: None) -> str | None:

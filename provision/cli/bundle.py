@@ -46,6 +46,7 @@ def bundle_options(verb: argparse.ArgumentParser) -> None:
 
 def do_bundle(args: argparse.Namespace, console: Console) -> int:
     """Write a bundle, or check one."""
+    from images.store.locks import present
     from provision.build.offline.pack import pack, refuse_unpackable
     from provision.model.planfile import plan_to_json
     from provision.output.files import refuse_unwritable
@@ -59,20 +60,21 @@ def do_bundle(args: argparse.Namespace, console: Console) -> int:
         )
     output = absolute_file("--output", args.output)
     settings = read_settings(args)
-    if args.lock is not None:
-        image = _locked(args, output, settings, console)
-    else:
-        image = make_lock(args, console, refuse=lambda _: refuse_unwritable("--output", output))
-    refuse_unpackable(image.plan)
-    done = pack(
-        image,
-        output=output,
-        request=read_request(args, read_catalog(console)),
-        settings=settings,
-        store_limit=store_limit(os.environ),
-        with_tool=args.with_tool,
-        console=console,
-    )
+    with present(settings.state):
+        if args.lock is not None:
+            image = _locked(args, output, settings, console)
+        else:
+            image = make_lock(args, console, refuse=lambda _: refuse_unwritable("--output", output))
+        refuse_unpackable(image.plan)
+        done = pack(
+            image,
+            output=output,
+            request=read_request(args, read_catalog(console)),
+            settings=settings,
+            store_limit=store_limit(os.environ),
+            with_tool=args.with_tool,
+            console=console,
+        )
     start = _start(output.name, done.tool)
     if args.json:
         print_json(

@@ -229,6 +229,7 @@ def do_build(args: argparse.Namespace, console: Console) -> int:
     from contextlib import ExitStack
     from functools import cache
 
+    from images.store.locks import present
     from provision.build.job import build
     from provision.cli.cut import planned_for, read_cut, refuse_contradiction
 
@@ -248,6 +249,8 @@ def do_build(args: argparse.Namespace, console: Console) -> int:
         job = dataclasses.replace(
             job, settings=dataclasses.replace(job.settings, unpacked=unpacked)
         )
+        if not args.dry_run:
+            stack.enter_context(present(job.settings.state))
         result, code = build(job, hosts=hosts, facts=this_host, console=console)
     reports = [result.get("verify") or {}, *result.get("verify_beside", ())]
     causes = next(filter(None, map(causes_of_report, reports)), ())
@@ -286,18 +289,20 @@ def do_verify(args: argparse.Namespace, console: Console) -> int:
         return _check_record(args, console)
     if args.check_provenance is not None:
         return _check_provenance(args, console)
+    from images.store.locks import present
     from provision.verification.command import verify
     from provision.verification.report_files import page
     from provision.verification.suite import in_numbers
 
-    order = read_order(args)
-    done = verify(
-        order,
-        places=read_places(args, console),
-        facts=this_host,
-        catalog=read_catalog(console),
-        console=console,
-    )
+    order, places = read_order(args), read_places(args, console)
+    with present(places.state):
+        done = verify(
+            order,
+            places=places,
+            facts=this_host,
+            catalog=read_catalog(console),
+            console=console,
+        )
     if args.json:
         print_json(done.report)
     else:

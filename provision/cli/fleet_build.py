@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from images.errors import Failure
+from images.store.locks import present
 from images.system.scratch import scratch_directory
 from provision.cli.fleet import exit_of, hosts_argument
 from provision.cli.options import (
@@ -19,7 +20,7 @@ from provision.cli.options import (
     read_settings,
     this_host,
 )
-from provision.cli.paths import image_home, read_reference, record_home
+from provision.cli.paths import image_home, read_reference, record_home, state_directory
 from provision.errors import BadInputError
 from provision.fleet.classes import classes_of, several
 from provision.fleet.hostfiles import read_fleet_hosts
@@ -115,7 +116,8 @@ def do_fleet_build(args: argparse.Namespace, console: Console) -> int:
     for number, image in enumerate(plan.images, 1):
         console.say(f"image {number} of {len(plan.images)}, for {_nodes(image.nodes)}")
         try:
-            built.append(_build(image, _job(args, request, catalog), target, tags, console))
+            with present(state_directory()):
+                built.append(_build(image, _job(args, request, catalog), target, tags, console))
         except Failure as failure:
             console.fail(failure.message, failure.fix, failure.detail)
             built.append(BuiltForFleet(planned=image, failure=failure))

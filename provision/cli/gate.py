@@ -98,6 +98,7 @@ def _run(
     args: argparse.Namespace, level: str, timeout_s: float, console: Console
 ) -> Mapping[str, Any]:
     """Run the suite; its record is the gate's."""
+    from images.store.locks import present
     from provision.attestation.record.store import GATE_RECORDS
     from provision.verification.command import Order, Recording, verify
     from provision.verification.suite import SuiteRequest
@@ -107,13 +108,15 @@ def _run(
         asked=SuiteRequest(level=level, timeout_s=timeout_s),
         recording=Recording(home=record_home(), folder=GATE_RECORDS),
     )
-    done = verify(
-        order,
-        places=read_places(args, console),
-        facts=this_host,
-        catalog=read_catalog(console),
-        console=console,
-    )
+    places = read_places(args, console)
+    with present(places.state):
+        done = verify(
+            order,
+            places=places,
+            facts=this_host,
+            catalog=read_catalog(console),
+            console=console,
+        )
     return done.report
 
 

@@ -131,6 +131,8 @@ def describe_usage(place: str, usage: Sequence[Usage], *, limit: int, free: int)
 @contextlib.contextmanager
 def _rooms(console: Console) -> Iterator[Sequence[Storage]]:
     """All storage that remains between runs; empty if there is none."""
+    from images.bootstrap.room import BasesRoom
+    from images.engines.sandbox.roots_room import RootsRoom
     from images.store import Store
     from images.store.built import BuiltWheels
     from images.store.layout_room import LayoutRoom
@@ -138,6 +140,9 @@ def _rooms(console: Console) -> Iterator[Sequence[Storage]]:
     images = image_home()
     own: list[Storage] = [LayoutRoom(images)] if (images / "oci-layout").exists() else []
     own += [BuiltWheels(wheel_home())] if wheel_home().is_dir() else []
+    roots = state_directory() / "roots"
+    own += [RootsRoom(roots)] if roots.is_dir() else []
+    own += [BasesRoom(state_directory())] if (state_directory() / "bases").is_dir() else []
     if not _directory().is_dir():
         yield own
         return

@@ -27,11 +27,13 @@ if TYPE_CHECKING:
 
 def do_wheel(args: argparse.Namespace, console: Console) -> int:
     """Build the wheels, or find the ones that were built before."""
+    from images.store.locks import present
     from provision.build.source.command import build_wheels
 
     catalog = read_catalog(console)
     order = _read_order(args, catalog)
-    result = build_wheels(order, hosts=lambda: read_hosts(args, catalog), console=console)
+    with present(order.job.settings.state):
+        result = build_wheels(order, hosts=lambda: read_hosts(args, catalog), console=console)
     if args.json:
         print_json(result)
     else:

@@ -98,12 +98,20 @@ class Roots:
         """Remove unused roots; keeps those that a process uses and those that cannot be locked."""
         with contextlib.suppress(OSError):
             with self._locked():
-                unused = [gone for gone in map(self._take_away, self._entries()) if gone]
+                unused = [gone for gone in map(self._take_away, self.entries()) if gone]
             for gone in unused:
                 _remove(gone)
 
-    def _entries(self) -> list[Path]:
-        return [entry for entry in self.directory.iterdir() if not entry.is_symlink()]
+    def entries(self) -> list[Path]:
+        """All roots: complete ones, mounted ones, and leftovers of killed processes."""
+        try:
+            return sorted(
+                entry
+                for entry in self.directory.iterdir()
+                if entry.is_dir() and not entry.is_symlink()
+            )
+        except OSError:
+            return []
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

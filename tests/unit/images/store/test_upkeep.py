@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -14,14 +15,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from images.engines.sandbox.roots import Root, Roots
 from images.oci.sources import KnownLayer, Unpacked
 from images.store import Store, default_limit, in_units, store_directory
+from images.store.locks import present
 from images.store.upkeep import MEMO_S
 from provision.cli import store as store_commands
 from provision.cli.sizes import LIMIT_VARIABLE, parse_size, store_limit
 from provision.cli.store import gc_options
 from provision.errors import BadInputError, Exit
 from provision.output.console import Console
+from tests.kit.sandbox_images import entry, image, layer
 
 
 def body_of(number: int) -> bytes:
@@ -279,6 +283,62 @@ def test_gc_frees_down_to_a_size(root: Path, capsys: pytest.CaptureFixture[str])
     assert "6." in out.splitlines()[0]
     assert "last used" in out
     assert kept(root) == set()
+
+
+def hold_root(root: Path, name: str) -> Root:
+    return Roots(root / "roots").use(image([layer(entry(name, bytes(50_000)))]), lambda _: None)
+
+
+def test_unpacked_images_are_counted_and_removed_unless_they_are_in_use(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    used = hold_root(root, "a")
+    hold_root(root, "b").release()
+    _, _, data = call("du", capsys, "--json")
+    (usage,) = (one for one in data["usage"] if one["kind"] == "unpacked images")
+    assert usage["count"] == 2
+    assert usage["bytes"] > 100_000
+    code, _, data = call("gc", capsys, "--json")
+    assert code == Exit.DONE
+    assert [one["kind"] for one in data["removed"]] == ["unpacked images"]
+    assert data["kept_bytes"] == data["in_use_bytes"] > 50_000
+    assert (used.tree / "a").exists()
+    used.release()
+    _, _, data = call("gc", capsys, "--json")
+    assert (len(data["removed"]), data["kept_bytes"]) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "builds", "left"),
+    [
+        pytest.param((), 0, 2, id="a base is kept for the locks that name it"),
+        pytest.param(("--all",), 0, 0, id="everything means the bases, too"),
+        pytest.param(("--all",), 1, 2, id="a running build may read one"),
+    ],
+)
+def test_bases(
+    root: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], builds: int, left: int
+) -> None:
+    bases = root / "bases"
+    bases.mkdir(parents=True)
+    for name in "ab":
+        (bases / f"{digest_of(ord(name))}.tar").write_bytes(bytes(1000))
+    (bases / "index.json").write_text("{}")
+    with present(root) if builds else contextlib.nullcontext():
+        _, _, data = call("gc", capsys, "--json", *words)
+    assert (data["freed_bytes"], data["kept_bytes"]) == (1000 * (2 - left), 1000 * left)
+    assert data["in_use_bytes"] == (2000 * builds)
+    _, _, data = call("du", capsys, "--json")
+    assert {"kind": "bases", "count": left, "bytes": 1000 * left} in data["usage"]
+
+
+def test_memos_are_one_line(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Store.open(root) as store:
+        for number in range(40):
+            store.remember_facts("known", f"{number}", {})
+    _, out, _ = call("gc", capsys, "--all")
+    assert len(out.splitlines()) == 3
+    assert "40 memos" in out
 
 
 def test_gc_without_a_size_keeps_to_the_limit_of_the_environment(

@@ -19,7 +19,8 @@ from images.errors import DiskFullError, Failure
 from images.system.interruption import ENDING
 from images.text.printable import printable
 from provision.cli.consult import causes_of_failure, tell
-from provision.cli.parser import Command, build_parser
+from provision.cli.groups import Command
+from provision.cli.parser import build_parser
 from provision.errors import BadInputError, Exit
 from provision.output.console import Console
 from provision.output.stdout import (

@@ -58,7 +58,8 @@ from provision.attestation.record.judge import judge
 from provision.attestation.record.statement import make_statement, parse_statement
 from provision.catalog.overlay import SCHEMA, _checksum
 from provision.cli import main as cli
-from provision.cli.parser import EXPORTS, build_parser
+from provision.cli.groups import EXPORTS
+from provision.cli.parser import build_parser
 from provision.cli.render.build import describe_check
 from provision.doctor.bundle import collect, open_bundle
 from provision.doctor.probes import ProbedMachine

@@ -16,8 +16,8 @@ from images.assembly.build import Recipe, build
 from images.oci.assemble import ContainerSettings
 from images.oci.layout import LayoutTarget
 from images.oci.model import MANIFEST
+from provision.cli.groups import EXPORTS
 from provision.cli.main import main
-from provision.cli.parser import EXPORTS
 from provision.lock.labels import labels_for
 from provision.lock.lockfile import read_lock
 from provision.lock.wheels import finished

@@ -55,7 +55,8 @@ class OtherCuda(NamedTuple):
     def words(self, subject: str, cuda: str) -> str:
         """What is wrong, with the plan's CUDA."""
         return (
-            f"{subject} is compiled for CUDA {self.needed.words} ({self.needed.shown_by}), and "
+            f"{subject} is compiled for CUDA {self.needed.words_beside(cuda)} "
+            f"({self.needed.shown_by}), and "
             f"this plan has CUDA {cuda}."
         )
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from provision.build.package_search import ANY_GLIBC, PackageSearch, limits_of
+from provision.build.package_search import ANY_GLIBC, PackageSearch
 from provision.lock.extras import ExtraNeed
 from provision.lock.lead import PackageRelease, lag, releases_in
 from provision.lock.solve import NoSolutionError
@@ -124,3 +124,15 @@ def refuse_old_wheels(
             behind.append(one)
     if behind:
         raise error(behind)
+
+
+def limits_of(request: Request) -> str:
+    """The options of the request that limit the framework's release, or a project that does."""
+    if request.declared_in and (request.cuda or request.framework_version):
+        title = TITLES[request.framework]
+        return f"what {request.declared_in} or an option says about {title} and CUDA"
+    options = {
+        f"--cuda {request.cuda}": request.cuda,
+        f"--framework-version '{request.framework_version}'": (request.framework_version),
+    }
+    return " and ".join(option for option, given in options.items() if given)

@@ -32,7 +32,7 @@ from provision.lock.uv import (
 )
 from provision.lock.uv_answers import Answer
 from provision.model.environment import environment_of
-from provision.model.plan import PACKAGES, TITLES, Plan, Request
+from provision.model.plan import PACKAGES, Plan, Request
 from provision.resolve import known_releases
 from provision.resolve.packages import leading
 
@@ -319,19 +319,20 @@ class PackageSearch:
         there: Resolved | TriedWheels,
         tell: Callable[[str], None],
         *,
-        pinned: bool = True,
+        beside: Sequence[str] = (),
     ) -> Callable[[str], FoundRelease | None]:
-        """How to ask for the newest release of a package within a bound, for a Python and machine.
-        `pinned`: of the releases that were requested. `tell` gets each release that was found.
+        """How to ask for the newest release of a package within a bound, for a Python and machine:
+        of the releases that were requested, or of all that go with the requirements `beside` it.
+        `tell` gets each release that was found.
         """
-        required = self.leading[name] if pinned else name
+        required = name if beside else self.leading[name]
         target = WheelTarget(there.python, there.arch, ANY_GLIBC)
 
         def ask(bound: str) -> FoundRelease | None:
             line = bounded(required, bound)
             if line is None:
                 return None
-            outcome, _, text = self.run([line], target, alone=True)
+            outcome, _, text = self.run([line, *beside], target, alone=not beside)
             addresses = addresses_in(text) if outcome == "locked" else {}
             if name not in addresses:
                 return None
@@ -340,6 +341,16 @@ class PackageSearch:
             return FoundRelease(release, addresses[name])
 
         return ask
+
+    def beside(self, name: str, fitting: Sequence[str]) -> list[str]:
+        """What is requested beside a package: the releases of the framework that fit, and the other
+        packages; not NVIDIA's, since a build of the framework brings its own.
+        """
+        others = leading(replace(self._request, settled=False))
+        return [
+            self.framework_line(fitting),
+            *(o for n, o in others.items() if n != name and not n.startswith(_NOT_OURS)),
+        ]
 
     def pins(self, request: Request, target: WheelTarget) -> Resolved | None:
         """What a project that pins every version requires beside the framework; None: that is
@@ -383,15 +394,3 @@ class PackageSearch:
             "Linux, and images are built from wheels.",
             fix=fix,
         )
-
-
-def limits_of(request: Request) -> str:
-    """The options of the request that limit the framework's release, or a project that does."""
-    if request.declared_in and (request.cuda or request.framework_version):
-        title = TITLES[request.framework]
-        return f"what {request.declared_in} or an option says about {title} and CUDA"
-    options = {
-        f"--cuda {request.cuda}": request.cuda,
-        f"--framework-version '{request.framework_version}'": (request.framework_version),
-    }
-    return " and ".join(option for option, given in options.items() if given)

@@ -26,19 +26,14 @@ from provision.build.package_cuda import (
     other_build,
     plans_for,
 )
-from provision.build.package_search import ANY_GLIBC, PackageSearch, limits_of
+from provision.build.package_search import ANY_GLIBC, PackageSearch
 from provision.build.package_wheels import Resolved, TriedWheels, newest_that_fits
 from provision.build.source.rebuilt import source_wheels
 from provision.build.source.refusal import no_compiler, plans_with, source_only
 from provision.build.source.substitute import request_with_kept
 from provision.catalog.catalog import Catalog
 from provision.lock.extras import unmet_warning
-from provision.lock.lead import (
-    PackageRelease,
-    PackageTry,
-    lag,
-    releases_in,
-)
+from provision.lock.lead import PackageRelease, PackageTry, lag, releases_in
 from provision.lock.lockfile import clip
 from provision.lock.solve import NoSolutionError, Solution, uv_broken
 from provision.lock.sources import NotBuilt
@@ -207,10 +202,11 @@ class PackageChoice:
 
     def _refuse(self, other: OtherCuda, plan: Plan) -> NoReturn:
         """Raise the error for a package that is for another CUDA."""
-        assert self._wheels is not None
-        ask = self._search.newest_below(
-            other.package, self._wheels, self._console.progress, pinned=False
-        )
+        wheels, tell = self._wheels, self._console.progress
+        assert wheels is not None
+        fitting = fitting_releases(self._hosts, self._request, self._catalog).get(wheels.python)
+        beside = self._search.beside(other.package, fitting or [str(plan.framework_version)])
+        ask = self._search.newest_below(other.package, wheels, tell, beside=beside)
         instead = newest_that_fits(other, ask, self._runtimes)
         raise no_release(other, plan, self._hosts, self._request, self._catalog, instead)
 
@@ -374,7 +370,8 @@ class PackageChoice:
         target = WheelTarget(python, self._search.arch, ANY_GLIBC)
         free = replace(self._request, cuda=None, framework_version=None, python=python)
         here = fitting_releases(self._hosts, free, self._catalog).get(python)
-        drop = [f"remove {limits_of(self._request)}"] if limits_of(self._request) else []
+        limits = refusals.limits_of(self._request)
+        drop = [f"remove {limits}"] if limits else []
         drop += [f"use --python {python}"] if self._request.python not in {None, python} else []
         found = here and drop and refusals.newest_with(self._search, name, newest, here, target)
         if found:

@@ -61,10 +61,13 @@ class NeededCuda(NamedTuple):
         """Whether it works with a CUDA ("12.6"), or with any of a major version ("12")."""
         return not self.cudas or not {cuda, major_of(cuda)}.isdisjoint(self.cudas)
 
-    @property
-    def words(self) -> str:
-        """Its CUDAs in words: "13", "11.0 to 12.2"."""
+    def words_beside(self, cuda: str) -> str:
+        """Its CUDAs in words, for a CUDA that it does not work with: "13", "11.0 to 12.2"; each of
+        them ("11.5, 11.7") if that CUDA is between the first and the last.
+        """
         first, last = self.cudas[0], self.cudas[-1]
+        if _number(first) < _number(cuda) < _number(last):
+            return ", ".join(self.cudas)
         return first if first == last else f"{first} to {last}"
 
 

@@ -393,11 +393,11 @@ def builds(plan: Plan, *tags: str) -> list[tuple[str, bytes]]:
     ]
 
 
-def for_each(name: str, version: str, *cudas: str) -> tuple[str, bytes]:
+def for_each(name: str, version: str, *cudas: str, text: str = "") -> tuple[str, bytes]:
     """A wheel for every machine with a library for each of these CUDAs, which uv takes as large."""
     libraries = {f"{name}/lib{name}_cuda{one}.so": b"\x7fELF" + bytes(64) for one in cudas}
     tags = "py3-none-manylinux_2_17_x86_64"
-    data = wheel(name, version, tags, more={**libraries, f"{name}/__init__.py": b""})
+    data = wheel(name, version, tags, text, {**libraries, f"{name}/__init__.py": b""})
     return f"{name}-{version}-{tags}.whl", data
 
 
@@ -438,14 +438,25 @@ def test_the_pins_of_a_project_take_the_framework_s_build_for_their_cuda(
             "Name an index that has bitsandbytes for CUDA 12.4 with --index.",
             id="no release has it",
         ),
+        pytest.param(
+            [("0.44.9", ("121", "124")), ("0.52.0", ("124", "130"), "Requires-Dist: torch>=2.6\n")],
+            "In requirements.txt, pin bitsandbytes==0.44.9.",
+            id="a newer one is for another PyTorch",
+        ),
+        pytest.param(
+            [("0.44.9", ("121", "124")), ("0.52.0", ("124", "130"), "Requires-Dist: pip>=26.1\n")],
+            "In requirements.txt, pin bitsandbytes==0.44.9.",
+            id="a newer one refuses another pin",
+        ),
     ],
 )
 def test_pins_for_another_cuda_than_a_named_one_are_refused(
-    index: LocalIndex, tmp_path: Path, others: list[tuple[str, tuple[str, ...]]], fix: str
+    index: LocalIndex, tmp_path: Path, others: list[tuple[Any, ...]], fix: str
 ) -> None:
-    request = pinned(index, "bitsandbytes==0.41.5", cuda="12.4")
+    request = pinned(index, "bitsandbytes==0.41.5", "pip==26.0", cuda="12.4")
     index.more += [for_each("bitsandbytes", "0.41.5", "120", "121")]
-    index.more += [for_each("bitsandbytes", version, *cudas) for version, cudas in others]
+    for version, cudas, *text in others:
+        index.more.append(for_each("bitsandbytes", version, *cudas, text="".join(text)))
     index.more += builds(resolve([V100], request, load()), "cu121", "cu124")
     with pytest.raises(NoSolutionError) as caught:
         planned(request, tmp_path, V100)

@@ -135,7 +135,25 @@ def test_a_library_for_each_cuda_fits_these_alone(
 def test_major_versions_in_names_are_a_family() -> None:
     found = needed({f"hook_cu{one}.abi3.so": elf() for one in (12, 13)} | {"hook.abi3.so": elf()})
     assert found is not None
-    assert (found.cudas, found.words) == (("12", "13"), "12 to 13")
+    assert found.cudas == ("12", "13")
+
+
+@pytest.mark.parametrize(
+    ("cudas", "cuda", "words"),
+    [
+        pytest.param("13", "12.6", "13", id="one"),
+        pytest.param("11.7 11.8 12.1", "12.4", "11.7 to 12.1", id="an older CUDA is the last"),
+        pytest.param("11.7 11.8 12.1", "11.6", "11.7 to 12.1", id="a newer CUDA is the first"),
+        pytest.param("11.5 11.7 12.1", "11.6", "11.5, 11.7, 12.1", id="it has a gap"),
+        pytest.param("11 13", "12.6", "11, 13", id="major versions with a gap"),
+    ],
+)
+def test_the_cudas_are_named_so_that_the_missing_one_is_not_among_them(
+    cudas: str, cuda: str, words: str
+) -> None:
+    found = NeededCuda(tuple(cudas.split()), "its newest library")
+    assert not found.fits(cuda)
+    assert found.words_beside(cuda) == words
 
 
 @pytest.mark.parametrize("path", ["speech/_sm90_cuda118.so", "speech/libmath_cu12.so"])

@@ -205,7 +205,7 @@ def _bases_of(
             engine = found.engine if by_engine else None
             base = base_from_lock(lock.plan, engine, job.settings, console)
             console.result(base.reference)
-            whole = with_built_wheels(lock, job.request.index, job.settings, console)
+            whole = with_built_wheels(lock, job.request.places, job.settings, console)
             images.append(LockedImage(lock=whole, base=base))
     return images
 

@@ -186,11 +186,12 @@ def lock_for(
             raise packages.source_only(passed.packages, plan)
         found = with_passed_over(found, passed)
     judged = with_local_wheels(packages.judge(found))
-    lock = lock_of(judged, ca_bundle=settings.ca, offline=settings.offline)
+    names = request.places.names
+    lock = lock_of(judged, ca_bundle=settings.ca, offline=settings.offline, names=names)
     console.note(f"{lock.plan.reasons[-1].message}")
     console.result(f"{len(lock.wheels)} wheels, {gigabytes(lock.download_bytes)} to download")
     show_warnings([w for w in lock.plan.warnings if w not in plan.warnings], console)
-    return with_built_wheels(lock, request.index, settings, console)
+    return with_built_wheels(lock, request.places, settings, console)
 
 
 def pypis_own(
@@ -280,6 +281,7 @@ def secrets_for(lock: Lock, request: Request, settings: BuildSettings) -> Secret
         hosts=hosts,
         env=settings.env,
         addresses=(*lock.addresses, *request.addresses),
+        names={**lock.index_names, **request.places.names},
     )
 
 

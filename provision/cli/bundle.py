@@ -110,6 +110,7 @@ def _locked(
     from provision.build.offline.pack import refuse_unpackable
     from provision.build.source.rebuilt import with_built_wheels
     from provision.lock.lockfile import read_lock_file, refuse_unlocked
+    from provision.model.plan import PackageIndexes
     from provision.output.files import refuse_unwritable
 
     refuse_beside_lock(args, "--lock")
@@ -125,7 +126,7 @@ def _locked(
     with console.step("base", "pinning the base image"):
         base = base_from_lock(lock.plan, None, settings, console)
         console.result(base.reference)
-        lock = with_built_wheels(lock, args.index, settings, console)
+        lock = with_built_wheels(lock, PackageIndexes(args.index), settings, console)
     return LockedImage(lock=lock, base=base)
 
 

@@ -12,12 +12,18 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from images.net.address import usable_url
 from images.system import process
 from images.system.scratch import scratch_directory
-from provision.host.indexes import home_of, refuse_exposed
+from provision.host.indexes import home_of, netrc_logins, pip_index, refuse_exposed
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 # By these uv would search another directory than its working directory for configuration.
 _ELSEWHERE = ("UV_PROJECT", "UV_WORKING_DIR", "UV_WORKING_DIRECTORY")
@@ -25,6 +31,9 @@ _ASK_S = 20.0
 _FINDING = threading.Lock()
 _LISTED = re.compile(r"^--(index-url|extra-index-url|find-links) (.+)$", re.MULTILINE)
 _PORTS = {"http": 80, "https": 443}
+# Of these variables each word is an index, which may have a name: corp=https://HOST/simple
+_VARIABLES = ("UV_FIND_LINKS", "UV_EXTRA_INDEX_URL", "UV_INDEX", "UV_INDEX_URL", "UV_DEFAULT_INDEX")
+_NAMED = re.compile(r"(?:([A-Za-z0-9._-]+)=)?(\S+)", re.DOTALL)
 
 
 class UvIndexes(NamedTuple):
@@ -84,6 +93,59 @@ def _indexes(
     default = next((one for one in defaults[1:] if one != defaults[0]), defaults[0])
     named = {plain_index(default)} if default else set[str]()
     return UvIndexes(default, frozenset(named.union(*others)))
+
+
+def index_logins(
+    env: Mapping[str, str], names: Mapping[str, str], *more: str
+) -> dict[str, tuple[str, str]]:
+    """Host -> (login, password) for the user's indexes: from netrc; stronger, from uv's variables
+    for an index of that name (`names`: name -> address, beside those of the configuration); and
+    from the addresses of the configuration, of pip's, and `more`.
+    https://docs.astral.sh/uv/concepts/indexes/#authentication
+    """
+    found = {host: login for host, login in netrc_logins(env).items() if login[1]}
+    configured = [*names.items(), *_addresses(env), *(("", url) for url in more)]
+    own: dict[str, tuple[str, str]] = {}
+    for name, url in configured:
+        variable = "UV_INDEX_" + re.sub(r"[^A-Z0-9]", "_", name.upper())
+        login = (env.get(f"{variable}_USERNAME") or "", env.get(f"{variable}_PASSWORD") or "")
+        try:
+            parts = urlsplit(usable_url(url))
+        except ValueError:
+            continue
+        if parts.hostname and parts.username is not None:
+            own[parts.hostname] = unquote(parts.username), unquote(parts.password or "")
+        elif parts.hostname and name and any(login):
+            found[parts.hostname] = login
+    return found | own
+
+
+def _addresses(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The name, or "", and the address of each index that the configuration names; the default
+    one is the last.
+    """
+    yield "", pip_index(env) or ""
+    for file in reversed(_uv_files(env)):
+        try:
+            document = tomllib.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):  # uv says so
+            continue
+        for place in (document, document.get("pip")):
+            yield from _addresses_in(place if isinstance(place, dict) else {})
+    for variable in _VARIABLES:
+        for word in re.split(r"[\s,]+" if "LINKS" in variable else r"\s+", env.get(variable) or ""):
+            if read := _NAMED.fullmatch(word):
+                yield read[1] or "", read[2]
+
+
+def _addresses_in(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for key in ("find-links", "extra-index-url", "index-url"):
+        said = table.get(key)
+        yield from (("", str(url)) for url in (said if isinstance(said, list) else [said]) if url)
+    rows = table.get("index")
+    for row in rows if isinstance(rows, list) else ():
+        if isinstance(row, dict):
+            yield str(row.get("name") or ""), str(row.get("url") or "")
 
 
 @functools.cache

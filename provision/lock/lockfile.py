@@ -39,7 +39,8 @@ LOCK_NAME = re.compile(r"pylock\.([^.]+\.)?toml")  # PEP 751's rule for file nam
 class Lock:
     """A lock, read and validated. `text` is the file, byte for byte. `addresses` are those of
     wheels with what the file leaves out, a login or a query, where that is known. `builds` are of
-    the wheels that were built from their source.
+    the wheels that were built from their source. `index_names` are the names of indexes that a
+    project gives them, with their addresses: uv's variables give their logins by these.
     """
 
     text: str
@@ -47,6 +48,7 @@ class Lock:
     wheels: tuple[Wheel, ...]
     addresses: tuple[str, ...] = field(default=(), repr=False)
     builds: tuple[SourceBuild, ...] = ()
+    index_names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def sha256(self) -> str:
@@ -121,7 +123,17 @@ def read_lock(text: str) -> Lock:
         for p, build in zip(pylock.packages, made, strict=True)
     )
     builds = tuple(one for one in made if one is not None)
-    return Lock(text=text, plan=plan, wheels=wheels, addresses=whole, builds=builds)
+    names = ours.get("index-names")
+    return Lock(
+        text=text,
+        plan=plan,
+        wheels=wheels,
+        addresses=whole,
+        builds=builds,
+        index_names={str(name): str(url) for name, url in names.items()}
+        if isinstance(names, Mapping)
+        else {},
+    )
 
 
 def refuse_unlocked(companions: Sequence[str], locks: Sequence[Lock]) -> None:

@@ -8,14 +8,15 @@ import re
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from images.net.address import shown_url, url_secrets
 from images.net.connections import proxy_for
 from images.net.secrets import Secrets
 from images.text.nearby import no_such, or_nearby
 from provision.errors import BadInputError
-from provision.host.indexes import netrc_logins, pip_index
+from provision.host.indexes import pip_index
+from provision.host.uv import index_logins
 
 # In the order in which a user would expect one to override the next.
 _CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "CURL_CA_BUNDLE")
@@ -92,24 +93,18 @@ def make_secrets(
     hosts: Iterable[str],
     env: Mapping[str, str],
     addresses: Sequence[str] = (),
+    names: Mapping[str, str] | None = None,
 ) -> Secrets:
     """What the build must see to download: the CA bundle, logins for the lock's hosts only, and
-    whole addresses of wheels.
+    whole addresses of wheels. `names` of indexes -> their addresses.
     """
     default = env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL") or pip_index(env) or ""
-    logins: dict[str, tuple[str, str]] = {}
-    words: set[str] = set()
-    wanted = set(hosts)
-    for host, login in netrc_logins(env).items():
-        if host in wanted and login[1]:
-            logins[host] = login
-            words.add(login[1])
-    for url in (default, index or ""):
-        parts = urlsplit(url)
-        if parts.hostname and parts.username is not None:
-            login = (unquote(parts.username), unquote(parts.password or ""))
-            logins[parts.hostname] = login
-            words |= set(url_secrets(url))
+    named = (default, index or "")
+    wanted = {*hosts, *(urlsplit(url).hostname for url in named)}
+    known = index_logins(env, names or {}, *named)
+    logins = {host: login for host, login in known.items() if host in wanted}
+    words = {word for url in named for word in url_secrets(url)}
+    words |= {word or user for user, word in logins.values()}
     words.update(word for url in addresses for word in url_secrets(url))
     return Secrets(
         addresses={shown_url(url): url for url in addresses},

@@ -23,7 +23,7 @@ from images.net.http import HttpClient
 from images.net.logins import authorization
 from images.net.patience import Patience
 from provision.errors import IndexUnreachableError
-from provision.host.indexes import netrc_logins
+from provision.host.uv import index_logins
 from provision.lock.network import no_such_host
 from provision.model.plan import DeclaredIndex, Request
 
@@ -31,6 +31,7 @@ _WHEEL_LINK = re.compile(rb"""href\s*=\s*["']?[^"'>]*\.whl\b""", re.IGNORECASE)
 _MOST_BYTES = 1 << 20
 _WAIT_S = 10.0
 _MOST_NAMED = 4
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # what uv takes for the name of an index
 
 
 def is_listing(url: str, ca_bundle: Path | None) -> bool:
@@ -55,7 +56,7 @@ def uv_places(
         if one.kind == "links" or _is_page(one.url, ca_bundle, offline=offline):
             links.append(one.url.replace(",", "%2C"))
         elif one.kind == "index":
-            indexes.append(one.url)
+            indexes.append(f"{one.name}={one.url}" if _NAME.fullmatch(one.name) else one.url)
         else:
             default = default or one.url
     found = {}
@@ -95,7 +96,7 @@ def _is_page(url: str, ca_bundle: Path | None, *, offline: bool) -> bool:
 def page_has_wheels(url: str, ca_bundle: Path | None) -> bool | None:
     """Whether a page has links to wheels, in its first MiB; None: there is no page."""
     patience = Patience(connect_s=_WAIT_S, answer_s=_WAIT_S, tries=1)
-    logins, own, seen = netrc_logins(os.environ), urlsplit(url).hostname, b""
+    logins, own, seen = index_logins(os.environ, {}), urlsplit(url).hostname, b""
 
     def login(target: str) -> Mapping[str, str]:
         return authorization(url if urlsplit(target).hostname == own else target, logins)

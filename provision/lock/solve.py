@@ -8,16 +8,17 @@ unreachable index costs a line in the log and never the job.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from urllib.parse import quote
 
 from images.errors import Failure
 from images.net.address import shown_url, url_secrets
 from images.system import process
-from provision.errors import IndexUnreachableError
-from provision.host.uv import builtin_index, plain_index, uv_directory, uv_indexes
+from provision.errors import Exit, IndexUnreachableError
+from provision.host.uv import builtin_index, index_logins, plain_index, uv_directory, uv_indexes
 from provision.lock.lockfile import Lock, addresses_of, clip, parse_lock, read_lock, with_wheels
 from provision.lock.network import no_such_host
 from provision.lock.origins import account, with_indexes
@@ -26,6 +27,7 @@ from provision.lock.sources import SourceView, SourceWheels
 from provision.lock.uv import (
     Outcome,
     WheelTarget,
+    access_refused,
     compile_argv,
     help_with,
     judge_uv,
@@ -57,6 +59,13 @@ class UvBrokenError(Failure):
     exit_code = 5
 
 
+class IndexAccessError(Failure):
+    """An index, or the proxy before it, demands a login; or its certificate is not trusted."""
+
+    code = "index-access"
+    exit_code = Exit.UNREACHABLE
+
+
 class NoSolutionError(Failure):
     """The index answered, and the requested packages exclude each other or do not exist."""
 
@@ -82,9 +91,17 @@ class Solution:
     plan: Plan
 
 
-def lock_of(found: Solution, *, ca_bundle: Path | None, offline: bool) -> Lock:
-    """The lock for what uv found: with the sizes of the wheels and the plan."""
-    lock = read_lock(finished(found.text, found.plan, ca_bundle, offline=offline))
+def lock_of(
+    found: Solution,
+    *,
+    ca_bundle: Path | None,
+    offline: bool,
+    names: Mapping[str, str] = MappingProxyType({}),
+) -> Lock:
+    """The lock for what uv found: with the sizes of the wheels, the plan, and the `names` of the
+    indexes that it has packages of, with their addresses.
+    """
+    lock = read_lock(finished(found.text, found.plan, ca_bundle, offline=offline, names=names))
     return replace(lock, addresses=addresses_of(parse_lock(found.text)))
 
 
@@ -344,6 +361,12 @@ def _no_index(attempts: Sequence[Attempt], request: Request, *, offline: bool = 
     )
     wanted = attempts[0].candidate.requirement if attempts else "the wheels"
     outcomes = {attempt.outcome for attempt in attempts}
+    if refused := access_refused([a.reason for a in attempts if a.outcome == "unreachable"]):
+        host, why, fix = refused
+        if host and host in index_logins(os.environ, request.places.names, request.index or ""):
+            why = f"{host} demands another login than yours"
+        if host or outcomes == {"unreachable"}:
+            return IndexAccessError(f"{why}.", fix=fix)
     # If one index has the build but no solution, that is the answer, whatever else is unreachable.
     if "unsolvable" in outcomes or outcomes == {"absent"}:
         more = len(request.companions) - _MOST_NAMED

@@ -6,10 +6,11 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
+from urllib.parse import urlsplit
 
 from images.system.ownership import another_owner
 from provision.host.indexes import pip_index
@@ -52,6 +53,27 @@ _TROUBLES = (
     ),
     (r"Cannot allocate memory|memory allocation of", "Allow more memory: ulimit -v unlimited"),
     (r"No interpreter found|Failed to (inspect|query) Python", "Run with a Python that starts."),
+)
+
+
+# Why no index could be asked, in uv's words; what that means, and what to type. One that refuses a
+# login is the first: uv goes on as if it were empty.
+_REFUSALS = (
+    (
+        r"index URL \((\S+?)\) could not be queried due to a lack of valid [^)]*\(401",
+        "{host} demands a login, and there is none for it",
+        "Put yours into ~/.netrc: machine {host} login USER password TOKEN",
+    ),
+    (
+        r"proxy authorization required",
+        "The proxy demands another login than its address has",
+        "Put it into the proxy's address: HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT",
+    ),
+    (
+        r"invalid peer certificate: (?:UnknownIssuer|SelfSigned)",
+        "The certificate of an index is signed by an authority that is not trusted here",
+        "Name the file of the authority's certificate: --ca-bundle FILE",
+    ),
 )
 
 
@@ -205,6 +227,18 @@ def judge_uv(output: str) -> tuple[Outcome, str]:
     if re.search(r"[Cc]ouldn't parse|[Nn]o such option|invalid value", flat):
         return "unsolvable", clip(flat)
     return "broken", clip(flat or "it said nothing.")
+
+
+def access_refused(reasons: Sequence[str]) -> tuple[str, str, str] | None:
+    """Why indexes could not be asked, of the reasons of `judge_uv`: the host that demands a login
+    or "", the sentence, and what to type. None: for another reason.
+    """
+    for pattern, why, fix in _REFUSALS:
+        for reason in reasons:
+            if found := re.search(pattern, " ".join(reason.split())):
+                host = (urlsplit(found[1]).hostname or "") if found.groups() else ""
+                return host, why.format(host=host), fix.format(host=host)
+    return None
 
 
 def not_built(output: str) -> tuple[str, str, str] | None:

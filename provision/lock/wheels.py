@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from images.net.address import shown_url
 from provision.errors import LockFileError
+from provision.host.uv import index_logins, plain_index
 from provision.lock.lockfile import clip, parse_lock
 from provision.model.environment import environment_of
 from provision.model.plan import Plan
@@ -22,8 +25,17 @@ if TYPE_CHECKING:
 _HEAD_TIMEOUT_S = 15.0
 
 
-def finished(text: str, plan: Plan, ca_bundle: Path | None, *, offline: bool) -> str:
-    """uv's lock with sizes, without credentials and sdists, and with our table."""
+def finished(
+    text: str,
+    plan: Plan,
+    ca_bundle: Path | None,
+    *,
+    offline: bool,
+    names: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """uv's lock with sizes, without credentials and sdists, and with our table. `names` of
+    indexes -> their addresses.
+    """
     import tomli_w
 
     pylock = parse_lock(text)
@@ -35,7 +47,7 @@ def finished(text: str, plan: Plan, ca_bundle: Path | None, *, offline: bool) ->
         package["wheels"] = [w for w in package["wheels"] if w["url"] == chosen[package["name"]]]
     wheels = [wheel for package in data["packages"] for wheel in package["wheels"]]
     if not offline:
-        _add_sizes(wheels, ca_bundle)
+        _add_sizes(wheels, ca_bundle, index_logins(os.environ, names))
     for package in data["packages"]:
         package.pop("marker", None)  # one platform: what uv kept is what is needed
         if "index" in package:
@@ -51,7 +63,11 @@ def finished(text: str, plan: Plan, ca_bundle: Path | None, *, offline: bool) ->
     data["requires-python"] = f"=={plan.python}.*"
     machine = f"platform_machine == '{plan.arch}' and sys_platform == 'linux'"
     data["environments"] = [f"python_version == '{plan.python}' and {machine}"]
-    data["tool"] = {TOOL: {"schema": 1, "plan": without_nulls(plan_to_json(plan))}}
+    mine: dict[str, Any] = {"schema": 1, "plan": without_nulls(plan_to_json(plan))}
+    used = {plain_index(package["index"]) for package in data["packages"] if "index" in package}
+    if known := {name: url for name, url in names.items() if plain_index(url) in used}:
+        mine["index-names"] = known
+    data["tool"] = {TOOL: mine}
     return tomli_w.dumps(data)
 
 
@@ -111,10 +127,15 @@ def glibc(plan: Plan) -> str:
     return (plan.base.glibc if plan.base else None) or "2.28"
 
 
-def _add_sizes(wheels: Sequence[dict[str, Any]], ca_bundle: Path | None) -> None:
+def _add_sizes(
+    wheels: Sequence[dict[str, Any]],
+    ca_bundle: Path | None,
+    logins: Mapping[str, tuple[str, str]],
+) -> None:
     """Query the sizes that the index did not give; a server that does not answer is not retried."""
     from images.net.errors import BrokenOff
     from images.net.http import HttpClient
+    from images.net.logins import authorization
     from images.net.patience import Patience, Tries
 
     missing = [wheel for wheel in wheels if "size" not in wheel]
@@ -125,7 +146,11 @@ def _add_sizes(wheels: Sequence[dict[str, Any]], ca_bundle: Path | None) -> None
 
     def ask(wheel: dict[str, Any]) -> None:
         try:
-            answer = Tries(patience).run(lambda: client.send("HEAD", wheel["url"]))
+            answer = Tries(patience).run(
+                lambda: client.send(
+                    "HEAD", wheel["url"], login=lambda url: authorization(url, logins)
+                )
+            )
         except BrokenOff:
             return
         if answer.status == 200 and answer.length is not None:

@@ -112,12 +112,25 @@ class HostFacts:
 class DeclaredIndex(NamedTuple):
     """Where a project says that packages are: an `index`, one in place of the installer's `default`
     one, or a page of `links` to wheels, which is `silent` if it did not answer. `url` has no login;
-    `where`: "requirements.txt, line 1".
+    `where`: "requirements.txt, line 1"; `name`: that by which uv's variables give its login, or "".
     """
 
     url: str
     kind: IndexKind
     where: str = ""
+    name: str = ""
+
+
+class PackageIndexes(NamedTuple):
+    """Where the packages of a request are: the index of --index, and the places of a project."""
+
+    given: str | None = None
+    declared: tuple[DeclaredIndex, ...] = ()
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The addresses of the indexes that have a name, by it."""
+        return {one.name: one.url for one in self.declared if one.name}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +154,11 @@ class Request:
     indexes: tuple[DeclaredIndex, ...] = ()  # of the project, in its order
     settled: bool = False  # every version is pinned: packages have no release to choose
     notes: tuple[Note, ...] = ()  # remarks on the request, which its plan has, too
+
+    @property
+    def places(self) -> PackageIndexes:
+        """The indexes that it names."""
+        return PackageIndexes(self.index, self.indexes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -178,8 +178,9 @@ class _Sources:
             ):
                 is_default = row.get("default") is True or row.get("priority") == "default"
                 kind: IndexKind = "default" if is_default else "index"
+                name = str(row.get("name") or "")
                 yield from self._place(
-                    row.get("url"), "links" if row.get("format") == "flat" else kind
+                    row.get("url"), "links" if row.get("format") == "flat" else kind, name
                 )
         for place in (uv, table(uv, "pip")):
             for url in listed(place.get("extra-index-url")):
@@ -188,13 +189,13 @@ class _Sources:
                 yield from self._place(url, "links")
             yield from self._place(place.get("index-url"), "default")
 
-    def _place(self, url: object, kind: IndexKind) -> Iterator[DeclaredIndex]:
+    def _place(self, url: object, kind: IndexKind, name: str = "") -> Iterator[DeclaredIndex]:
         if isinstance(url, str):
             line = line_with(self._text, url)
             place = IndexSource(url=url, at=Position(1)).declared(
                 kind, Declared("", self._name, line).where
             )
-            yield from [place] if place else []
+            yield from [place._replace(name=name)] if place else []
 
     def read_cuda(self, index: object) -> str | None:
         """The tag of a PyTorch index, by the name that the project gives it; its CUDA is kept."""

@@ -17,8 +17,8 @@ from images.engines.start import ask_engine
 from tests import need
 from tests.engines.lab import ROOT, TAG, Built, World, new_world
 from tests.engines.private_engine import PrivateEngine, private_engine
-from tests.engines.private_index import Authority, Wheel, make_authority
 from tests.engines.small_build import CA_CANARY, Source
+from tests.kit.private_index import Authority, Wheel, make_authority
 
 
 @pytest.fixture(scope="session")
@@ -91,3 +91,16 @@ def uv_wheel(tmp_path_factory: pytest.TempPathFactory) -> Wheel:
 def source(authority: Authority, uv_wheel: Wheel) -> Source:
     """Where small images come from."""
     return Source(authority, uv_wheel)
+
+
+@pytest.fixture(scope="session")
+def pip_wheel(tmp_path_factory: pytest.TempPathFactory) -> Wheel:
+    """The real pip, which builds wheels, from the index that this machine uses."""
+    place = tmp_path_factory.mktemp("pip")
+    argv = [find_uv_bin(), "tool", "run", "pip", "download", "--quiet", "--no-deps"]
+    argv += ["--only-binary", ":all:", "--dest", str(place), "pip"]
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=300)
+    if done.returncode != 0:
+        need.lacking(f"pip cannot be fetched: {done.stderr}")
+    (file,) = place.iterdir()
+    return Wheel(file.name, file.read_bytes())

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tests.engines.lab import World
-from tests.engines.private_index import SIGNATURE, Authority, Index, Wheel, make_wheel, serve
+from tests.kit.private_index import SIGNATURE, Authority, Index, Wheel, make_wheel, serve
 
 TORCH = "torch-2.0.1+cu117-cp311-cp311-linux_x86_64.whl"
 NUMPY = make_wheel("numpy-1.26.4-py3-none-any.whl", {"numpy/__init__.py": b""})

@@ -24,11 +24,11 @@ from images.oci.sources import Stream, Unpacked
 from tests import need
 from tests.engines.lab import Done, World, finish, new_world
 from tests.engines.podman_place import podman_storage
-from tests.engines.private_index import Index, make_wheel, serve
 from tests.engines.small_build import NUMPY, PASSWORD, PIP, TORCH, Source, left_over
 from tests.engines.test_push_real import serving
 from tests.kit.elf_maker import elf
 from tests.kit.memory_target import tar_of
+from tests.kit.private_index import Index, make_wheel, serve
 
 pytestmark = pytest.mark.docker
 

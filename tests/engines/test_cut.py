@@ -14,10 +14,10 @@ import pytest
 from images.layers.own import site_of
 from tests import need
 from tests.engines.lab import World, new_world
-from tests.engines.private_index import Index, make_wheel
 from tests.engines.small_build import Source
 from tests.engines.test_build_without_engine import ASKED, NO_ENGINE, an_index, build, run
 from tests.kit.fatbin_reader import digest_of_selection
+from tests.kit.private_index import Index, make_wheel
 from tests.unit.images.layers.test_cut import CODE, LIBRARY
 
 pytestmark = pytest.mark.docker

@@ -17,8 +17,8 @@ from uv import find_uv_bin
 
 from tests import need
 from tests.engines.lab import ROOT, Done, World, new_world
-from tests.engines.private_index import Wheel, make_wheel, serve
 from tests.engines.small_build import PASSWORD, PIP, Source
+from tests.kit.private_index import Wheel, make_wheel, serve
 
 pytestmark = pytest.mark.docker
 

@@ -19,8 +19,8 @@ from images.engines.spec import RunJob
 from tests import need
 from tests.engines.lab import MARK, ROOT, World, finish, new_world
 from tests.engines.private_engine import PrivateEngine, private_engine, small_disk
-from tests.engines.private_index import Index
 from tests.engines.small_build import TORCH, Source, left_over
+from tests.kit.private_index import Index
 
 pytestmark = pytest.mark.docker
 

@@ -14,11 +14,11 @@ from provision.model.facts import host_to_json
 from provision.model.plan import HostFacts
 from tests import need
 from tests.engines.lab import Done, World, new_world
-from tests.engines.private_index import Index, make_wheel
 from tests.engines.small_build import Source
 from tests.engines.test_build_without_engine import NO_ENGINE, an_index, run
 from tests.engines.test_push_real import serving
 from tests.kit.hosts import host
+from tests.kit.private_index import Index, make_wheel
 
 pytestmark = pytest.mark.docker
 

@@ -20,10 +20,10 @@ from tests import need
 from tests.engines.lab import World, new_world
 from tests.engines.lazy_place import built, node
 from tests.engines.podman_place import podman_storage
-from tests.engines.private_index import Index, make_wheel, serve
 from tests.engines.small_build import NUMPY, PASSWORD, PIP, TORCH, Source
 from tests.engines.test_build_without_engine import ASKED, NO_ENGINE, build, run
 from tests.engines.test_push_real import serving
+from tests.kit.private_index import Index, make_wheel, serve
 
 pytestmark = pytest.mark.timeout(900)
 

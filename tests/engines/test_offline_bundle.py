@@ -18,10 +18,10 @@ import pytest
 from provision.build.offline.bundlefile import BundledFile, BundleReader, PackedPart, write_bundle
 from tests import ROOT, need
 from tests.engines.lab import Done, World, finish, new_world
-from tests.engines.private_index import Index, make_wheel
 from tests.engines.small_build import Source, left_over
 from tests.engines.test_build_without_engine import ASKED, NO_ENGINE, an_index, run
 from tests.engines.test_push_real import serving
+from tests.kit.private_index import Index, make_wheel
 
 pytestmark = pytest.mark.docker
 

@@ -18,8 +18,8 @@ import pytest
 from tests import need
 from tests.engines.lab import Done, World, new_world
 from tests.engines.private_engine import PrivateEngine
-from tests.engines.private_index import SIGNATURE, USER
 from tests.engines.small_build import CA_CANARY, PASSWORD, Source
+from tests.kit.private_index import SIGNATURE, USER
 
 pytestmark = pytest.mark.docker
 

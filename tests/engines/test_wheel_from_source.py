@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import shutil
-import subprocess
 import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -18,13 +17,12 @@ from typing import Any
 
 import docker
 import pytest
-from uv import find_uv_bin
 
 from provision.lock.lockfile import read_lock
 from tests import need
 from tests.engines.lab import Done, World, new_world
-from tests.engines.private_index import Index, Wheel, make_wheel, serve
 from tests.engines.small_build import PASSWORD, Source, left_over
+from tests.kit.private_index import Index, Wheel, make_wheel, serve
 
 pytestmark = pytest.mark.docker
 
@@ -116,19 +114,6 @@ def archive_of(top: str, files: Mapping[str, str]) -> Wheel:
 def sdist(version: str, code: str) -> Wheel:
     files = {"pyproject.toml": PROJECT, "backend.py": BACKEND, "fastsum.c": code}
     return archive_of(f"fastsum-{version}", files)
-
-
-@pytest.fixture(scope="module")
-def pip_wheel(tmp_path_factory: pytest.TempPathFactory) -> Wheel:
-    """The real pip, which builds wheels, from the index that this machine uses."""
-    place = tmp_path_factory.mktemp("pip")
-    argv = [find_uv_bin(), "tool", "run", "pip", "download", "--quiet", "--no-deps"]
-    argv += ["--only-binary", ":all:", "--dest", str(place), "pip"]
-    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=300)
-    if done.returncode != 0:
-        need.lacking(f"pip cannot be fetched: {done.stderr}")
-    (file,) = place.iterdir()
-    return Wheel(file.name, file.read_bytes())
 
 
 @pytest.fixture(scope="module")

@@ -159,7 +159,7 @@ class Proxy:
                     self.send_response(200)
                     self.end_headers()
                     with socket.create_connection(("127.0.0.1", proxy.target.port)) as other:
-                        _join(self.connection, other)
+                        join_sockets(self.connection, other)
 
             def _may(self) -> bool:
                 given = self.headers.get("Proxy-Authorization")
@@ -179,7 +179,7 @@ class Proxy:
         self.thread.join()
 
 
-def _join(one: socket.socket, other: socket.socket) -> None:
+def join_sockets(one: socket.socket, other: socket.socket) -> None:
     """Pass bytes both ways until one side has ended."""
     ends = {one: other, other: one}
     while True:

@@ -7,13 +7,14 @@ import re
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from images.errors import Failure
 from images.net.address import url_secrets
 from images.system import process
 from images.text.printable import printable
 from provision.errors import BadInputError, Exit
+from provision.host.indexes import netrc_logins
 from provision.lock.built import GitSource
 from provision.model.environment import requirement_of, shown_place
 
@@ -28,6 +29,26 @@ _SAFE = (
     "protocol.ext.allow=never",
     "-c",
     "core.fsmonitor=",
+)
+# What git says of access, what it means, and what to type ("": try it with git).
+_REFUSALS = (
+    (
+        r"response 407|Proxy Authentication Required",
+        "the proxy demands another login than its address has",
+        "Put it into the proxy's address: HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT",
+    ),
+    (
+        r"certificate verif|unable to get local issuer certificate|SSL certificate problem",
+        "its certificate is signed by an authority that is not trusted here",
+        "Name the authority's certificate: --ca-bundle FILE; beside git's own: GIT_SSL_CAINFO=FILE",
+    ),
+    (
+        r"could not read (Username|Password)|Authentication failed|returned error: 403",
+        "it demands a login, and git has none that it accepts",
+        "Put yours into ~/.netrc: machine {host} login USER password TOKEN",
+    ),
+    (r"Permission denied \(", "it accepts none of your SSH keys", ""),
+    (r"Host key verification failed", "its SSH host key is not known here", ""),
 )
 _QUIET = {"GIT_TERMINAL_PROMPT": "0", "GIT_DIR": None, "GIT_WORK_TREE": None, "LC_ALL": "C"}
 
@@ -112,8 +133,9 @@ def check_out(wanted: Checkout, made: Path, ca: Path | None = None) -> tuple[Pat
     """
     tree = made / "tree"
     tree.mkdir()
-    secrets = url_secrets(wanted.url)
-    own = _environment(wanted, ca)
+    whole = _with_login(wanted.url)
+    secrets = url_secrets(whole)
+    own = _environment(wanted.shown, whole)
 
     def run(*words: str) -> process.Completed:
         try:
@@ -140,6 +162,9 @@ def check_out(wanted: Checkout, made: Path, ca: Path | None = None) -> tuple[Pat
             raise _failed(wanted, done.output)
         return done.stdout.strip()
 
+    if ca and not os.environ.get("GIT_SSL_CAINFO"):  # which would win over the user's own
+        asked = run("config", "--get-urlmatch", "http.sslCAInfo", wanted.shown)
+        own["GIT_SSL_CAINFO"] = None if asked.ok else str(ca)
     git("init", "--quiet")
     revision = wanted.revision or "HEAD"
     fetch = ("fetch", "--quiet", "--end-of-options", wanted.shown)
@@ -167,17 +192,27 @@ def check_out(wanted: Checkout, made: Path, ca: Path | None = None) -> tuple[Pat
     return _archive(tree, made / "source.tar.gz", wanted.name), source
 
 
-def _environment(wanted: Checkout, ca: Path | None) -> dict[str, str | None]:
+def _with_login(url: str) -> str:
+    """The address with the login of the netrc that NETRC names, as pip and uv take it: git reads
+    ~/.netrc alone.
+    """
+    parts = urlsplit(url)
+    known = netrc_logins(os.environ) if "NETRC" in os.environ else {}
+    if parts.scheme != "https" or parts.username or parts.hostname not in known:
+        return url
+    login = ":".join(quote(word, safe="") for word in known[parts.hostname])
+    return parts._replace(netloc=f"{login}@{parts.netloc}").geturl()
+
+
+def _environment(shown: str, whole: str) -> dict[str, str | None]:
     """git's variables. A login goes there, as other users see the words of a command line."""
     own: dict[str, str | None] = dict(_QUIET)
-    if ca and "GIT_SSL_CAINFO" not in os.environ:
-        own["GIT_SSL_CAINFO"] = str(ca)
-    if wanted.url != wanted.shown:
+    if whole != shown:
         said = os.environ.get("GIT_CONFIG_COUNT", "")
         number = int(said) if said.isdecimal() else 0
         own["GIT_CONFIG_COUNT"] = str(number + 1)
-        own[f"GIT_CONFIG_KEY_{number}"] = f"url.{wanted.url}.insteadOf"
-        own[f"GIT_CONFIG_VALUE_{number}"] = wanted.shown
+        own[f"GIT_CONFIG_KEY_{number}"] = f"url.{whole}.insteadOf"
+        own[f"GIT_CONFIG_VALUE_{number}"] = shown
     return own
 
 
@@ -199,10 +234,16 @@ def _archive(tree: Path, to: Path, name: str) -> Path:
 def _failed(wanted: Checkout, output: str) -> GitError:
     lines = [line for line in output.strip().splitlines() if line.strip()]
     why = printable(lines[-1], limit=200) if lines else "git failed"
+    fix = f"Check that git has your login for it: git ls-remote {wanted.shown}"
+    for pattern, meaning, typed in _REFUSALS:
+        if re.search(pattern, output):
+            why = meaning
+            fix = typed.format(host=urlsplit(wanted.url).hostname) if typed else fix
+            break
     at = f" at {wanted.revision}" if wanted.revision else ""
     return GitError(
         wanted.name,
         f"{wanted.name} cannot be taken from {wanted.shown}{at}: {why.rstrip('.')}.",
-        fix=f"Check that git has your login for it: git ls-remote {wanted.shown}",
+        fix=fix,
         detail=printable(output[-2000:], keep="\n"),
     )

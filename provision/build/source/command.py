@@ -152,12 +152,12 @@ def _compile(
     job: BuildJob,
     console: Console,
 ) -> tuple[Path, tuple[str, ...]]:
-    index, settings, key = job.request.index, job.settings, source.key
-    archive = download(source.file, store, index=index, settings=settings)
+    indexes, settings, key = job.request.places, job.settings, source.key
+    archive = download(source.file, store, indexes=indexes, settings=settings)
     declared = declared_requirements(archive, source.file.url.rpartition("/")[2])
     lines = requirements_for(key.name, declared)
     there = {wheel.name: wheel.version for wheel in image.lock.wheels}
-    wheels = build_requirements(lines, image.plan, there, index, settings)
+    wheels = build_requirements(lines, image.plan, there, indexes, settings)
     order = CompileOrder(
         title=f"{key.name} {key.version}",
         file=f"{key.name}-{key.version}{suffix_of(source.file)}",
@@ -171,7 +171,7 @@ def _compile(
         store=store,
         to=to,
         log=settings.state / "logs" / f"wheel-{key.name}-{key.version}.log",
-        index=index,
+        indexes=indexes,
         settings=settings,
         console=console,
     )
@@ -181,7 +181,7 @@ def _compile(
 def _source(
     requirement: Requirement, plan: Plan, capabilities: Sequence[ComputeCapability], job: BuildJob
 ) -> _Source:
-    file = find_sdist(requirement, str(plan.python), job.request.index, job.settings)
+    file = find_sdist(requirement, str(plan.python), job.request.places, job.settings)
     key = key_for(
         plan,
         name=file.name,

@@ -49,7 +49,7 @@ from provision.lock.solve import NoSolutionError
 from provision.lock.sources import NotBuilt, SourceWheel
 from provision.lock.uv import WheelTarget
 from provision.model.environment import requirement_of
-from provision.model.plan import Plan
+from provision.model.plan import PackageIndexes, Plan
 from provision.output.console import Console
 
 if TYPE_CHECKING:
@@ -85,15 +85,15 @@ class PlainWheels:
     def __init__(
         self,
         plans: Callable[[str], Iterable[Plan]],
-        index: str | None,
+        indexes: PackageIndexes,
         settings: BuildSettings,
         console: Console,
     ) -> None:
-        """`plans` are those whose bases may build for a Python ("3.11"), the best first; `index` is
-        the user's.
+        """`plans` are those whose bases may build for a Python ("3.11"), the best first; `indexes`
+        are the user's.
         """
         self._plans = plans
-        self._index = index
+        self._indexes = indexes
         self._settings = settings
         self._console = console
         self._kept = BuiltWheels(settings.wheels or settings.state / "wheels")
@@ -106,15 +106,15 @@ class PlainWheels:
         """
         if why := elsewhere(name):
             return NotBuilt(name=name, version=version, why="elsewhere", message=why)
-        index, settings = self._index, self._settings
+        indexes, settings = self._indexes, self._settings
         try:
             line = requirement_of(f"{name}=={version}")
-            file, listed_by = find_listed(line, target.python, index, settings)
+            file, listed_by = find_listed(line, target.python, indexes, settings)
             kept = self._compiled_before(line, plan) or self._with_source(file)
             if kept is not None:
                 return kept
             with self._store() as store:
-                archive = download(file, store, index=index, settings=settings)
+                archive = download(file, store, indexes=indexes, settings=settings)
                 shown = f"{name}-{version}{suffix_of(file)}"
                 lines = declared_requirements(archive, shown)
                 files = members_of(archive, shown, {"PKG-INFO", "setup.py"})
@@ -189,7 +189,9 @@ class PlainWheels:
                 if found.tree != build.source.tree:
                     raise _changed(build, f"the files of commit {found.commit} are others")
             else:
-                archive = download(build.source, store, index=self._index, settings=self._settings)
+                archive = download(
+                    build.source, store, indexes=self._indexes, settings=self._settings
+                )
             plan, image = self._base(target, store)
             one = self._compiled(archive, build, plan, image, store)
         if (now := hash_file(one.path) or "") != build.sha256:
@@ -245,14 +247,14 @@ class PlainWheels:
         """
         plan, image = self._base(target, store)
         lines = tuple(dict.fromkeys((*declared, *_FRONTEND)))
-        index, settings = self._index, self._settings
-        backend = build_requirements(lines, plan, {}, index, settings)
+        indexes, settings = self._indexes, self._settings
+        backend = build_requirements(lines, plan, {}, indexes, settings)
         try:
             return self._compiled(archive, replace(draft, backend=backend), plan, image, store)
         except WheelBuildError as error:
             if "pkg_resources" not in f"{error.message}{error.detail}{error.log}":
                 raise
-        backend = build_requirements((*lines, _LEGACY), plan, {}, index, settings)
+        backend = build_requirements((*lines, _LEGACY), plan, {}, indexes, settings)
         return self._compiled(archive, replace(draft, backend=backend), plan, image, store)
 
     def _compiled(
@@ -286,7 +288,7 @@ class PlainWheels:
                 store=store,
                 to=to,
                 log=settings.state / "logs" / f"wheel-{title.replace(' ', '-')}.log",
-                index=self._index,
+                indexes=self._indexes,
                 settings=settings,
                 console=self._console,
             )

@@ -11,7 +11,7 @@ from provision.build.source.plain import PlainWheels
 from provision.catalog.catalog import Catalog
 from provision.lock.lockfile import Lock
 from provision.lock.sources import SourceWheels
-from provision.model.plan import HostFacts, Plan, Request
+from provision.model.plan import DeclaredIndex, HostFacts, PackageIndexes, Plan, Request
 from provision.output.console import Console
 from provision.resolve import resolve
 
@@ -25,7 +25,7 @@ def source_wheels(
 ) -> SourceWheels:
     """The source releases of a request, none built yet."""
     plans = _plans_for(hosts, request, catalog)
-    return SourceWheels(PlainWheels(plans, request.index, settings, console))
+    return SourceWheels(PlainWheels(plans, request.places, settings, console))
 
 
 def _plans_for(
@@ -43,7 +43,7 @@ def _plans_for(
 
 
 def with_built_wheels(
-    lock: Lock, index: str | None, settings: BuildSettings, console: Console
+    lock: Lock, indexes: PackageIndexes, settings: BuildSettings, console: Console
 ) -> Lock:
     """A lock whose wheels that were built from their source are on this machine; they are built
     again if need be. The wheels of an unpacked bundle are in the store.
@@ -51,7 +51,9 @@ def with_built_wheels(
     builds = {one.unknown_place: one for one in lock.builds}
     if not builds or settings.unpacked is not None:
         return lock
-    maker = PlainWheels(lambda _: (lock.plan,), index, settings, console)
+    named = (DeclaredIndex(url, "index", name=name) for name, url in lock.index_names.items())
+    indexes = PackageIndexes(indexes.given, (*named, *indexes.declared))
+    maker = PlainWheels(lambda _: (lock.plan,), indexes, settings, console)
 
     def placed(wheel: Wheel) -> Wheel:
         build = builds.get(wheel.url)

@@ -21,7 +21,7 @@ from provision.errors import Exit
 from provision.lock import network
 from provision.lock.solve import NoSolutionError, Solution, lock_of, run_uv, uv_broken
 from provision.lock.uv import target_of
-from provision.model.plan import PACKAGES, Plan
+from provision.model.plan import PACKAGES, PackageIndexes, Plan
 from provision.output.console import Console
 
 _PROGRAM = Path(__file__).with_name("inside.py")
@@ -51,7 +51,7 @@ def build_requirements(
     lines: Sequence[str],
     plan: Plan,
     there: Mapping[str, str],
-    index: str | None,
+    indexes: PackageIndexes,
     settings: BuildSettings,
 ) -> tuple[Wheel, ...]:
     """The wheels that a build needs and the image of a plan lacks, which has the packages `there`
@@ -63,9 +63,10 @@ def build_requirements(
     outcome, reason, text = run_uv(
         missing,
         target_of(plan),
-        index=index,
+        index=indexes.given,
         ca_bundle=settings.ca,
         offline=settings.offline,
+        declared=indexes.declared,
     )
     if outcome == "broken":
         raise uv_broken(reason, text)
@@ -102,7 +103,7 @@ def compile_wheel(
     store: Store,
     to: Path,
     log: Path,
-    index: str | None,
+    indexes: PackageIndexes,
     settings: BuildSettings,
     console: Console,
 ) -> Compiled:
@@ -114,7 +115,9 @@ def compile_wheel(
     files = {source: archive.read_bytes()}
     names = []
     hosts = {urlsplit(wheel.url).hostname or "" for wheel in wheels}
-    secrets = network.make_secrets(ca=settings.ca, index=index, hosts=hosts, env=settings.env)
+    secrets = network.make_secrets(
+        ca=settings.ca, index=indexes.given, hosts=hosts, env=settings.env, names=indexes.names
+    )
     with Fetcher(store, secrets=secrets, offline=settings.offline) as fetcher:
         for wheel in wheels:
             path = fetcher.fetch(wheel)

@@ -17,8 +17,10 @@ from images.net.address import shown_url
 from images.wheels.locked import RemoteFile
 from provision.build.base import BuildSettings, OfflineError
 from provision.errors import BadInputError, Exit
+from provision.host.uv import plain_index, uv_indexes
 from provision.lock import network
 from provision.model.environment import requirement_of
+from provision.model.plan import PackageIndexes
 from provision.resolve.specifiers import version as version_of
 
 if TYPE_CHECKING:
@@ -60,42 +62,60 @@ def read_requirement(text: str) -> Requirement:
 
 
 def find_sdist(
-    requirement: Requirement, python: str, index: str | None, settings: BuildSettings
+    requirement: Requirement, python: str, indexes: PackageIndexes, settings: BuildSettings
 ) -> RemoteFile:
-    """The newest source archive that a requirement and the image's Python allow, on `index` or the
-    default one. NoSdistError: there is none; SourceError: no index answers.
+    """The newest source archive that a requirement and the image's Python allow, on the first of
+    the user's indexes that has one. NoSdistError: there is none; SourceError: one does not answer.
     """
-    return find_listed(requirement, python, index, settings)[0]
+    return find_listed(requirement, python, indexes, settings)[0]
 
 
 def find_listed(
-    requirement: Requirement, python: str, index: str | None, settings: BuildSettings
+    requirement: Requirement, python: str, indexes: PackageIndexes, settings: BuildSettings
 ) -> tuple[RemoteFile, str]:
     """The same, and the address of the index that lists it, without a login."""
-    from provision.catalog.refresh.address import default_index
     from provision.catalog.refresh.fetch import PageFetcher
     from provision.catalog.refresh.index import read_page
     from provision.catalog.refresh.model import AbsentError
 
     if settings.offline:
         raise OfflineError(f"The source of {requirement.name}")
-    fetcher = PageFetcher(ca_bundle=settings.ca, env=settings.env)
-    named = (default_index(one, settings.env) for one in dict.fromkeys((index, None)))
+    fetcher = PageFetcher(ca_bundle=settings.ca, env=settings.env, names=indexes.names)
     there: list[PageFile] = []
-    for address in named:
-        url = fetcher.add_login(address.url).rstrip("/")
+    for address in _asked(indexes, settings):
+        url = fetcher.add_login(address).rstrip("/")
         try:
             there += read_page(f"{url}/{_canonical(requirement.name)}/", fetcher).files
         except AbsentError:
             continue
         if (found := newest_sdist(there, requirement, python)) is not None:
-            return found, shown_url(address.url)
+            return found, shown_url(address)
     others = "" if there else ": no index has a package of that name"
     raise NoSdistError(
         f"There is no source archive (.tar.gz or .zip, with a sha256) of {requirement} for Python "
         f"{python}{others}.",
         fix="Check the name, loosen the version, or name another index with --index.",
     )
+
+
+def _asked(indexes: PackageIndexes, settings: BuildSettings) -> Iterator[str]:
+    """The addresses of a user's indexes, each once: those of the request, uv's, the default one."""
+    from provision.catalog.refresh.address import default_index
+
+    def all_of_them() -> Iterator[str]:
+        if indexes.given:
+            yield default_index(indexes.given, settings.env).url
+        yield from (one.url for one in indexes.declared if one.kind in {"index", "default"})
+        default = default_index(None, settings.env).url
+        others = uv_indexes(settings.env).named - {plain_index(default)}
+        yield from (one for one in sorted(others) if one.startswith(("https://", "http://")))
+        yield default
+
+    seen = set()
+    for address in all_of_them():
+        if (plain := plain_index(address)) not in seen:
+            seen.add(plain)
+            yield address
 
 
 def newest_sdist(
@@ -128,12 +148,16 @@ def newest_sdist(
     return found[max(allowed, key=version_of)] if allowed else None
 
 
-def download(file: RemoteFile, store: Store, *, index: str | None, settings: BuildSettings) -> Path:
+def download(
+    file: RemoteFile, store: Store, *, indexes: PackageIndexes, settings: BuildSettings
+) -> Path:
     """A source archive: downloaded, or from the store."""
     from images.store import Fetcher
 
     hosts = {urlsplit(file.url).hostname or ""}
-    secrets = network.make_secrets(ca=settings.ca, index=index, hosts=hosts, env=settings.env)
+    secrets = network.make_secrets(
+        ca=settings.ca, index=indexes.given, hosts=hosts, env=settings.env, names=indexes.names
+    )
     with Fetcher(store, kind="blob", secrets=secrets, offline=settings.offline) as fetcher:
         return fetcher.fetch(file)
 

@@ -22,7 +22,7 @@ from images.net.logins import basic
 from images.net.patience import AGAIN, Patience, Tries, busy
 from images.text.printable import printable
 from provision.catalog.refresh.model import AbsentError, AnsweredRequest, FetchLimits, SourceError
-from provision.host.indexes import netrc_logins
+from provision.host.uv import index_logins
 
 THREADS = 8
 NETWORK_FIX = (
@@ -42,6 +42,7 @@ class PageFetcher:
         ca_bundle: Path | None = None,
         limits: FetchLimits | None = None,
         env: Mapping[str, str] | None = None,
+        names: Mapping[str, str] | None = None,
         on_asked: Callable[[AnsweredRequest], None] | None = None,
     ) -> None:
         self.limits = limits = limits or FetchLimits()
@@ -59,8 +60,7 @@ class PageFetcher:
             connections=THREADS,
             on_answered=self._note,
         )
-        found = netrc_logins(os.environ if env is None else env)
-        self._logins = {host: login for host, login in found.items() if login[1]}
+        self._logins = index_logins(os.environ if env is None else env, names or {})
         self._on_asked = on_asked or (lambda _: None)
         self._lock = threading.Lock()
         self._asked: list[AnsweredRequest] = []

@@ -22,7 +22,7 @@ def test_what_a_build_is_given_is_read_as_it_was_meant(
     monkeypatch: pytest.MonkeyPatch, user: str, password: str
 ) -> None:
     login = {"pypi.example": (user, password)}
-    monkeypatch.setattr("provision.lock.network.netrc_logins", lambda _: login)
+    monkeypatch.setattr("provision.host.uv.netrc_logins", lambda _: login)
     made = make_secrets(ca=None, index=None, hosts=["pypi.example"], env={"UV_DEFAULT_INDEX": "x"})
     assert read_logins(made.netrc) == login
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from provision.host.uv import index_logins
 from provision.lock.network import no_such_host
+from provision.lock.uv import access_refused
 
 NONE = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 FOR_NOW = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
@@ -46,3 +49,66 @@ def test_an_index_is_left_out_only_if_its_host_has_no_address(
     why = no_such_host("https://wheels.test/simple/")
     assert (why is not None) == known
     assert why is None or "Name or service not known" in why
+
+
+URL = "https://p.example/simple/"
+MINE = {"p.example": ("me", "w/d")}
+
+
+@pytest.mark.parametrize(
+    ("env", "toml", "names", "expected"),
+    [
+        pytest.param({}, "", {"corp": URL}, {}, id="no login"),
+        pytest.param({"UV_INDEX": "corp=https://me:w%2Fd@p.example/simple"}, "", {}, MINE,
+                     id="an address with a name"),
+        pytest.param({"UV_EXTRA_INDEX_URL": "https://o.example/ https://me:w%2Fd@p.example/s"}, "",
+                     {}, MINE, id="the second address of a variable"),
+        pytest.param({"UV_FIND_LINKS": "/a,https://me:w%2Fd@p.example/s"}, "", {}, MINE,
+                     id="a page of links"),
+        pytest.param({"UV_INDEX_MY_CORP_USERNAME": "me", "UV_INDEX_MY_CORP_PASSWORD": "w/d"}, "",
+                     {"my-corp": URL}, MINE, id="variables for a name of the project"),
+        pytest.param({"UV_INDEX_CORP_USERNAME": "me", "UV_INDEX_CORP_PASSWORD": "w/d"},
+                     f'[[index]]\nname = "corp"\nurl = "{URL}"', {}, MINE,
+                     id="variables for a name of the configuration"),
+        pytest.param({}, 'extra-index-url = ["https://me:w%2Fd@p.example/s"]', {}, MINE,
+                     id="an address of the configuration"),
+        pytest.param({"UV_INDEX_CORP_USERNAME": "other", "UV_INDEX_URL":
+                      "https://me:w%2Fd@p.example/"}, "", {"corp": URL}, MINE,
+                     id="the login in an address is the stronger"),
+        pytest.param({"UV_INDEX": "https://[/"}, "index = 3", {"x": "http://["}, {},
+                     id="addresses that are malformed"),
+    ],
+)  # fmt: skip
+def test_the_logins_of_the_users_indexes(
+    env: dict[str, str],
+    toml: str,
+    names: dict[str, str],
+    expected: dict[str, tuple[str, str]],
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "uv.toml").write_text(toml)
+    own = {"HOME": str(tmp_path), "PATH": "", "UV_CONFIG_FILE": str(tmp_path / "uv.toml"), **env}
+    assert index_logins(own, names) == expected
+
+
+@pytest.mark.parametrize(
+    ("reason", "host", "says"),
+    [
+        pytest.param("refused: An index URL (https://p.example:4/s/) could not be queried due to a "
+                     "lack of valid authentication credentials (401 Unauthorized)", "p.example",
+                     "machine p.example login USER", id="an index that demands a login"),
+        pytest.param("unreachable: tunnel error: proxy authorization required", "",
+                     "HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT", id="a proxy that does"),
+        pytest.param("unreachable: invalid peer certificate: UnknownIssuer", "",
+                     "--ca-bundle FILE", id="an authority that is not trusted"),
+    ],
+)  # fmt: skip
+def test_a_refused_access_names_what_to_type(reason: str, host: str, says: str) -> None:
+    found = access_refused(["unreachable: dns error", reason])
+    assert found is not None
+    assert found[0] == host
+    assert says in found[2]
+
+
+def test_other_reasons_are_no_refused_access() -> None:
+    assert access_refused(["unreachable: dns error", "no solution: x"]) is None

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
 from images.system import process
 from provision.build.source.checkout import Checkout, GitError, check_out, read_git
 from provision.errors import BadInputError
+from tests.kit.company import CODE, USER, LoginProxy, git_over_https, make_repository
+from tests.kit.private_index import make_authority
+from tests.kit.projects import project
 
 WHO = ("-c", "user.name=a", "-c", "user.email=a@h.example", "-c", "commit.gpgsign=false")
 
@@ -151,3 +156,84 @@ def test_a_login_is_not_shown() -> None:
 def test_a_malformed_line_is_refused(text: str) -> None:
     with pytest.raises((BadInputError, ValueError)):
         read_git(f"quiet @ {text}")
+
+
+PASSWORD = "canary/of the:code@88f1"
+NETRC = f'machine {CODE} login {USER} password "{PASSWORD}"\n'
+HELPER = f"""[credential "https://{CODE}"]
+\thelper = "!f() {{ echo username={USER}; echo 'password={PASSWORD}'; }}; f"
+"""
+
+
+@pytest.fixture(scope="module")
+def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path, LoginProxy]]:
+    """A line for a repository with a login, its authority, and the proxy before it."""
+    place = tmp_path_factory.mktemp("code")
+    authority = make_authority(place, "the company's", CODE)
+    commit = make_repository(place / "team" / "words.git", {"setup.py": "private"})
+    with (
+        git_over_https(place, authority.chain, PASSWORD) as port,
+        LoginProxy({CODE: port}, "canary-of-the-proxy").serving() as proxy,
+    ):
+        yield f"words @ git+https://{CODE}/team/words.git@{commit}", authority.bundle, proxy
+
+
+@pytest.mark.parametrize(
+    ("home", "env", "says"),
+    [
+        pytest.param({".netrc": NETRC}, {}, "", id="a login in netrc"),
+        pytest.param({"my-netrc": NETRC}, {"NETRC": "HOME/my-netrc"}, "",
+                     id="a login in the netrc that a variable names"),
+        pytest.param({".gitconfig": HELPER}, {}, "", id="a credential helper"),
+        pytest.param({".netrc": NETRC, ".gitconfig": "[http]\n\tsslCAInfo = BUNDLE\n"}, {"CA": ""},
+                     "", id="the authority in git's configuration"),
+        pytest.param({}, {"LOGIN": f"{USER}:{quote(PASSWORD, safe='')}@"}, "",
+                     id="a login in the address"),
+        pytest.param({}, {}, "it demands a login, and git has none that it accepts", id="no login"),
+        pytest.param({".netrc": NETRC.replace("canary", "old")}, {},
+                     "it demands a login, and git has none that it accepts", id="an old login"),
+        pytest.param({".netrc": NETRC}, {"CA": ""}, "authority that is not trusted here",
+                     id="no authority"),
+        pytest.param({".netrc": NETRC}, {"HTTPS_PROXY": "http://ann:old@PROXY"},
+                     "the proxy demands another login than its address has",
+                     id="an old login for the proxy"),
+    ],
+)  # fmt: skip
+def test_a_private_repository_is_cloned_with_the_users_login(
+    home: dict[str, str],
+    env: dict[str, str],
+    says: str,
+    company: tuple[str, Path, LoginProxy],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    line, bundle, proxy = company
+    texts = {name: text.replace("BUNDLE", str(bundle)) for name, text in home.items()}
+    project(tmp_path, texts)
+    given = {"HTTPS_PROXY": proxy.url, "CA": str(bundle), "LOGIN": "", **env}
+    given = {
+        name: value.replace("HOME", str(tmp_path)).replace("PROXY", f"127.0.0.1:{proxy.port}")
+        for name, value in given.items()
+    }
+    trusted, login = given.pop("CA"), given.pop("LOGIN")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    wanted = read_git(line.replace(CODE, f"{login}{CODE}"))
+    made = tmp_path / "made"
+    made.mkdir()
+    system = Path("/etc/ssl/certs/ca-certificates.crt")  # what the product names by itself
+    ca = Path(trusted) if trusted else system
+    if says:
+        with pytest.raises(GitError, match=says) as caught:
+            check_out(wanted, made, ca)
+        error = caught.value
+        assert "canary" not in f"{error.message} {error.fix} {error.detail}"
+        return
+    archive, source = check_out(wanted, made, ca)
+    assert (source.url, source.commit) == (f"https://{CODE}/team/words.git", wanted.commit)
+    with tarfile.open(archive) as tar:
+        member = tar.extractfile("words/setup.py")
+        assert member is not None
+        assert member.read() == b"private"
+    assert CODE in proxy.reached

@@ -14,6 +14,7 @@ from provision.build.source.plain import PlainWheels
 from provision.build.source.recipe import WheelBuildError
 from provision.lock.sources import NotBuilt, SourceWheel
 from provision.lock.uv import WheelTarget
+from provision.model.plan import PackageIndexes
 from provision.output.console import Console
 from tests.kit.local_index import sdist
 
@@ -63,7 +64,7 @@ def test_a_release_is_built_or_its_reason_is_known(
     monkeypatch.setattr(plain, "find_listed", lambda *_: (file, "https://h/simple"))
     monkeypatch.setattr(plain, "download", lambda *_, **__: tmp_path / name)
     settings = BuildSettings(ca=None, offline=False, state=tmp_path, env={})
-    maker = Maker(lambda _: (), None, settings, Console())
+    maker = Maker(lambda _: (), PackageIndexes(), settings, Console())
     maker.said = said
     found = maker.make("slow", "1", TARGET, None)
     assert (found.why if isinstance(found, NotBuilt) else None) == why
@@ -78,6 +79,8 @@ def test_a_release_is_built_or_its_reason_is_known(
 )
 def test_what_is_not_tried(name: str, why: str, tmp_path: Path) -> None:
     settings = BuildSettings(ca=None, offline=True, state=tmp_path, env={})
-    found = PlainWheels(lambda _: (), None, settings, Console()).make(name, "1", TARGET, None)
+    found = PlainWheels(lambda _: (), PackageIndexes(), settings, Console()).make(
+        name, "1", TARGET, None
+    )
     assert isinstance(found, NotBuilt)
     assert found.why == why

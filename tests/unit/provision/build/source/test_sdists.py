@@ -14,6 +14,7 @@ from provision.build.base import BuildSettings, OfflineError
 from provision.build.source.sdists import (
     NoSdistError,
     declared_requirements,
+    find_listed,
     find_sdist,
     newest_sdist,
     read_requirement,
@@ -21,6 +22,7 @@ from provision.build.source.sdists import (
 )
 from provision.catalog.refresh.pages import PageFile
 from provision.errors import BadInputError
+from provision.model.plan import DeclaredIndex, PackageIndexes
 from tests.kit.local_index import LocalIndex, serving_uv
 
 SHA = "a" * 64
@@ -146,9 +148,20 @@ def test_the_source_is_found_on_the_index(monkeypatch: pytest.MonkeyPatch, tmp_p
     with serving_uv(monkeypatch, tmp_path) as server:
         server.more = [("flash-2.8.3.tar.gz", b"source"), ("flash-2.8.0.tar.gz", b"older")]
         found = find_sdist(
-            read_requirement("flash"), "3.11", server.url("simple"), settings(tmp_path)
+            read_requirement("flash"),
+            "3.11",
+            PackageIndexes(server.url("simple")),
+            settings(tmp_path),
         )
         assert (found.name, found.version) == ("flash", "2.8.3")
+        declared = (DeclaredIndex(server.url("simple"), "index"),)
+        here = BuildSettings(
+            ca=None, offline=False, state=tmp_path, env={"UV_DEFAULT_INDEX": server.url("good")}
+        )
+        line = read_requirement("flash<2.8.3")
+        indexes = PackageIndexes(None, declared)
+        found, listed_by = find_listed(line, "3.11", indexes, here)
+        assert (found.version, listed_by) == ("2.8.0", server.url("simple"))
         with pytest.raises(NoSdistError, match="no index has a package of that name"):
             _nothing(server, tmp_path)
 
@@ -156,9 +169,11 @@ def test_the_source_is_found_on_the_index(monkeypatch: pytest.MonkeyPatch, tmp_p
 def _nothing(server: LocalIndex, tmp_path: Path) -> None:
     index = server.url("simple")
     here = BuildSettings(ca=None, offline=False, state=tmp_path, env={"UV_DEFAULT_INDEX": index})
-    find_sdist(read_requirement("absent"), "3.11", index, here)
+    find_sdist(read_requirement("absent"), "3.11", PackageIndexes(index), here)
 
 
 def test_nothing_is_looked_up_offline(tmp_path: Path) -> None:
     with pytest.raises(OfflineError):
-        find_sdist(read_requirement("x"), "3.11", None, settings(tmp_path, offline=True))
+        find_sdist(
+            read_requirement("x"), "3.11", PackageIndexes(), settings(tmp_path, offline=True)
+        )

@@ -35,9 +35,12 @@ class Authority:
     chain: Path
 
 
-def make_authority(place: Path, comment: str) -> Authority:
-    """Make both; `comment` stands in the bundle, as such files often say whose they are."""
+def make_authority(place: Path, comment: str, *names: str) -> Authority:
+    """Make both; `comment` stands in the bundle, as such files often say whose they are. `names`
+    of hosts are in the certificate beside this machine's address.
+    """
     openssl, address = need.program("openssl"), own_address()
+    known = ",".join((f"IP:{address}", *(f"DNS:{name}" for name in names)))
 
     def run(*args: str) -> None:
         subprocess.run([openssl, *args], cwd=place, check=True, capture_output=True, timeout=60)
@@ -45,7 +48,7 @@ def make_authority(place: Path, comment: str) -> Authority:
     new = ("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2")
     run(*new, "-x509", "-subj", "/CN=Test CA", "-addext", "keyUsage=critical,keyCertSign",
         "-keyout", "ca.key", "-out", "ca.pem")  # fmt: skip
-    run(*new, "-x509", "-subj", "/CN=index", "-addext", f"subjectAltName=IP:{address}",
+    run(*new, "-x509", "-subj", "/CN=index", "-addext", f"subjectAltName={known}",
         "-addext", "basicConstraints=critical,CA:FALSE", "-CA", "ca.pem", "-CAkey", "ca.key",
         "-keyout", "server.key", "-out", "server.pem")  # fmt: skip
     bundle, chain = place / "bundle.pem", place / "chain.pem"
@@ -160,6 +163,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(404, b"", "text/plain", body=body)
 
     def _may(self) -> bool:
+        if not self.server.index.password:  # everybody's
+            return True
         login = f"{USER}:{self.server.index.password}".encode()
         given = self.headers.get("Authorization") == f"Basic {base64.b64encode(login).decode()}"
         if given:

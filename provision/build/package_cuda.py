@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from images.errors import Failure
 from provision.catalog.catalog import Catalog
+from provision.catalog.pairs import cudas_beside
 from provision.lock.facts import WheelFacts
 from provision.lock.lead import PackageRelease
 from provision.lock.runtimes import (
@@ -55,7 +56,7 @@ class OtherCuda(NamedTuple):
     def words(self, subject: str, cuda: str) -> str:
         """What is wrong, with the plan's CUDA."""
         return (
-            f"{subject} is compiled for CUDA {self.needed.words_beside(cuda)} "
+            f"{subject} is compiled for CUDA {cudas_beside(self.needed.cudas, cuda)} "
             f"({self.needed.shown_by}), and "
             f"this plan has CUDA {cuda}."
         )

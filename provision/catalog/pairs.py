@@ -1,6 +1,8 @@
-"""Packages whose releases are for certain releases of PyTorch, although no metadata says so.
+"""Packages whose releases are for certain releases or builds of PyTorch, although no metadata says
+so.
 
 torchcodec 0.2 has libraries for PyTorch 2.6 and requires any: beside another one they do not load.
+bitsandbytes 0.41 has a library for each CUDA up to 12.2, and takes only the one for PyTorch's own.
 The rows are in `data/pairs.json`, each with its source. What a package requires in its metadata
 (xformers) needs no row: installers know it.
 """
@@ -8,6 +10,7 @@ The rows are in `data/pairs.json`, each with its source. What a package requires
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -55,6 +58,34 @@ def may_go_with(package: str, wanted: SpecifierSet, release: str) -> bool:
     pairs = pairs_of(package)
     theirs = [pair.versions for pair in pairs if release in pair.torch]
     return not pairs or any(_overlap(wanted, versions) for versions in theirs)
+
+
+def exact_cudas(package: str, release: str) -> Mapping[str, tuple[str, ...]] | None:
+    """The CUDAs that a package has a library for, by the first of its releases with these, if the
+    release takes only the library for exactly PyTorch's CUDA. None: it takes the nearest, or
+    nothing is known of it.
+    """
+    from packaging.version import Version
+
+    row = next((row for row in _table()["exact"] if row["package"] == package), None)
+    if row is None or Version(release) >= Version(row["until"]):
+        return None
+    return {first: tuple(cudas.split()) for first, cudas in row["cudas"].items()}
+
+
+def cudas_beside(cudas: Sequence[str], cuda: str) -> str:
+    """The CUDAs of a package in words, for one that is not among them: "13", "11.0 to 12.2"; each
+    of them ("11.5, 11.7") if that one is between the first and the last.
+    """
+    first, last = cudas[0], cudas[-1]
+    if numbers_of(first) < numbers_of(cuda) < numbers_of(last):
+        return ", ".join(cudas)
+    return first if first == last else f"{first} to {last}"
+
+
+def numbers_of(cuda: str) -> tuple[int, ...]:
+    """The numbers of a CUDA, to compare: 12.8 -> (12, 8)."""
+    return tuple(map(int, cuda.split(".")))
 
 
 def _overlap(one: SpecifierSet, other: SpecifierSet) -> bool:

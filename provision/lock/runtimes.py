@@ -13,13 +13,12 @@ libcudart.so.13, and PyTorch for CUDA 12.6 brings libcudart.so.12. No metadata s
 from __future__ import annotations
 
 import contextlib
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from provision.catalog.pairs import exact_cudas, numbers_of
 from provision.lock.lockfile import parse_lock
 
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ _OWN_NAME = re.compile(r"lib([a-z0-9_+]{4,})-[0-9a-f]{8}[^/]*\.so", re.IGNORECAS
 _FOR_ONE = re.compile(r"[_-]cu(?:da)?(1\d)(\d?)(?=[_.-])")
 _INFO = re.compile(r"([^/]+)-([^/-]+)\.dist-info/METADATA")
 _OF_EXTRAS = (b"requires-dist:", b"provides-extra:")
-_DATA = Path(__file__).parent / "data" / "selected_libraries.json"
 READ_BYTES = 1 << 20
 """How much of a library is read to find the names of those that it needs."""
 MOST_LIBRARIES, FEW_LIBRARIES = 16, 3
@@ -60,15 +58,6 @@ class NeededCuda(NamedTuple):
     def fits(self, cuda: str) -> bool:
         """Whether it works with a CUDA ("12.6"), or with any of a major version ("12")."""
         return not self.cudas or not {cuda, major_of(cuda)}.isdisjoint(self.cudas)
-
-    def words_beside(self, cuda: str) -> str:
-        """Its CUDAs in words, for a CUDA that it does not work with: "13", "11.0 to 12.2"; each of
-        them ("11.5, 11.7") if that CUDA is between the first and the last.
-        """
-        first, last = self.cudas[0], self.cudas[-1]
-        if _number(first) < _number(cuda) < _number(last):
-            return ", ".join(self.cudas)
-        return first if first == last else f"{first} to {last}"
 
 
 def major_of(cuda: str) -> str:
@@ -163,24 +152,12 @@ def _one_a_cuda(archive: WheelArchive) -> NeededCuda | None:
     if len(library) < 2:
         return None
     info = next(filter(None, map(_INFO.fullmatch, archive.members)), None)
-    exact = info is not None and _takes_exactly(_plain(info[1]), info[2])
-    newest = max(library, key=_number)
+    exact = info is not None and exact_cudas(_plain(info[1]), info[2]) is not None
+    newest = max(library, key=numbers_of)
     cudas = set(library) if exact else {*map(major_of, library)}
-    return NeededCuda(tuple(sorted(cudas, key=_number)), f"its newest library is {library[newest]}")
-
-
-@cache
-def _exact() -> Mapping[str, str]:
-    rows = json.loads(_DATA.read_text(encoding="utf-8"))["exact"]
-    return {row["package"]: row["versions"] for row in rows}
-
-
-def _takes_exactly(package: str, version: str) -> bool:
-    """Whether a release of a package loads only its library for exactly the framework's CUDA."""
-    from packaging.specifiers import SpecifierSet
-
-    versions = _exact().get(package)
-    return versions is not None and SpecifierSet(versions).contains(version, prereleases=True)
+    return NeededCuda(
+        tuple(sorted(cudas, key=numbers_of)), f"its newest library is {library[newest]}"
+    )
 
 
 def _opened(archive: WheelArchive, member: Member, goes_on: Callable[[], bool]) -> dict[str, str]:
@@ -250,7 +227,3 @@ def _start(archive: WheelArchive, member: Member) -> bytes:
 
 def _plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def _number(cuda: str) -> tuple[int, ...]:
-    return tuple(map(int, cuda.split(".")))

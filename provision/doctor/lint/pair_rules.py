@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from provision.catalog.pairs import pairs_of, versions_for
+from provision.catalog.pairs import cudas_beside, exact_cudas, pairs_of, versions_for
 from provision.doctor.lint.build_rules import imports_torch
 from provision.doctor.lint.findings import RuleHit, table
 from provision.doctor.lint.installs import Install
@@ -108,6 +108,39 @@ def package_cuda(install: Install, setting: Setting, catalog: Catalog) -> Iterat
         )
 
 
+def library_for_each_cuda(
+    install: Install, setting: Setting, catalog: Catalog
+) -> Iterator[RuleHit]:
+    """A package that loads only a library for exactly the CUDA of torch, and has none for it."""
+    torch = install.named("torch")
+    build = installed_build(install, setting, catalog)
+    if build is None or torch is None or build.cuda is None or setting.for_cpus:
+        return
+    for package in install.packages:
+        release = package.release or ""
+        rows = exact_cudas(package.name, release) if release and not package.address else None
+        before = [first for first in rows or () if Version(first) <= Version(release)]
+        if rows is None or not before or build.cuda in rows[before[-1]]:
+            continue
+        if not torch.pin and not (setting.is_pip and _nothing_limits(install, torch, package)):
+            continue  # a lock file may hold torch, or another package
+        have = rows[before[-1]]
+        later = next((n for n in rows if n not in before and build.cuda in rows[n]), None)
+        others = catalog.torch_builds(build.version, arch=setting.arch)
+        tags = [row.tag for row in others if row.cuda in have]
+        ways = [f'write "{package.name}>={later}"'] if later else []
+        ways += [f"take torch from {catalog.pytorch_index(tags[-1])}"] if tags else []
+        fix = ", or ".join(ways) or f"take a torch for another CUDA, or a newer {package.name}"
+        yield RuleHit(
+            rule="package-cuda",
+            at=package.at,
+            message=f"{package.name} {release} has libraries for CUDA "
+            f"{cudas_beside(have, build.cuda)}, and takes only the one for torch's CUDA. That of "
+            f"torch {build.version} here is {build.cuda}: its functions for GPUs fail.",
+            fix=f"{fix[:1].upper()}{fix[1:]}.",
+        )
+
+
 def _releases_for(row: Mapping[str, Any], major: str) -> str:
     """The releases of a package for a CUDA, as a specifier: ">=1.19,<1.27"."""
     bounds = row["until"]
@@ -192,13 +225,13 @@ def numpy_of_today(install: Install, setting: Setting, catalog: Catalog) -> Iter
     )
 
 
-def _nothing_limits(install: Install, package: RequestedPackage) -> bool:
-    """Whether no other package is held in a way that may hold this one, too."""
+def _nothing_limits(install: Install, *packages: RequestedPackage) -> bool:
+    """Whether no other package is held in a way that may hold one of these, too."""
     if install.files or "--constraint" in install.options:
         return False
     known = set(table("packages.toml")["unlimiting"]["names"])
     return not any(
-        one is not package
+        one not in packages
         and one.name not in known
         and (
             one.address or any(s.operator in {"==", "===", "<", "<=", "~="} for s in one.specifier)
@@ -322,6 +355,7 @@ RULES: tuple[PackageRule, ...] = (
     package_pairs,
     unnamed_pairs,
     package_cuda,
+    library_for_each_cuda,
     torch_too_old,
     numpy_of_today,
     torch_of_default_index,

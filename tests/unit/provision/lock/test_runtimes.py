@@ -138,24 +138,6 @@ def test_major_versions_in_names_are_a_family() -> None:
     assert found.cudas == ("12", "13")
 
 
-@pytest.mark.parametrize(
-    ("cudas", "cuda", "words"),
-    [
-        pytest.param("13", "12.6", "13", id="one"),
-        pytest.param("11.7 11.8 12.1", "12.4", "11.7 to 12.1", id="an older CUDA is the last"),
-        pytest.param("11.7 11.8 12.1", "11.6", "11.7 to 12.1", id="a newer CUDA is the first"),
-        pytest.param("11.5 11.7 12.1", "11.6", "11.5, 11.7, 12.1", id="it has a gap"),
-        pytest.param("11 13", "12.6", "11, 13", id="major versions with a gap"),
-    ],
-)
-def test_the_cudas_are_named_so_that_the_missing_one_is_not_among_them(
-    cudas: str, cuda: str, words: str
-) -> None:
-    found = NeededCuda(tuple(cudas.split()), "its newest library")
-    assert not found.fits(cuda)
-    assert found.words_beside(cuda) == words
-
-
 @pytest.mark.parametrize("path", ["speech/_sm90_cuda118.so", "speech/libmath_cu12.so"])
 def test_one_name_with_a_cuda_is_no_family(path: str) -> None:
     assert needed({path: elf()}) is None

@@ -40,6 +40,21 @@ TWINS = {
         "torch==2.7.1\ntorchcodec==0.2.1\n",
         "torch==2.7.1\ntorchcodec==0.5.0\n",
     ),
+    "bitsandbytes without a library for torch's CUDA": (
+        "package-cuda",
+        "torch==2.5.1\nbitsandbytes==0.41.0\n",
+        "torch==2.5.1\nbitsandbytes==0.43.1\n",
+    ),
+    "bitsandbytes of a torch for a CUDA that it has a library for": (
+        "package-cuda",
+        "torch==2.5.1\nbitsandbytes==0.42.0\n",
+        f"--extra-index-url {WHEELS}/cu121\ntorch==2.5.1+cu121\nbitsandbytes==0.42.0\n",
+    ),
+    "bitsandbytes beside the torch of today": (
+        "package-cuda",
+        "torch\nbitsandbytes==0.43.0\n",
+        "torch\nbitsandbytes==0.43.0\nvllm==0.9.1\n",
+    ),
     "onnxruntime-gpu of CUDA 12 beside a torch of CUDA 13": (
         "package-cuda",
         "torch==2.12.0\nonnxruntime-gpu==1.22.0\n",
@@ -156,6 +171,14 @@ def test_a_fault_is_found_and_its_twin_is_left_alone(name: str) -> None:
         pytest.param("torch>=2.0\nnumpy\ntransformers>=4\n", id="a torch without a pin"),
         pytest.param("torch==2.7.0\nonnxruntime-gpu==1.22.0\n", id="both of CUDA 12"),
         pytest.param("onnxruntime-gpu==1.22.0\n", id="no torch, no image"),
+        pytest.param("torch==2.9.1\nbitsandbytes==0.50.2\n", id="it takes the nearest CUDA"),
+        pytest.param("torch==2.9.1\nbitsandbytes==0.39.1\n", id="which CUDA it takes is unknown"),
+        pytest.param("torch==2.9.1\nbitsandbytes>=0.41\n", id="any release from one on"),
+        pytest.param("bitsandbytes==0.41.0\n", id="bitsandbytes without torch"),
+        pytest.param(
+            "-i https://mirror.example/simple\ntorch==2.5.1\nbitsandbytes==0.41.0\n",
+            id="a mirror whose torch may be for any CUDA",
+        ),
         pytest.param("torch==2.4.0\nxformers==0.0.99\n", id="a release that nothing is known of"),
         pytest.param("xformers==0.0.30\n", id="a pair without torch"),
         pytest.param("torch==2.4.0\nxformers @ https://a.example/x.whl\n", id="a wheel by address"),
@@ -231,3 +254,29 @@ def test_each_pair_of_the_table_is_quiet_by_itself_and_found_beside_another_torc
             assert "package-pair" not in {one.rule for one in findings_of(pair)}, pair
             other = pair.replace(f"torch=={torch}", "torch==1.12.1")
             assert "package-pair" in {one.rule for one in findings_of(other)}, other
+
+
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        pytest.param(
+            "torch==2.5.1\nbitsandbytes==0.41.0\n",
+            f'Write "bitsandbytes>=0.43.1", or take torch from {WHEELS}/cu121.',
+            id="both can change",
+        ),
+        pytest.param(
+            "torch==2.9.1\nbitsandbytes==0.44.1\n",
+            'Write "bitsandbytes>=0.45.3".',
+            id="no build of that torch is for one of its CUDAs",
+        ),
+        pytest.param(
+            f"--extra-index-url {WHEELS}/cu116\ntorch==1.13.1+cu116\nbitsandbytes==0.41.0\n",
+            f"Take torch from {WHEELS}/cu117.",
+            id="no later release has it",
+        ),
+    ],
+)
+def test_the_fix_names_a_release_or_a_build_that_goes_with_the_other(text: str, fix: str) -> None:
+    (found,) = findings_of(text)
+    assert (found.rule, found.fix) == ("package-cuda", fix)
+    assert found.message.endswith("its functions for GPUs fail.")

@@ -9,6 +9,7 @@ from pathlib import Path
 from images.engines.docker import Docker
 from images.errors import Failure
 from provision.catalog.catalog import Catalog
+from provision.catalog.needs import debian_packages
 from provision.errors import BadInputError, Exit, NothingCompatibleError, exit_of_refusal
 from provision.lock.uv_answers import UvAnswers
 from provision.model.plan import Base, HostFacts, Plan, Request
@@ -16,7 +17,6 @@ from provision.model.request import is_local, quoted
 from provision.output.console import Console
 from provision.resolve import resolve
 
-_COMPILER_PACKAGES = ("g++", "make", "python3-dev")  # the host compiler that nvcc drives
 # The time of every file of a base made here, so that the same packages give the same digest.
 _EPOCH = 1_700_000_000
 
@@ -181,12 +181,13 @@ def make_bootstrap(plan: Plan, settings: BuildSettings, console: Console) -> tup
     assert base is not None
     assert base.suite is not None
     snapshot = base.snapshot or settings.snapshot
+    compilers = debian_packages(["compiler"]) if plan.flavour == "devel" else ()
     made = bootstrap(
         base.suite,
         python=base.python,
         arch=plan.arch or "x86_64",
         store=settings.state,
-        packages=(*DEFAULT_PACKAGES, *(_COMPILER_PACKAGES if plan.flavour == "devel" else ())),
+        packages=(*DEFAULT_PACKAGES, *compilers, *base.apt),
         epoch=_epoch(settings.env),
         on_line=console.detail,
         snapshot=snapshot,

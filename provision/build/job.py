@@ -69,6 +69,7 @@ from provision.lock.lockfile import Lock, read_lock_file, refuse_unlocked, write
 from provision.model.plan import HostFacts, Plan, Request
 from provision.output.console import Console
 from provision.resolve import resolve
+from provision.resolve.run_time import plan_for_needs, requested_needs, with_remarks
 from provision.verification.suite import (
     check_names,
     gpu_runtime_warning,
@@ -237,7 +238,11 @@ def plan_image(
             console.result(f"{plan.title}: {plan.verdict}")
         request, settings = job.request, job.settings
         packages = PackageChoice(planned_for, request, job.catalog, settings, console)
-        if not job.dry_run:
+        if job.dry_run:
+            needs = requested_needs(request)
+            request, plan = plan_for_needs(planned_for, request, job.catalog, needs)
+            plan = with_remarks(plan, planned_for, request, job.catalog, needs)
+        else:
             plan, request, packages = choose_packages(
                 plan, planned_for, request, job.catalog, settings, console, engine
             )

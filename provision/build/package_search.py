@@ -198,7 +198,8 @@ class PackageSearch:
             if theirs and theirs.version != beside == fitting[-1] and not paired:
                 beside = theirs.version  # which a package chose that was requested, too
                 continue
-            pins = tuple(f"{name}=={releases[name].version}" for name in extras if name in releases)
+            pinned = extras if plan is not None else {**self.leading, **extras}
+            pins = tuple(f"{name}=={releases[name].version}" for name in pinned if name in releases)
             found = PackageTry(
                 python=target.python, outcome=outcome, reason=reason, text=text, pins=pins
             )

@@ -15,11 +15,13 @@ from provision.build.package_cuda import (
     newest_for_cuda,
 )
 from provision.catalog.catalog import Catalog
+from provision.catalog.needs import RunTimeNeed, needs_of
 from provision.catalog.pairs import may_go_with
 from provision.lock.lead import PackageRelease, native_in, releases_in
 from provision.lock.runtimes import runtimes_in
-from provision.model.plan import Plan
+from provision.model.plan import Plan, Request
 from provision.resolve.packages import FRAMEWORKS, PAIRED, paired_line
+from provision.resolve.run_time import requested_needs
 
 _WITH_THE_BUILD = frozenset({*FRAMEWORKS, *PAIRED, "jaxlib", "triton"})
 """Packages that come with a build of a framework, for its CUDA."""
@@ -79,6 +81,17 @@ class TriedWheels:
         if not any(need.cudas for need in map(self._runtimes.of, addresses) if need):
             return ()
         return cudas_of(plan, lambda cuda: self.other_than(cuda, names) is None, catalog)
+
+
+def needs_beside(
+    request: Request, leading: Collection[str], wheels: TriedWheels | None
+) -> tuple[RunTimeNeed, ...]:
+    """What the packages of an image need when they run: those that were requested, and those that
+    uv found beside them.
+    """
+    if wheels is None:
+        return requested_needs(request)
+    return needs_of([*leading, *sorted(wheels.releases)], () if request.settled else leading)
 
 
 def newest_that_fits(

@@ -27,11 +27,12 @@ from provision.build.package_cuda import (
     plans_for,
 )
 from provision.build.package_search import ANY_GLIBC, PackageSearch
-from provision.build.package_wheels import Resolved, TriedWheels, newest_that_fits
+from provision.build.package_wheels import Resolved, TriedWheels, needs_beside, newest_that_fits
 from provision.build.source.rebuilt import source_wheels
 from provision.build.source.refusal import no_compiler, plans_with, source_only
 from provision.build.source.substitute import request_with_kept
 from provision.catalog.catalog import Catalog
+from provision.catalog.needs import RunTimeNeed
 from provision.lock.extras import unmet_warning
 from provision.lock.lead import PackageRelease, PackageTry, lag, releases_in
 from provision.lock.lockfile import clip
@@ -79,6 +80,10 @@ class PackageChoice:
             return self._of_pins(plan, self._request)
         with self._console.step("packages", f"choosing the releases of {self._names()}"):
             return self._with_kept(plan, self._request)
+
+    def run_time_needs(self) -> tuple[RunTimeNeed, ...]:
+        """What the chosen packages need when they run."""
+        return needs_beside(self._request, self._search.leading, self._wheels)
 
     def choose_on_bootstrap(self, plan: Plan) -> Plan:
         """The same for a base that is built from Debian packages, whatever base was requested."""
@@ -318,13 +323,8 @@ class PackageChoice:
                 why, fix = held.obstacle(found.plan, self._hosts, self._request, self._catalog)
             else:
                 why, fix = self._obstacle(name, *newest)
-            warnings.append(
-                Warned(
-                    code="old-release",
-                    message=f"{name} {mine.version} is {words} the newest, {last.version}: {why}",
-                    fix=fix,
-                )
-            )
+            message = f"{name} {mine.version} is {words} the newest, {last.version}: {why}"
+            warnings.append(Warned(code="old-release", message=message, fix=fix))
         fleet = read_fleet(self._hosts, self._catalog)
         look = WheelLook(self._runtimes, fleet, self._settings, self._console.progress)
         asked = self._search.leading or {name_of(one): one for one in self._request.companions}

@@ -21,7 +21,7 @@ from images.errors import DiskFullError, Failure
 from images.net.address import shown_url
 from images.net.secrets import Secrets
 from images.store.local import local_path
-from provision.build.base import BuildSettings, base_first, has_python
+from provision.build.base import BuildSettings, base_first, has_python, require_plan
 from provision.build.packages import PackageChoice
 from provision.build.source.rebuilt import with_built_wheels
 from provision.build.source.refusal import far_behind, with_passed_over
@@ -43,6 +43,7 @@ from provision.lock.sources import passed_over
 from provision.model.plan import TITLES, HostFacts, Note, Plan, Request, Warned
 from provision.output.console import Console
 from provision.resolve import nearest_at, resolve
+from provision.resolve.run_time import plan_for_needs, requested_needs, with_remarks
 from provision.verification.suite import suite_directory
 from provision.version import VERSION
 
@@ -92,8 +93,12 @@ def nvcc_flags(plan: Plan) -> str:
 
 
 def apt_packages(plan: Plan) -> tuple[str, ...]:
-    """NVIDIA's images have compilers but no Python; it comes from their Ubuntu."""
-    return () if has_python(plan) else ("python3", "python3-venv", "python3-dev")
+    """What an engine installs in a base of a registry: Python in NVIDIA's images, which have none,
+    and what the plan's packages need.
+    """
+    python = () if has_python(plan) else ("python3", "python3-venv", "python3-dev")
+    asked = plan.base.apt if plan.base and plan.base.kind == "registry" else ()
+    return tuple(dict.fromkeys((*python, *asked)))
 
 
 def default_tag(plan: Plan, project: str | None = None) -> str:
@@ -121,6 +126,8 @@ def choose_packages(
     for one in request.indexes:
         if one.kind == "silent":
             console.note(f"{one.where}: {shown_url(one.url)} does not answer, and is left out.")
+    if needs := requested_needs(request):
+        request, plan = plan_for_needs(hosts, request, catalog, needs)
     packages = PackageChoice(hosts, request, catalog, settings, console)
     if packages.leads(plan) or request.settled:
         with ThreadPoolExecutor(_THREADS) as threads:
@@ -131,7 +138,13 @@ def choose_packages(
             plan, request = base_first(plan, hosts, request, catalog, settings, console, engine)
     packages = PackageChoice(hosts, request, catalog, settings, console)
     with naming_silent(request):
-        return packages.choose(plan), request, packages
+        chosen = packages.choose(plan)
+        needs = packages.run_time_needs()
+        other, start = plan_for_needs(hosts, request, catalog, needs)
+        if other != request:  # what was requested brought packages that need more
+            packages = PackageChoice(hosts, other, catalog, settings, console)
+            request, chosen = other, packages.choose(require_plan(start))
+        return with_remarks(chosen, hosts, request, catalog, needs), request, packages
 
 
 def lock_for(

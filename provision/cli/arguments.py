@@ -34,7 +34,9 @@ def request_options(verb: argparse.ArgumentParser) -> None:
         help="base image, oci:DIR, or bootstrap (built from Debian packages)",
     )
     group.add_argument(
-        "--flavour", metavar="KIND", default="runtime", help="runtime (default) or devel"
+        "--flavour",
+        metavar="KIND",
+        help="runtime, or devel with compilers (default: what the packages need)",
     )
     group.add_argument("--index", metavar="URL", help="package index to try first")
 

@@ -84,6 +84,12 @@ def do_plan(args: argparse.Namespace, console: Console) -> int:
         ca_bundle(args.ca_bundle, {})
     hosts = read()
     plan = resolve(hosts, request, catalog)
+    if install is None and request.companions:
+        from provision.resolve.run_time import plan_for_needs, requested_needs, with_remarks
+
+        needs = requested_needs(request)
+        request, plan = plan_for_needs(hosts, request, catalog, needs)
+        plan = with_remarks(plan, hosts, request, catalog, needs)
     if project is not None:
         from provision.build.project.pins import with_lines
 

@@ -21,7 +21,7 @@ from provision.cli.project_options import read_project_with_code
 from provision.cli.suite_options import read_asked
 from provision.errors import BadInputError
 from provision.model.frozen import replace
-from provision.model.plan import Flavour, Gpu, HostFacts, Request
+from provision.model.plan import Gpu, HostFacts, Request
 from provision.model.request import parse_compute_capability, parse_driver, parse_request, quoted
 
 if TYPE_CHECKING:
@@ -48,18 +48,17 @@ def read_catalog(console: Console) -> Catalog:
 
 def read_request(args: argparse.Namespace, catalog: Catalog) -> Request:
     """The request; a CUDA that never existed is invalid."""
-    if args.flavour not in {"runtime", "devel"}:
+    if args.flavour not in {None, "runtime", "devel"}:
         raise BadInputError(
             f"Unknown --flavour {quoted(args.flavour)}.", fix="Use runtime or devel."
         )
-    flavour: Flavour = "devel" if args.flavour == "devel" else "runtime"
     request = parse_request(
         cuda=args.cuda,
         framework="pytorch" if args.framework is None else args.framework,
         framework_version=args.framework_version,
         python=args.python,
         companions=args.companions,
-        flavour=flavour,
+        flavour=args.flavour,
         base=args.base,
         index=args.index,
     )
@@ -222,7 +221,7 @@ def plan_words(args: argparse.Namespace) -> str:
         ("--framework-version", args.framework_version),
         ("--python", args.python),
         ("--base", args.base),
-        ("--flavour", None if args.flavour == "runtime" else args.flavour),
+        ("--flavour", args.flavour),
         ("--index", index),
         ("--driver", getattr(args, "driver", None)),
         ("--snapshot", getattr(args, "snapshot", None)),

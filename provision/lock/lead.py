@@ -38,7 +38,8 @@ class PackageRelease(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackageTry:
     """What uv found for one Python. `pins` hold packages to releases whose extras accept the
-    framework; `refused` are needs that no release could meet.
+    framework, and the requested ones to those that were found with other lines than the plan's;
+    `refused` are needs that no release could meet.
     """
 
     python: str

@@ -40,6 +40,7 @@ VERSION = Grammar(  # PEP 440
 NAME = Grammar(
     "a name of letters, digits, hyphens, dots and underscores", r"[A-Za-z0-9][A-Za-z0-9._+-]*"
 )
+DEBIAN_NAME = Grammar("a name of a Debian package", r"[a-z0-9][a-z0-9+.-]+")
 DIGEST = Grammar("sha256: and 64 hexadecimal digits", r"sha256:[0-9a-f]{64}")
 ADDRESS = Grammar("an address without spaces", r"[^\s\"<>\\^`{|}]+", 8000)
 REQUIREMENT = Grammar(  # PEP 508, as far as it matters where it is printed or a word of a command

@@ -143,7 +143,7 @@ class Request:
     framework_version: str | None = None  # a PEP 440 specifier set
     python: str | None = None
     companions: tuple[str, ...] = ()  # PEP 508 requirements
-    flavour: Flavour = "runtime"
+    flavour: Flavour | None = None
     base: str | None = None  # image reference, "bootstrap", or None: we choose
     index: str | None = None
     led_by: str | None = None  # the packages that chose `framework_version`: "vllm 0.33.0"
@@ -154,6 +154,12 @@ class Request:
     indexes: tuple[DeclaredIndex, ...] = ()  # of the project, in its order
     settled: bool = False  # every version is pinned: packages have no release to choose
     notes: tuple[Note, ...] = ()  # remarks on the request, which its plan has, too
+    apt: tuple[str, ...] = ()  # Debian packages that the base must have ("g++"), sorted
+
+    @property
+    def bootstraps(self) -> bool:
+        """Whether the base is built from Debian packages: as requested, or for `apt`."""
+        return self.base == "bootstrap" or (self.base is None and bool(self.apt))
 
     @property
     def places(self) -> PackageIndexes:
@@ -283,7 +289,8 @@ class Base:
 
     `reference` is an image by tag, "bootstrap", or a place on this machine ("oci:DIR"); `suite` is
     the Debian suite that a bootstrap installs, `snapshot` the date of its packages
-    ("20260301T000000Z"; None: today); `glibc` decides which manylinux wheels fit.
+    ("20260301T000000Z"; None: today); `glibc` decides which manylinux wheels fit. `apt` are the
+    packages that it gets beside its own.
     """
 
     kind: Literal["registry", "bootstrap", "local"]
@@ -293,6 +300,7 @@ class Base:
     suite: str | None = None
     digest: str | None = None
     snapshot: str | None = None
+    apt: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

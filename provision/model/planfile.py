@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 from provision.errors import LockFileError
 from provision.model import grammar
 from provision.model.frozen import asdict
-from provision.model.plan import Cell, LimitedBy, Plan
+from provision.model.plan import Base, Cell, LimitedBy, Plan
 
 SCHEMA = 1
 TOOL = "gpu-provision"
@@ -45,7 +45,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "error": asdict(plan.error) if plan.error else None,
         "arch": plan.arch,
         "flavour": plan.flavour,
-        "base": asdict(plan.base) if plan.base else None,
+        "base": _base_to_json(plan.base) if plan.base else None,
         "compat_package": plan.compat_package,
         "requirements": list(plan.requirements),
         "indexes": [
@@ -54,6 +54,13 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "blocked": [asdict(row) for row in plan.blocked],
         "limited_by": _limited_to_json(plan.limited_by),
     }
+
+
+def _base_to_json(base: Base) -> dict[str, Any]:
+    """Debian packages are only in the table of a base that some were added to."""
+    row = asdict(base)
+    apt = row.pop("apt")
+    return {**row, "apt": list(apt)} if apt else row
 
 
 def _limited_to_json(limited: LimitedBy | None) -> dict[str, Any] | None:
@@ -103,6 +110,7 @@ _GRAMMARS = {
     "framework_version": grammar.VERSION,
     "compute_capability": grammar.CAPABILITY,
     "digest": grammar.DIGEST,
+    "apt": grammar.DEBIAN_NAME,
 }
 """The kinds of texts by the names of the fields; all others are sentences and names of things."""
 

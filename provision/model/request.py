@@ -227,7 +227,7 @@ def parse_request(
     framework_version: str | None = None,
     python: str | None = None,
     companions: Sequence[str] = (),
-    flavour: Flavour = "runtime",
+    flavour: Flavour | None = None,
     base: str | None = None,
     index: str | None = None,
 ) -> Request:

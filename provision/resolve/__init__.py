@@ -263,7 +263,7 @@ def _refuse(request: Request, fleet: Fleet, error: PlanError) -> Plan:
         verdict="none",
         framework=request.framework,
         cuda=request.cuda,
-        flavour=request.flavour,
+        flavour=request.flavour or "runtime",
         driver_have=_oldest_driver(fleet),
         error=error,
     )
@@ -290,7 +290,7 @@ def _plan(best: Candidate, examiner: Examiner, request: Request, catalog: Catalo
         cudnn=build.cudnn if beside else answers.cudnn,
         nccl=build.nccl,
         arch=build.arch,
-        flavour=request.flavour,
+        flavour=request.flavour or "runtime",
         driver_have=_oldest_driver(answers.fleet),
         driver_need=best.driver.need,
         gpus=answers.gpus,

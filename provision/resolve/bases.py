@@ -49,16 +49,19 @@ def offer(
     build: Build, request: Request, sites: Sequence[Site], catalog: Catalog, *, compat: bool
 ) -> Offer:
     """Every base that could be used for this build, the preferred one first."""
-    if request.base == "bootstrap":
+    by_nvidia = compat or build.libraries == "system"
+    if request.base == "bootstrap" or (request.bootstraps and not by_nvidia):
         return _offer(_bootstraps(build, request, catalog, compat=compat))
     if request.base is not None:
         return _named(request.base, build, sites, catalog)
     if request.flavour == "devel":
-        return _nvidia(catalog.devel_images(build.cuda), sites, catalog)
+        return _nvidia(catalog.devel_images(build.cuda), request, sites, catalog)
     if build.libraries == "system":
-        return _nvidia(catalog.cuda_images(build.cuda, "runtime", cudnn=True), sites, catalog)
+        images = catalog.cuda_images(build.cuda, "runtime", cudnn=True)
+        return _nvidia(images, request, sites, catalog)
     if compat:
-        return _nvidia(catalog.cuda_images(build.cuda, "base", cudnn=None), sites, catalog)
+        images = catalog.cuda_images(build.cuda, "base", cudnn=None)
+        return _nvidia(images, request, sites, catalog)
     sure = {row.python for row in catalog.python_images if row.confidence == "confirmed"}
     bases = tuple(_python_base(row) for row in catalog.python_images)
     return _offer(bases, doubted=frozenset(base.python for base in bases) - sure)
@@ -86,7 +89,7 @@ def base_blocker(
         )
     if compat and not offered.bases:
         lacks = "no nvidia/cuda image that brings it is known"
-        if request.base == "bootstrap":
+        if request.bootstraps:
             lacks = "Debian has none"
         return Blocker(
             code="no-compat-base",
@@ -101,7 +104,7 @@ def base_blocker(
         )
     if request.flavour == "devel" and not offered.bases:
         message = f"No nvidia/cuda devel image for CUDA {build.cuda} is known."
-        if request.base == "bootstrap":
+        if request.bootstraps:
             message = (
                 f"NVIDIA's packages for CUDA {build.cuda} contain no nvcc, and Debian has none."
             )
@@ -132,6 +135,7 @@ def _bootstraps(
             python=row.python,
             glibc=row.glibc,
             suite=row.suite,
+            apt=request.apt,
         )
         for row in catalog.debian_suites
     )
@@ -143,7 +147,8 @@ def _named(reference: str, build: Build, sites: Sequence[Site], catalog: Catalog
     """
     name = reference.partition("@")[0].rpartition("/")[2]
     for row in catalog.python_images:
-        if row.reference.rpartition("/")[2] == name:
+        slim = row.reference.rpartition("/")[2]
+        if name in {slim, full_image(slim)}:
             return _offer((Base(kind="registry", reference=reference, python=row.python,
                                glibc=row.glibc),))  # fmt: skip
     image = catalog.cuda_image(name.partition(":")[2]) if name.startswith("cuda:") else None
@@ -162,8 +167,12 @@ def _named(reference: str, build: Build, sites: Sequence[Site], catalog: Catalog
     )
 
 
-def _nvidia(rows: Iterable[CudaImage], sites: Sequence[Site], catalog: Catalog) -> Offer:
-    """NVIDIA's images that bring a Python and start on every host; the confirmed ones first."""
+def _nvidia(
+    rows: Iterable[CudaImage], request: Request, sites: Sequence[Site], catalog: Catalog
+) -> Offer:
+    """NVIDIA's images that bring a Python and start on every host; the confirmed ones first. An
+    engine installs the packages of a request in them.
+    """
     bases: dict[bool, list[Base]] = {True: [], False: []}
     refused: list[CudaImage] = []
     for row in rows:
@@ -173,9 +182,20 @@ def _nvidia(rows: Iterable[CudaImage], sites: Sequence[Site], catalog: Catalog) 
         if starts is False:
             refused.append(row)
             continue
-        base = Base(kind="registry", reference=row.reference, python=row.python, glibc=row.glibc)
+        base = Base(
+            kind="registry",
+            reference=row.reference,
+            python=row.python,
+            glibc=row.glibc,
+            apt=request.apt,
+        )
         bases[starts is True].append(base)
     return _offer([*bases[True], *bases[False]], refused)
+
+
+def full_image(reference: str) -> str:
+    """The official Python image with compilers and headers, beside one without (-slim)."""
+    return reference.replace("-slim-", "-")
 
 
 def _python_base(row: PythonImage) -> Base:
@@ -211,7 +231,7 @@ def python_blocker(build: Build, request: Request, offered: Offer) -> Blocker:
         message = f"{build.name} has no wheel for {asked}; it has Python {have[0]} to {have[-1]}."
     wanted = [request.python] if request.python else request.pythons
     if any(python in have for python in wanted):
-        kind = "Debian base" if request.base == "bootstrap" else "base image of the requested kind"
+        kind = "Debian base" if request.bootstraps else "base image of the requested kind"
         message = (
             f"No {kind} has Python {named}; they have "
             f"{', '.join(sorted(offered.pythons, key=version))}."

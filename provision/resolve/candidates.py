@@ -290,7 +290,7 @@ class Examiner:
             allowed_pythons(offered.pythons, request),
             self.catalog.settled_pythons(build.published),
             doubted=offered.doubted,
-            suite=request.base == "bootstrap",
+            suite=request.bootstraps,
         )
 
     def cudnn(self, build: Build) -> str | None:
@@ -322,7 +322,8 @@ class Examiner:
 
     def _offer(self, build: Build, request: Request, *, compat: bool) -> Offer:
         named = build.python_tags if request.base not in {None, "bootstrap"} else ()
-        key = (build.cuda, build.libraries, compat, request.base, request.flavour, named)
+        asked = (request.base, request.flavour, request.apt, named)
+        key = (build.cuda, build.libraries, compat, *asked)
         if key not in self._offers:
             self._offers[key] = offer(build, request, self.fleet.sites, self.catalog, compat=compat)
         return self._offers[key]

@@ -100,7 +100,7 @@ def companion_requirements(
     if request.flavour == "devel":
         lines += FOR_COMPILING
     compiler = catalog.compiler_wheels(build.cuda)
-    if compiler and request.flavour == "devel" and request.base == "bootstrap":
+    if compiler and request.flavour == "devel" and request.bootstraps:
         lines.append(compiler.requirement)
     for text, wanted in zip(request.companions, _read(request.companions), strict=True):
         pair = paired.get(wanted.name)

@@ -149,7 +149,7 @@ def _base_reasons(best: Candidate, request: Request, catalog: Catalog) -> Iterab
             "contains them.",
             source=build.source,
         )
-    elif request.flavour == "runtime":
+    elif request.flavour != "devel" and not request.apt:
         yield Reason(
             code="base-chosen",
             message="The wheels contain CUDA, so the base has none: never two in one image.",

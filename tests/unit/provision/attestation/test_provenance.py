@@ -298,7 +298,6 @@ def test_a_request_is_told_without_what_was_not_asked() -> None:
     assert public_request(request) == {
         "cuda": "11.7",
         "framework": "pytorch",
-        "flavour": "runtime",
         "with": ["numpy<2"],
         "index": "https://e.example/simple",
     }

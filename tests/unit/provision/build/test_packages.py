@@ -123,6 +123,52 @@ def test_the_newest_release_of_the_package_chooses_the_framework(
     assert said == []
 
 
+def test_the_release_that_was_found_is_not_given_up_for_a_newer_one_of_another_package(
+    index: LocalIndex, tmp_path: Path
+) -> None:
+    """The plan has NumPy, too, and uv would take its newest release first."""
+    index.more += [
+        compiled("numpy", "1.26.4", "cp311"),
+        compiled("numpy", "1.25.0", "cp311"),
+        pure("vllm", "0.2.0", "torch>=2.0"),
+        pure("vllm", "0.6.0", "torch==2.4.1", "numpy<1.26"),
+    ]
+    plan, lock = planned(request_of(index, "vllm", python="3.11"), tmp_path)
+    assert plan.framework_version == "2.4.1"
+    assert versions(lock)["vllm"] == "0.6.0"
+
+
+@pytest.mark.parametrize(
+    ("packages", "base"),
+    [
+        pytest.param([("lora", "vllm"), ("vllm", "torch>=2.0")], ("g++", "make", "python3-dev"),
+                     id="a compiler"),
+        pytest.param([("lora", "torch>=2.0")], (), id="nothing"),
+        pytest.param([("lora", "triton"), ("triton", "torch>=2.0")], (),
+                     id="what was brought for another purpose"),
+    ],
+)  # fmt: skip
+def test_the_base_has_what_packages_that_were_brought_need(
+    packages: Sequence[tuple[str, str]],
+    base: tuple[str, ...],
+    index: LocalIndex,
+    tmp_path: Path,
+) -> None:
+    index.more += [pure(name, "1.0", requires) for name, requires in packages]
+    request, catalog, console = request_of(index, "lora"), load(), Console()
+    settings = BuildSettings(ca=None, offline=False, state=tmp_path, env={})
+    start = require_plan(resolve([A100], request, catalog))
+    plan, request, choice = choose_packages(
+        start, [A100], request, catalog, settings, console, lambda: None
+    )
+    assert plan.base is not None
+    assert plan.base.apt == base
+    assert any(note.code == "run-time-base" for note in plan.notes) == bool(base)
+    lock = lock_for(plan, [A100], request, catalog, settings, console, choice)
+    assert lock.plan.base is not None
+    assert lock.plan.base.apt == base
+
+
 def test_a_package_that_works_with_the_preferred_release_does_not_change_it(
     index: LocalIndex, tmp_path: Path
 ) -> None:

@@ -1,0 +1,87 @@
+"""What packages need when they run that no wheel brings: a compiler, FFmpeg, libGL, git.
+
+No metadata says so, and an installer does not see it. The rows are in `data/needs.json`, each with
+its source.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+from functools import cache
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from provision.catalog.reading import DATA
+
+Kind: TypeAlias = Literal["compiler", "nvcc", "ffmpeg", "libgl", "git"]
+
+
+class NeedKind(NamedTuple):
+    """A kind of need in words ("FFmpeg"), the packages of Debian that have it, and whether the
+    full official images of Python do.
+    """
+
+    words: str
+    debian: tuple[str, ...]
+    in_full_image: bool
+
+
+class RunTimeNeed(NamedTuple):
+    """A package needs something when it runs. `because`: "compiles its CUDA code when it is first
+    used"; `instead`: what can be requested in its place, with the same modules and without it.
+    """
+
+    package: str
+    kind: Kind
+    because: str
+    source: str
+    instead: str | None = None
+
+
+def needs_of(packages: Iterable[str], requested: Collection[str]) -> tuple[RunTimeNeed, ...]:
+    """What these packages of an image need, by their canonical names. Of those that were not
+    requested only what the package cannot do without counts.
+    """
+    table, names = _table(), dict.fromkeys(packages)
+    return tuple(
+        RunTimeNeed(
+            name,
+            kind,
+            row["because"],
+            table["sources"][row["source"]],
+            row.get("instead") if name in requested else None,
+        )
+        for name in names
+        if (row := _rows().get(name)) and row.get("unless") not in names
+        for kind in row["needs" if name in requested else "brought"]
+    )
+
+
+def is_known(package: str) -> bool:
+    """Whether the table says what a package needs, which may be nothing."""
+    return package in _rows()
+
+
+@cache
+def kind_of(kind: Kind) -> NeedKind:
+    """What is known of a kind."""
+    row = next(row for row in _table()["kinds"] if row["kind"] == kind)
+    return NeedKind(row["words"], tuple(row["debian"]), row["image"])
+
+
+def debian_packages(kinds: Iterable[Kind]) -> tuple[str, ...]:
+    """The packages of Debian that have what these kinds name, sorted."""
+    found: Sequence[str] = [name for kind in kinds for name in kind_of(kind).debian]
+    return tuple(sorted({*found}))
+
+
+@cache
+def _rows() -> dict[str, Any]:
+    return {row["package"]: row for row in _table()["packages"]}
+
+
+@cache
+def _table() -> dict[str, Any]:
+    with open(f"{DATA}/needs.json", encoding="utf-8") as file:  # noqa: PTH123  slow import
+        found: dict[str, Any] = json.load(file)
+    return found

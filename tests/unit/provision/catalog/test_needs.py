@@ -1,0 +1,65 @@
+"""What packages need when they run, as the table has it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from images.bootstrap.dependencies import parse_relations
+from provision.catalog.needs import debian_packages, is_known, kind_of, needs_of
+from provision.catalog.reading import DATA
+
+TABLE = json.loads(Path(DATA, "needs.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("packages", "requested", "expected"),
+    [
+        pytest.param("vllm", "vllm", "vllm:compiler", id="requested"),
+        pytest.param("other vllm", "other", "vllm:compiler", id="brought, and needed there, too"),
+        pytest.param("torch triton", "", "", id="PyTorch brings Triton for torch.compile alone"),
+        pytest.param("triton", "triton", "triton:compiler", id="Triton itself was requested"),
+        pytest.param("flashinfer-python", "flashinfer-python", "flashinfer-python:nvcc",
+                     id="it compiles CUDA code"),
+        pytest.param("vllm flashinfer-python", "vllm",
+                     "vllm:compiler flashinfer-python:compiler", id="of which vLLM uses a part"),
+        pytest.param("nvidia-cuda-nvcc", "", "nvidia-cuda-nvcc:compiler",
+                     id="nvcc compiles with another compiler"),
+        pytest.param("jaxlib nvidia-cuda-nvcc", "jaxlib", "", id="of which JAX uses the assembler"),
+        pytest.param("torchcodec opencv-python", "torchcodec",
+                     "torchcodec:ffmpeg opencv-python:libgl", id="libraries"),
+        pytest.param("transformers basicsr", "transformers basicsr", "",
+                     id="CUDA sources that they run without"),
+        pytest.param("numpy", "numpy", "", id="not in the table"),
+    ],
+)  # fmt: skip
+def test_the_needs_of_packages(packages: str, requested: str, expected: str) -> None:
+    found = needs_of(packages.split(), requested.split())
+    assert " ".join(f"{need.package}:{need.kind}" for need in found) == expected
+
+
+def test_another_package_is_named_only_in_place_of_a_requested_one() -> None:
+    (mine,) = needs_of(["opencv-python"], ["opencv-python"])
+    (theirs,) = needs_of(["opencv-python"], [])
+    assert (mine.instead, theirs.instead) == ("opencv-python-headless", None)
+
+
+def test_every_row_has_its_source_and_known_kinds() -> None:
+    kinds = {row["kind"] for row in TABLE["kinds"]}
+    for row in (*TABLE["kinds"], *TABLE["packages"]):
+        assert row["source"] in TABLE["sources"], row
+    for row in TABLE["packages"]:
+        assert {*row["needs"], *row["brought"]} <= kinds, row
+        assert is_known(row["package"])
+        assert bool(row["needs"]) == bool(row["because"]), row
+    assert {row["source"] for row in (*TABLE["kinds"], *TABLE["packages"])} <= {*TABLE["sources"]}
+
+
+def test_kinds_name_packages_of_debian() -> None:
+    assert kind_of("ffmpeg").words == "FFmpeg"
+    assert debian_packages(["nvcc", "compiler", "git"]) == ("g++", "git", "make", "python3-dev")
+    for row in TABLE["kinds"]:
+        for name in row["debian"]:
+            assert parse_relations(name)[0][0].name == name

@@ -36,12 +36,11 @@ from images.oci.layout_reading import (
     VERSION,
     LayoutParts,
     check_mark,
+    needed_blobs,
     read_index,
 )
 from images.oci.model import (
     INDEX,
-    INDEXES,
-    MANIFESTS,
     REF_NAME,
     Descriptor,
     descriptor_of,
@@ -50,7 +49,7 @@ from images.oci.model import (
     read_object,
     to_bytes,
 )
-from images.oci.reading import check_platform, children_of, parse_manifest, read_manifest
+from images.oci.reading import check_platform, children_of, parse_manifest
 from images.oci.sources import Stream, Written
 
 _LOCK_FILE = f"{INDEX_FILE}.lock"
@@ -168,6 +167,15 @@ class LayoutTarget:
                 return _prune(self._root)
         finally:
             fcntl.flock(self._mark, fcntl.LOCK_SH)
+
+    def close_and_remove_if_empty(self) -> None:
+        """Close it, and remove it if it names no image and no other process uses it. Files of other
+        programs stay.
+        """
+        strangers = {entry.name for entry in self._root.iterdir()} - _OURS
+        if not self._made:
+            self._made = "content" if strangers else "all"
+        self.close()
 
     def close(self) -> None:
         """Release the lock, so that others can prune; remove a layout that is new and empty."""
@@ -313,15 +321,7 @@ def _unmake(root: Path, *, content_only: bool) -> None:
 def _prune(root: Path) -> Pruned:
     parts = LayoutParts(root, str(root))
     entries = read_descriptors(read_index(root)["manifests"], f"{root}: its index")
-    needed: set[str] = set()
-    waiting = list(entries)
-    while waiting:
-        blob = waiting.pop()
-        if blob.digest in needed:
-            continue
-        needed.add(blob.digest)
-        if blob.media_type in INDEXES | MANIFESTS:
-            waiting += children_of(read_manifest(parts, blob).document, str(root))
+    needed = needed_blobs(parts, entries)
     count = size = 0
     for path in (root / "blobs/sha256").iterdir():
         if f"sha256:{path.name}" not in needed and path.is_file():

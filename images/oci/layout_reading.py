@@ -5,9 +5,11 @@ https://github.com/opencontainers/image-spec/blob/main/image-layout.md
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,6 +19,8 @@ from images.oci.errors import ImagePlaceError, ImageUnreadableError
 from images.oci.inflate import ANEW_FIX
 from images.oci.model import (
     INDEX,
+    INDEXES,
+    MANIFESTS,
     REF_NAME,
     Descriptor,
     Platform,
@@ -27,6 +31,7 @@ from images.oci.model import (
 from images.oci.reading import (
     ImageParts,
     ParsedManifest,
+    children_of,
     choose,
     parse_manifest,
     read_image,
@@ -155,6 +160,60 @@ def names_in(path: Path) -> tuple[str, ...]:
         return all_names(read_descriptors(read_index(root)["manifests"], str(root)))
     except (Failure, OSError):
         return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutEntry:
+    """A name of a layout: all blobs that it needs, by digest, with their sizes; and when it was
+    written, in seconds since the epoch (None: its manifest is not there).
+    """
+
+    blobs: Mapping[str, int]
+    made: float | None
+
+
+def layout_images(path: Path) -> dict[str, LayoutEntry]:
+    """The names of a layout; empty if it is not a readable layout. Several entries with one name
+    are one image for several platforms.
+    """
+    root = path.absolute()
+    try:
+        entries = read_descriptors(read_index(root)["manifests"], str(root))
+    except (Failure, OSError):
+        return {}
+    parts = LayoutParts(root, str(root))
+    return {
+        name: _entry(root, parts, [one for one in entries if name in names_of(one)[:1]])
+        for name in all_names(entries)
+    }
+
+
+def _entry(root: Path, parts: LayoutParts, entries: Sequence[Descriptor]) -> LayoutEntry:
+    times = []
+    for one in entries:
+        with contextlib.suppress(OSError):
+            times.append((root / "blobs/sha256" / one.hex).stat().st_mtime)
+    try:
+        blobs = needed_blobs(parts, entries)
+    except Failure:
+        blobs = {one.digest: one.size for one in entries}
+    return LayoutEntry(blobs=blobs, made=max(times, default=None))
+
+
+def needed_blobs(parts: ImageParts, entries: Sequence[Descriptor]) -> dict[str, int]:
+    """All blobs that images need, by digest, with their sizes. ImageUnreadableError: a manifest of
+    theirs is missing or damaged.
+    """
+    needed: dict[str, int] = {}
+    waiting = list(entries)
+    while waiting:
+        blob = waiting.pop()
+        if blob.digest in needed:
+            continue
+        needed[blob.digest] = blob.size
+        if blob.media_type in INDEXES | MANIFESTS:
+            waiting += children_of(read_manifest(parts, blob).document, parts.shown)
+    return needed
 
 
 def pick(parts: ImageParts, entries: Sequence[Descriptor], name: str | None) -> ParsedManifest:

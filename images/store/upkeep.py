@@ -172,7 +172,7 @@ def clear(
         for entry in free:
             if everything or total > limit_bytes or _free(directory) < needed_free:
                 remove_files(entry)
-                removed.append(_found(entry, f"last used {_age(now - entry.used)} ago"))
+                removed.append(_found(entry, f"last used {in_age(now - entry.used)} ago"))
                 total -= entry.size
     return Cleared(removed=tuple(removed), kept=total, in_use=held)
 
@@ -238,7 +238,9 @@ def _forget(directory: Path, now: float, age_s: float) -> list[StoreItem]:
     if not ages:
         return []
     title = f"{len(ages)} memo{'' if len(ages) == 1 else 's'}"
-    return [StoreItem(kind="memo", title=title, size=size, why=f"last used {_age(min(ages))} ago")]
+    return [
+        StoreItem(kind="memo", title=title, size=size, why=f"last used {in_age(min(ages))} ago")
+    ]
 
 
 def hash_file(path: Path, on_bytes: Callable[[int], None] = lambda _: None) -> str | None:
@@ -277,7 +279,8 @@ def _free(directory: Path) -> int:
     return status.f_bavail * status.f_frsize
 
 
-def _age(seconds: float) -> str:
+def in_age(seconds: float) -> str:
+    """A time for people, as its largest unit: "3 days"."""
     for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"

@@ -52,6 +52,7 @@ from provision.build.project.pins import check_hashes, naming_pins
 from provision.build.source.rebuilt import with_built_wheels
 from provision.build.trial import (
     keep_unfit,
+    keep_verdict,
     kept_if_untested,
     not_verified,
     runs_here,
@@ -145,6 +146,7 @@ def build(
             reports, notes, shell = test(job, maker, built, here, console)
         images_made = tuple(one.made for one in built)
         unfit = any(report["verdict"] == "unfit" for report in reports)
+        keep_verdict(job.documenting.home, built, reports, here)
         failed = keep_unfit(maker, images_made, console) if unfit else None
         whole = images_made[0] if unfit else maker.publish(images_made)
         documents: dict[str, object] = {}

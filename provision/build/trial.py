@@ -6,9 +6,11 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from images.errors import Failure
+from provision.attestation.record.store import write_verdict
 from provision.build.destination import Choice
 from provision.build.maker import KeptImage, MadeImage, Maker
 from provision.build.work import BuildJob, FinishedImage
@@ -105,6 +107,20 @@ def keep_unfit(maker: Maker, made: tuple[MadeImage, ...], console: Console) -> K
     except Failure as failure:
         console.warn(f"The unfit image was not kept: {failure.message}", failure.fix)
         return None
+
+
+def keep_verdict(
+    home: Path,
+    built: Sequence[FinishedImage],
+    reports: Sequence[Mapping[str, Any]],
+    here: HostFacts,
+) -> None:
+    """Keep the worst verdict of the image that was tested, for the list of images."""
+    verdicts = {report["verdict"] for report in reports}
+    tested = next((one for one in built if runs_here(one.plan, here)), None)
+    worst = next((one for one in ("unfit", "no-verdict", "fit") if one in verdicts), None)
+    if tested is not None and worst is not None:
+        write_verdict(home, tested.made.image_id, worst)
 
 
 def _place_of(kept: KeptImage) -> str:

@@ -43,7 +43,8 @@ def complete(parser: argparse.ArgumentParser) -> None:
 
     for action in _actions(parser):
         known = _KNOWN.get(action.dest)
-        if known is not None and action.nargs is None and not action.choices:
+        takes_words = action.nargs in {None, "+"} and not action.choices
+        if known is not None and takes_words:
             action.completer = _completer(known)  # type: ignore[attr-defined]
     autocomplete(parser)
 
@@ -106,6 +107,12 @@ def _gpus() -> Iterable[str]:
     return [gpu.name for gpu in current(os.environ)[0].gpus]
 
 
+def _images() -> Iterable[str]:
+    from provision.cli.ls import images_here
+
+    return [name for one in images_here().images for name in one.names]
+
+
 _KNOWN: Mapping[str, Callable[[], Iterable[str]]] = {
     "framework": _frameworks,
     "level": _levels,
@@ -116,6 +123,8 @@ _KNOWN: Mapping[str, Callable[[], Iterable[str]]] = {
     "gpus": _gpus,
     "cut": _gpus,
     "flavour": lambda: ("runtime", "devel"),
+    "image": _images,
+    "images": _images,
     "shell": lambda: SHELLS,
 }
 """The values of an option or argument, by its name in the parsed options."""

@@ -46,6 +46,8 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "provision verify gpu-provision:pytorch2.0.1-cu117",
         "provision verify registry.example/team/app:1 --level full --html report.html",
     ),
+    "rm": ("provision rm gpu-provision:pytorch2.0.1-cu117",),
+    "clean": ("provision clean",),
     "gate": ("provision gate registry.example/team/app:1 --max-age 12h",),
     "doctor": (
         "provision doctor",

@@ -156,7 +156,7 @@ def _agreed(
         console.say(f"{verb.lower()} {one.node}: {one.reason}")
     if args.yes:
         return True
-    from provision.doctor.mending.doors import ask_at_terminal
+    from provision.output.asking import ask_at_terminal
 
     count = len(planned)
     return ask_at_terminal(f"{verb} {count} node{'' if count == 1 else 's'}?")

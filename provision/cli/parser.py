@@ -197,6 +197,24 @@ COMMANDS = (
         run=do_verify,
     ),
     Command(
+        name="ls",
+        help="list the images on this machine that were built by gpu-provision",
+        options=(),
+        run=later("ls", "do_ls"),
+    ),
+    Command(
+        name="rm",
+        help="remove images on this machine that were built by gpu-provision",
+        options=(later("rm", "rm_options"),),
+        run=later("rm", "do_rm"),
+    ),
+    Command(
+        name="clean",
+        help="remove everything that gpu-provision keeps on this machine, except itself",
+        options=(later("clean", "clean_options"),),
+        run=later("clean", "do_clean"),
+    ),
+    Command(
         name="gate",
         help="decide whether a job with this image may start on this node",
         options=(gate_options,),

@@ -117,6 +117,8 @@ def test_without_an_engine_it_lands_in_a_layout_and_is_run_in_a_sandbox(
     assert account["builder"]["name"] == "oci"
     name = account["image"]["tag"]
     assert name == account["image"]["withheld"]["name"] + "-unfit"
+    (image,) = alone.provision("ls", "--json", PATH=path).account["images"]
+    assert (image["names"], image["verdict"]) == ([name], "unfit")
     shown = run(alone, source, index, "inspect", "--json", name)
     assert shown.code in {0, 1}, shown.err
     gone = run(alone, source, index, "inspect", name.removesuffix("-unfit"))

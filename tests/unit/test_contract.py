@@ -11,9 +11,14 @@ from typing import Any
 
 import pytest
 
+from images.oci.layout import LayoutTarget
+from images.oci.model import MANIFEST
 from provision.cli import main as cli
 from provision.errors import Exit
+from provision.verification import own_images
 from tests import DATA
+from tests.kit.fake_engine import Engine
+from tests.kit.oci_images import write_image
 
 DOCUMENTED = DATA / "hosts" / "documented.json"
 TEXT_OR_NULL = (str, type(None))
@@ -70,6 +75,17 @@ TABLES: dict[str, dict[str, Any]] = {
         "digest": TEXT_OR_NULL,
         "snapshot": TEXT_OR_NULL,
     },
+}
+IMAGE = {
+    "names": list,
+    "id": TEXT_OR_NULL,
+    "where": str,
+    "path": TEXT_OR_NULL,
+    "plan": (dict, type(None)),
+    "verdict": str,
+    "bytes": int,
+    "made": TEXT_OR_NULL,
+    "in_use": list,
 }
 HOSTS: dict[str, dict[str, Any]] = {
     "unknown": {},
@@ -251,3 +267,26 @@ def test_no_login_is_in_a_plan() -> None:
     _, data = plan("rtx3090", "--cuda", "11.7", "--index", "https://me:canary@e.example/simple")
     assert data["index"] == "https://e.example/simple"
     assert "canary" not in json.dumps(data)
+
+
+def test_the_images_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setattr(own_images, "engine_shelves", dict)
+    layout = LayoutTarget.open(tmp_path / "gpu-provision" / "images")
+    engine = Engine()
+    labels = engine.labels(engine.digest)
+    layout.publish(write_image(layout, config={"Labels": labels}), MANIFEST, name="team/app:1")
+    layout.close()
+    code, out, err = run(["ls", "--json"])
+    data = json.loads(out)
+    assert (code, err) == (0, "")
+    is_shaped(data, {"schema": int, "images": list, "skipped": list, "error": type(None)})
+    (image,) = data["images"]
+    is_shaped(image, IMAGE)
+    code, out, _ = run(["rm", "--json", "team/app:1"])
+    assert (code, json.loads(out)["error"]["code"]) == (2, "not-confirmed")
+    code, out, _ = run(["rm", "--json", "--yes", "team/app:1"])
+    removal = {"removed": list, "kept": list, "files_left": bool, "skipped": list}
+    is_shaped(json.loads(out), {"schema": int, **removal, "error": type(None)})
+    assert (code, json.loads(out)["removed"]) == (0, [image])
+    assert json.loads(run(["ls", "--json"])[1])["images"] == []

@@ -69,7 +69,7 @@ class Roots:
         if not is_digest(image.image_id):
             raise ImageUnreadableError(f"{image.shown} has no sha256 digest.", fix=ANEW_FIX)
         self._make_directory()
-        place = self.directory / image.image_id.removeprefix("sha256:")
+        place = self._place(image.image_id)
         root = self._open(place)
         if root is None:
             self.clear()
@@ -94,13 +94,39 @@ class Roots:
             raise
         return Root(place=work, config=dict(image.config), lock=lock, unmount=unmount)
 
-    def clear(self) -> None:
-        """Remove unused roots; keeps those that a process uses and those that cannot be locked."""
+    def clear(self, image_id: str | None = None) -> None:
+        """Remove unused roots, or that of one image; keeps those that a process uses and those that
+        cannot be locked.
+        """
+        assert image_id is None or is_digest(image_id)
         with contextlib.suppress(OSError):
             with self._locked():
-                unused = [gone for gone in map(self._take_away, self.entries()) if gone]
+                found = self.entries() if image_id is None else [self._place(image_id)]
+                unused = [gone for gone in map(self._take_away, found) if gone]
             for gone in unused:
                 _remove(gone)
+
+    def is_used(self, image_id: str) -> bool:
+        """Whether a process uses the unpacked root of this image."""
+        try:
+            lock = os.open(self._place(image_id), _DIRECTORY) if is_digest(image_id) else None
+        except OSError:
+            lock = None
+        if lock is None:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # no locks: a use would not be visible
+            return False
+        else:
+            return False
+        finally:
+            os.close(lock)
+
+    def _place(self, image_id: str) -> Path:
+        return self.directory / image_id.removeprefix("sha256:")
 
     def entries(self) -> list[Path]:
         """All roots: complete ones, mounted ones, and leftovers of killed processes."""

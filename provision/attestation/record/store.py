@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import platform
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from images.errors import Failure
 from images.text.nearby import no_such, or_nearby
 from provision.attestation.record.errors import RecordUnreadableError
 from provision.attestation.record.host import RecordedHost, recorded_host
-from provision.attestation.record.statement import RECORD, Statement, parse_statement
+from provision.attestation.record.statement import RECORD, VERDICTS, Statement, parse_statement
 from provision.attestation.signing.envelope import seal, unseal
 from provision.attestation.signing.errors import BadKeyError
 from provision.attestation.signing.keys import (
@@ -35,6 +38,10 @@ GATE_RECORDS = "gate"
 """Where `gate` keeps its own: a quick run of its does not replace a longer run's record."""
 
 
+BUILDS = "builds"
+"""Where the verdicts of builds are kept."""
+
+
 def records(home: Path, folder: str = RECORDS) -> Path:
     """The directory of this user's records."""
     return home / folder
@@ -48,6 +55,55 @@ def record_path(home: Path, image: str, host: RecordedHost, folder: str = RECORD
 def elsewhere(home: Path, image: str) -> bool:
     """Whether this image has a record of any kind of machine."""
     return any(records(home).glob(f"{_short(image)}.*.json"))
+
+
+def write_verdict(home: Path, image: str, verdict: str) -> None:
+    """Keep the verdict of a build, which makes no record. It is shown and proves nothing, so it is
+    not signed; a failed write is not an error.
+    """
+    from provision.output.files import write_whole
+
+    with contextlib.suppress(OSError):
+        path = records(home, BUILDS) / f"{_short(image)}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps({"image": image, "verdict": verdict}).encode())
+
+
+def last_verdict(home: Path, image: str) -> str | None:
+    """The verdict of the last test of an image by `verify` or `build`; None: there is none that can
+    be read, or that this user has signed.
+    """
+    for path in sorted(_kept(home, image, (RECORDS, BUILDS)), key=_age):
+        try:
+            if path.parent.name == BUILDS:
+                found = json.loads(path.read_bytes())
+                image_id, verdict = found["image"], found["verdict"]
+            else:
+                statement, _ = read_record(path, trusted_keys(home, ()))
+                image_id, verdict = statement.image, statement.verdict
+        except (Failure, OSError, ValueError, KeyError, TypeError):
+            continue
+        if image_id == image and verdict in VERDICTS:
+            return str(verdict)
+    return None
+
+
+def forget(home: Path, image: str) -> None:
+    """Remove all records of an image on this machine."""
+    for path in _kept(home, image, (RECORDS, GATE_RECORDS, BUILDS)):
+        path.unlink(missing_ok=True)
+
+
+def _kept(home: Path, image: str, folders: Iterable[str]) -> list[Path]:
+    return [path for one in folders for path in records(home, one).glob(f"{_short(image)}.*json")]
+
+
+def _age(path: Path) -> float:
+    """Negative seconds since the epoch, so that the newest comes first."""
+    try:
+        return -path.lstat().st_mtime
+    except OSError:  # removed meanwhile
+        return 0.0
 
 
 def signer_of(home: Path, key: Path | None) -> Signer:

@@ -48,7 +48,10 @@ def locked(name: str, place: Path) -> dict[str, object]:
     there = place / f"pylock.{name}.toml"
     words = ("lock", "--with", name, *HOST, "--output", str(there))
     argv = [sys.executable, "-m", "provision", *words]
-    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=LIMIT_S)
+    try:
+        done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        return {"exit": None, "release": "", "printed": f"no answer in {LIMIT_S} s"}
     printed = (done.stdout + done.stderr).strip()
     if not there.exists():
         return {"exit": done.returncode, "release": "", "printed": printed}

@@ -18,9 +18,9 @@ from tests import need
 from tests.engines.lab import World, new_world
 from tests.engines.podman_place import podman_storage
 from tests.engines.private_engine import PrivateEngine
-from tests.engines.private_index import Index
 from tests.engines.small_build import Source
 from tests.engines.test_build_without_engine import ASKED, NO_ENGINE, an_index, build, run
+from tests.kit.private_index import Index
 
 pytestmark = pytest.mark.docker
 

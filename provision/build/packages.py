@@ -36,6 +36,7 @@ from provision.catalog.needs import RunTimeNeed
 from provision.lock.extras import unmet_warning
 from provision.lock.lead import PackageRelease, PackageTry, lag, releases_in
 from provision.lock.lockfile import clip
+from provision.lock.places import server_answers
 from provision.lock.solve import NoSolutionError, Solution, uv_broken
 from provision.lock.sources import NotBuilt
 from provision.lock.uv import WheelTarget, target_of
@@ -301,7 +302,8 @@ class PackageChoice:
         named = [*(one.url for one in self._request.indexes), self._request.index or ""]
         plans, lacks = plans_with(*asked), no_compiler(plan, *asked)
         others = self._search.leading.values()
-        return source_only(blocked, plan, typed, others, plans, named, lacks)
+        answers = partial(server_answers, ca_bundle=self._settings.ca)
+        return source_only(blocked, plan, typed, others, plans, named, lacks, answers)
 
     def judge(self, found: Solution) -> Solution:
         """Add a warning for each requested package whose release is far behind the newest."""

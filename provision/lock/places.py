@@ -92,6 +92,19 @@ def _is_page(url: str, ca_bundle: Path | None, *, offline: bool) -> bool:
     return not offline and is_listing(url, ca_bundle)
 
 
+def server_answers(url: str, *, ca_bundle: Path | None) -> bool:
+    """Whether the server of an address answers, whatever it says."""
+    if no_such_host(url) is not None:
+        return False
+    patience = Patience(connect_s=_WAIT_S, answer_s=_WAIT_S, tries=1)
+    try:
+        with contextlib.closing(HttpClient(ca_bundle=ca_bundle, patience=patience)) as client:
+            client.send("HEAD", url)
+    except (BrokenOff, Failure, ValueError, OSError):
+        return False
+    return True
+
+
 @functools.lru_cache(maxsize=32)
 def page_has_wheels(url: str, ca_bundle: Path | None) -> bool | None:
     """Whether a page has links to wheels, in its first MiB; None: there is no page."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from functools import cache
@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from images.text.printable import printable
 from provision.build.source.rules import builds_here
 from provision.catalog.catalog import Catalog
+from provision.errors import Exit
 from provision.lock.lead import PackageRelease, lag, releases_in
 from provision.lock.solve import NoSolutionError, Solution
 from provision.lock.sources import NotBuilt, SkippedReleases
@@ -32,6 +33,13 @@ class SourceOnlyError(NoSolutionError):
     code = "source-only"
 
 
+class MakersIndexError(SourceOnlyError):
+    """The index that has the wheels of a package was asked, and does not answer."""
+
+    code = "index-unreachable"
+    exit_code = Exit.UNREACHABLE
+
+
 def source_only(
     blocked: Sequence[NotBuilt],
     plan: Plan,
@@ -40,32 +48,36 @@ def source_only(
     plans: Callable[[str], bool],
     named: Collection[str] = (),
     lacks: PlanError | None = None,
+    answers: Callable[[str], bool] = lambda _: True,
 ) -> SourceOnlyError:
     """The error that names all of them. `typed` are the options of the plan, as the user typed
     them; `others` the lines of --with; `plans` says whether there is a plan for another CUDA;
     `named` are the indexes that were asked before the default one; `lacks` is why the plan has no
-    devel image.
+    devel image; `answers` whether the server of an index does.
     """
-    hosts = {host for url in named if (host := urlsplit(url).hostname)}
-    blocked = [_asked(one, plan) if _host_of(one.name) in hosts else one for one in blocked]
+    hosts = {host: url for url in named if (host := urlsplit(url).hostname)}
+    makers = {host for one in blocked if (host := _host_of(one.name)) in hosts}
+    asked = {host: host not in makers or answers(url) for host, url in hosts.items()}
+    silent = {host for host, answered in asked.items() if not answered}
+    blocked = [_asked(one, plan, silent) if _host_of(one.name) in hosts else one for one in blocked]
     shown = blocked[:_MOST_NAMED]
     parts = [_described(one) for one in shown]
     more = len(blocked) - len(shown)
     parts += [f"And {more} more."] if more else []
-    return SourceOnlyError(
+    kind = MakersIndexError if silent else SourceOnlyError
+    return kind(
         f"The index has only the source of {_names(blocked)}, and no wheel for {plan.arch}. "
         f"{' '.join(parts)}",
-        fix=_fix(blocked, plan, typed, others, plans, hosts, lacks),
+        fix=_fix(blocked, plan, typed, others, plans, asked, lacks),
     )
 
 
-def _asked(one: NotBuilt, plan: Plan) -> NotBuilt:
+def _asked(one: NotBuilt, plan: Plan, silent: Collection[str | None]) -> NotBuilt:
     """A package whose maker's index was asked."""
-    message = (
-        f"{_host_of(one.name)}, which has its wheels, did not answer, or has none for Python "
-        f"{plan.python} on {plan.arch}"
-    )
-    return replace(one, message=message)
+    host = _host_of(one.name)
+    lacks = f"has none for Python {plan.python} on {plan.arch}"
+    why = "does not answer" if host in silent else lacks
+    return replace(one, message=f"{host}, which has its wheels, {why}")
 
 
 def _host_of(name: str) -> str | None:
@@ -140,17 +152,18 @@ def _fix(
     typed: str,
     others: Iterable[str],
     plans: Callable[[str], bool],
-    asked: Collection[str],
+    asked: Mapping[str, bool],
     lacks: PlanError | None,
 ) -> str:
     lines = []
     left = {one.name: one for one in blocked}
     for row in _rows():
         names = [name for name in left if name in row["packages"]]
-        host = urlsplit(row["index"]).hostname
-        if names and host in asked:
+        host = str(urlsplit(row["index"]).hostname)
+        if names and asked.get(host) is False:
             lines.append(f"Check that {host} can be reached, as for: curl -I https://{host}/")
             left = {name: one for name, one in left.items() if name not in names}
+        if host in asked:
             continue
         words = _index_words(row, plan, plans) if names else ""
         if words:

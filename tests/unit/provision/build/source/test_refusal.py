@@ -74,9 +74,15 @@ NVIDIA = "https://pypi.nvidia.com"
         ),
         pytest.param(
             [lacking("tensorrt-llm", why="elsewhere")],
-            {"named": [f"{NVIDIA}/simple"], "never": "--index"},
+            {"named": [f"{NVIDIA}/simple"], "never": "--index", "silent": True},
             ["curl -I https://pypi.nvidia.com/"],
-            id="NVIDIA's index, which was named: no circle",
+            id="NVIDIA's index, which was named and does not answer: no circle",
+        ),
+        pytest.param(
+            [lacking("tensorrt-llm", why="elsewhere")],
+            {"named": [f"{NVIDIA}/simple"], "never": "curl"},
+            ["--with 'tensorrt-llm @ https://HOST/NAME.whl'"],
+            id="NVIDIA's index, which was named and has no wheel that fits",
         ),
         pytest.param(
             [PADDLE],
@@ -106,7 +112,11 @@ def test_what_is_typed(blocked: list[NotBuilt], more: dict[str, Any], fixes: lis
     plans = more.get("plans", set())
     typed, others = more.get("typed", "--gpu A100"), more.get("others", ())
     named, lacks = more.get("named", ()), more.get("lacks")
-    found = source_only(blocked, CU128, typed, others, plans.__contains__, named, lacks)
+    silent = more.get("silent", False)
+    found = source_only(
+        blocked, CU128, typed, others, plans.__contains__, named, lacks, lambda _: not silent
+    )
+    assert found.exit_code == (5 if silent else 3)
     assert all(f"{one.name} 1.4: " in found.message for one in blocked)
     for text in fixes:
         assert text in f"{found.fix}\n"

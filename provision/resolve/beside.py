@@ -131,12 +131,17 @@ def _blocker(
 
 def beside_notes(build: Build, requirements: Mapping[str, str]) -> Iterator[Note]:
     """Which other frameworks a plan has. `requirements`: by the names of their packages."""
-    for name, line in requirements.items():
-        yield Note(
-            code="second-framework",
-            message=f"{TITLES[FRAMEWORKS[name]]} is installed beside {build.name}, for the same "
-            f"CUDA: {line}",
-        )
+    if not requirements:
+        return
+    names = [FRAMEWORKS[name] for name in requirements]
+    titles = " and ".join(TITLES[name] for name in names)
+    options = " or ".join(f"--framework {name}" for name in names)
+    yield Note(
+        code="second-framework",
+        message=f"{titles} {'is' if len(names) == 1 else 'are'} installed beside {build.name}, for "
+        f"the same CUDA: {', '.join(requirements.values())}. To plan for another framework: "
+        f"{options}",
+    )
 
 
 def requirement_of(wanted: Companion, found: Sequence[Build]) -> str:

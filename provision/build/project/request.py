@@ -368,7 +368,8 @@ def _notes(project: Project, pin: FrameworkPin, *, named: bool) -> Iterator[Note
     if others and not named:
         yield Note(
             code="project-framework",
-            message=f"The plan is for {title}; {' and '.join(others)} is installed beside it (to "
+            message=f"The plan is for {title}; {' and '.join(others)} "
+            f"{'is' if len(others) == 1 else 'are'} installed beside it (to "
             "plan for it instead: --framework).",
         )
     for one in pin.declared:

@@ -25,6 +25,14 @@ def describe_fleet(
 ) -> str:
     """`command` is what to type for an image."""
     lines = row("images", _count(plan))
+    notes = dict.fromkeys(
+        note.message
+        for image in plan.images
+        for note in image.plan.notes
+        if note.code == "packages-decide"
+    )
+    for message in notes:
+        lines += row("note", message)
     for number, image in enumerate(plan.images, 1):
         lines += ["", *_image(f"image {number}", image), *command_lines(command(image))]
     if plan.images:

@@ -52,6 +52,15 @@ def test_the_second_framework_gets_the_cuda_of_the_first(
     assert [note.message for note in made.notes if found in note.message]
 
 
+def test_two_other_frameworks_are_one_note() -> None:
+    made = plan("tensorflow", "jax")
+    (note,) = [one.message for one in made.notes if one.code == "second-framework"]
+    assert note.startswith(
+        f"TensorFlow and JAX are installed beside PyTorch {made.framework_version}"
+    )
+    assert note.endswith("--framework tensorflow or --framework jax")
+
+
 def test_cudnn_is_not_pinned_where_the_other_framework_may_fix_it() -> None:
     alone, both = plan(framework="jax"), plan("torch", framework="jax")
     assert any("cudnn" in line for line in alone.requirements)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from images.errors import Failure
@@ -52,7 +53,8 @@ def do_rm(args: argparse.Namespace, console: Console) -> int:
     found = images_here(console)
     chosen = [pair for text in args.images for pair in choose(text, found)]
     chosen = [pair for i, pair in enumerate(chosen) if pair not in chosen[:i]]
-    for line in image_table([one for one, _ in chosen], time.time()):
+    shown = [replace(one, names=names) for one, names in chosen]
+    for line in image_table(shown, time.time()):
         console.say(line)
     for one, _ in chosen:
         if one.users:

@@ -91,6 +91,9 @@ class _Chooser:
 
     def want(self, name: str) -> None:
         package = self.candidate(name)
+        if package is None:  # like apt, which takes the only package that provides a name
+            providers = list(self._providers(Relation(name)))
+            package = providers[0] if len(providers) == 1 else None
         if package is None:
             raise BootstrapUnfitError(
                 f"Debian {self._suite} has no package {name}.",

@@ -94,6 +94,8 @@ APT = "apt 1"
         pytest.param([(APT, "i 1; Depends: usrmerge | usr-is-merged", "usrmerge 1; Depends: perl",
                        "usr-is-merged 1", "perl 1")], ("i",), "apt=1 i=1 usr-is-merged=1",
                      id="no Perl to merge what is merged"),
+        pytest.param([(APT, "at64 1; Provides: a")], ("a",), "apt=1 at64=1",
+                     id="the only package that provides a name"),
         pytest.param([(APT, "a 1; Depends: b (<< 2)", "b 1"), ("b 3",)], ("a",), "",
                      id="a version that is not to be had any more"),
     ],
@@ -114,6 +116,12 @@ def test_a_package_that_does_not_exist_is_named() -> None:
     with pytest.raises(BootstrapUnfitError, match="Debian sid has no package nosuch") as caught:
         choose_packages([index(APT)], ("nosuch",), suite="sid")
     assert caught.value.exit_code == 3
+
+
+def test_a_name_that_several_packages_provide_is_no_package() -> None:
+    several = index(APT, "one 1; Provides: mta", "two 1; Provides: mta")
+    with pytest.raises(BootstrapUnfitError, match="Debian sid has no package mta"):
+        choose_packages([several], ("mta",), suite="sid")
 
 
 def test_equal_versions_come_from_the_first_suite() -> None:

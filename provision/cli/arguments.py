@@ -341,7 +341,7 @@ _DOCTOR = """what to diagnose:
   FILE ...         Dockerfile, compose or requirements files, pyproject.toml,
                    environment.yml, pixi.toml: what will fail in them, and with
                    --gpu or --driver whether their torch runs there
-  LOG ...          any other file: the causes of the errors in it
+  LOG ...          any other file, or an error text itself: the causes
   collect FILE     write the facts of this machine, redacted, to a file that
                    someone else can diagnose with --bundle
   explain [CODE]   describe a cause, or list all of them"""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import os
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 COLLECT, EXPLAIN = "collect", "explain"
 STDIN = "-"
 _LOGS = frozenset({".log", ".out", ".err"})
+_WORDS_OF_A_NAME = 2
+# ModuleNotFoundError, torch.OutOfMemoryError:, cudaErrorNoDevice, CUDA_ERROR_NO_DEVICE
+_ERROR_NAME = re.compile(r"(?:\w+\.)*\w*(?:[a-z]Error|Exception|_ERROR_)\w*(?::.*)?", re.ASCII)
+_TEXTS = _LOGS | {".txt"}  # endings that no image's name has
 
 
 class UnreadableLogError(BadInputError):
@@ -41,7 +47,7 @@ def do_doctor(args: argparse.Namespace, console: Console) -> int:
     meant = set() if verb else {_meant(one) for one in what}
     if meant == {"log"}:
         args.logs, args.what, what = [*args.logs, *what], [], []
-    _refuse_contradictions(args)
+    _refuse_contradictions(args, meant)
     if args.undo is not None:
         return _undo(Path(args.undo), args, console)
     if verb == COLLECT:
@@ -273,19 +279,36 @@ def _meant(text: str) -> Literal["image", "file", "log"]:
             return "image"
         # one line of a log may read like a requirement
         return "log" if path.suffix in _LOGS or not is_of_a_kind(path) else "file"
-    is_directory = os.path.isdir(path)  # noqa: PTH112
-    if not is_directory and (kind_of(path) or text.startswith(("/", "./", "../"))):
+    if os.path.isdir(path):  # noqa: PTH112
+        return "image"
+    if _is_error_text(text):
+        return "log"
+    if kind_of(path) or path.suffix in _TEXTS or text.startswith(("/", "./", "../")):
         raise _no_file(text, "Name a file, - for standard input, or an image.")
     return "image"
 
 
-def _refuse_contradictions(args: argparse.Namespace) -> None:
+def _is_error_text(text: str) -> bool:
+    """Whether an argument that names no file is an error message itself: of several words, which
+    no image's name has, or one that only programs that fail print.
+    """
+    from provision.doctor.reasons import reads_like_a_reason
+
+    if len(text.split()) < _WORDS_OF_A_NAME:
+        is_shouted = text[:1].isupper() and reads_like_a_reason(text)  # "Killed"
+        return is_shouted or _ERROR_NAME.fullmatch(text) is not None
+    if Path(text).suffix in _TEXTS:
+        return False
+    return ": " in text or "\n" in text or reads_like_a_reason(text)
+
+
+def _refuse_contradictions(args: argparse.Namespace, meant: Collection[str]) -> None:
     asked = [
         name
         for name, given in (
             ("--no-host", args.no_host),
             ("--bundle", args.bundle is not None),
-            ("an image", bool(args.what) and args.what[:1] not in ([COLLECT], [EXPLAIN])),
+            ("an image", "image" in meant),
         )
         if given
     ]
@@ -293,7 +316,7 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
         raise BadInputError(
             f"{' and '.join(asked)} cannot be used together.", fix="Name one thing to look at."
         )
-    if args.no_host and not args.logs:
+    if args.no_host and not args.logs and meant != {"file"}:
         raise BadInputError("--no-host requires --log.", fix="Add the log: --log FILE")
     if args.fix and args.undo is not None:
         raise BadInputError(
@@ -318,13 +341,22 @@ def _no_file(text: str, otherwise: str) -> UnreadableLogError:
 
 
 def _name(log: str) -> str:
-    return "stdin" if log == STDIN else log
+    if log == STDIN:
+        return "stdin"
+    return "the text" if _is_given_itself(log) else log
+
+
+def _is_given_itself(log: str) -> bool:
+    return not os.path.exists(log) and _is_error_text(log)  # noqa: PTH110  as above
 
 
 @contextlib.contextmanager
 def _opened(log: str) -> Iterator[BinaryIO]:
     if log == STDIN:
         yield sys.stdin.buffer
+        return
+    if _is_given_itself(log):
+        yield io.BytesIO(log.encode("utf-8", "surrogateescape"))
         return
     try:
         stream = Path(log).open("rb")  # noqa: SIM115  closed below

@@ -31,6 +31,7 @@ __all__ = [
     "findings_json",
     "is_of_a_kind",
     "kind_of",
+    "kind_of_text",
     "lint",
     "lint_file",
     "to_sarif",
@@ -50,6 +51,16 @@ _NAMES: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("pixi", re.compile(r"pixi\.toml")),
     ("environment", re.compile(r"(conda[-_.])?(env|environment)([-_.].+)?\.ya?ml")),
 )
+_TRACEBACK = re.compile(
+    r"^(?![ \t]*#).*Traceback \(most recent call last\)|^(?:\w+\.)*[A-Z]\w*(?:Error|Exception): ",
+    re.MULTILINE | re.ASCII,
+)
+_KEY = re.compile(r"""(?:[\w.$-]+|"[^"]*"|'[^']*')\s*:(?:\s|$)|#|---|\.\.\.|-(?:\s|$)|[]}]""")
+_LEVEL = re.compile(r"(?:error|fatal|panic|critical|warn(?:ing)?|info|debug)\s*:", re.IGNORECASE)
+# "Killed" is all that some shells say, and a sentence may hold an @ and an address.
+_ONE_PACKAGE = re.compile(
+    r"-\S.*|[a-z][a-z\d._-]*(?:\s+#.*)?|[A-Za-z][\w.-]*\s*[=<>~!@;\[].*", re.ASCII
+)
 _NOT_THESE = (".dockerignore", ".md", ".j2", ".jinja", ".tmpl", ".template")
 _FIX = (
     "Name a Dockerfile, a compose file, a requirements file, a pyproject.toml, an "
@@ -68,15 +79,17 @@ def kind_of(path: Path) -> Kind | None:
 
 
 def is_of_a_kind(path: Path) -> bool:
-    """Whether a file is of a supported kind, from its name or, if it is small, its content."""
-    if kind_of(path) is not None:
-        return True
+    """Whether a file is of a supported kind, from its name or, if it is small, its content. One
+    that holds a traceback is a log, whatever its name.
+    """
+    by_name = kind_of(path) is not None
     try:
         if path.stat().st_size > LIMIT_BYTES:
-            return False
-        return kind_of_text(path.read_bytes().decode("utf-8", "replace")) is not None
+            return by_name
+        text = path.read_bytes().decode("utf-8", "replace")
     except OSError:
-        return False
+        return by_name
+    return not _has_traceback(text) if by_name else kind_of_text(text) is not None
 
 
 def lint_file(path: Path, catalog: Catalog, runs: HostRule | None = None) -> list[LintFinding]:
@@ -127,19 +140,37 @@ def lint(path: str, text: str, catalog: Catalog, runs: HostRule | None = None) -
 
 
 def kind_of_text(text: str) -> Kind | None:
-    """The kind of a file from its content."""
+    """The kind of a file from its content; None: unknown. A text that could be a log, too, is one:
+    a log that shows a file is answered by what failed in it.
+    """
     from provision.doctor.lint.compose_rules import looks_like_compose
     from provision.doctor.lint.dockerfile import looks_like_dockerfile
     from provision.doctor.lint.requirements import looks_like_requirements
     from provision.sources.conda import looks_like_environment
 
+    if _has_traceback(text):
+        return None
     if looks_like_dockerfile(text):
         return "dockerfile"
-    if looks_like_compose(text):
+    if looks_like_compose(text) and _has_keys_alone(text):
         return "compose"
-    if looks_like_environment(text):
+    if looks_like_environment(text) and _has_keys_alone(text):
         return "environment"
+    line = text.strip()
+    is_said = "\n" not in line and not _ONE_PACKAGE.fullmatch(line)
+    if is_said or any(_LEVEL.match(each.lstrip()) for each in text.splitlines()):
+        return None
     return "requirements" if looks_like_requirements(text) else None
+
+
+def _has_traceback(text: str) -> bool:
+    return _TRACEBACK.search(text) is not None
+
+
+def _has_keys_alone(text: str) -> bool:
+    """Whether nothing but keys, items and comments of YAML stands at the left margin."""
+    margin = [line for line in text.splitlines() if line[:1].strip()]
+    return all(_KEY.match(line) and not _LEVEL.match(line) for line in margin)
 
 
 def _judge(kind: Kind, path: str, text: str, catalog: Catalog) -> Iterator[RuleHit]:

@@ -24,6 +24,9 @@ _HEREDOC = re.compile(r"<<(-?)(['\"]?)([A-Za-z_]\w*)\2", re.ASCII)
 _PAIR = re.compile(r"""([A-Za-z_]\w*)=((?:"(?:\\.|[^"\\])*"|'[^']*'|\\.|[^\s"'\\])*)""", re.DOTALL)
 _FLAG = re.compile(r"--(\w[\w-]*)(?:=(\S+))?\s*")
 _INTERPRETER = re.compile(r"#!\s*\S*/(?:env\s+)?(\w+)")
+# `from torch import nn` in a traceback is none.
+_FROM = re.compile(r"\s*(?:--\w+=\S+\s+)*[^\s-]\S*(?:\s+as\s+\S+)?\s*", re.IGNORECASE)
+_INSTRUCTIONS_FOR_OTHERS = 5  # so many lines make up for one that is no instruction
 _STAGES = 100
 _SHELL_NAMES = frozenset(["sh", "bash", "ash", "dash", "zsh"])
 
@@ -153,15 +156,32 @@ def read_dockerfile(path: str, text: str) -> Dockerfile:
 
 
 def looks_like_dockerfile(text: str) -> bool:
-    """Whether the first instruction is a FROM, or an ARG before one."""
-    found = list(instructions(text))
-    keywords = [one.keyword for one in found]
-    return "FROM" in keywords and set(keywords[: keywords.index("FROM")]) <= {"ARG"}
+    """Whether it begins with a FROM, or with ARGs and a FROM, and nearly all that follows are
+    instructions. What shows a Dockerfile among other lines is the log of a build.
+    """
+    statements = list(_statements(text))
+    first = next((one for one in statements if one.keyword != "ARG"), None)
+    if first is None or first.keyword != "FROM" or not _FROM.fullmatch(first.text.text):
+        return False
+    known = _keywords()
+    others = sum(one.keyword not in known for one in statements)
+    return others * _INSTRUCTIONS_FOR_OTHERS <= len(statements)
 
 
 def instructions(text: str) -> Iterator[Instruction]:
     """Every instruction, its continuation lines joined, comments between them left out."""
-    keywords = frozenset(table("known.toml")["dockerfile"]["keywords"])
+    known = _keywords()
+    return (one for one in _statements(text) if one.keyword in known)
+
+
+def _keywords() -> frozenset[str]:
+    return frozenset(table("known.toml")["dockerfile"]["keywords"])
+
+
+def _statements(text: str) -> Iterator[Instruction]:
+    """Every line with what it is joined with; the keyword of one that is no instruction is its
+    first word.
+    """
     lines = text.splitlines()
     escape = _escape(lines)
     number = 0
@@ -178,10 +198,9 @@ def instructions(text: str) -> Iterator[Instruction]:
         column = len(line) - len(rest) + 1 if rest else len(line) + 1
         joined, number = _joined(lines, number, rest, column, escape)
         scripts, number = _heredocs(lines, number, joined.text, keyword.upper())
-        if keyword.upper() in keywords:
-            yield Instruction(
-                keyword=keyword.upper(), text=joined, line=first + 1, scripts=tuple(scripts)
-            )
+        yield Instruction(
+            keyword=keyword.upper(), text=joined, line=first + 1, scripts=tuple(scripts)
+        )
 
 
 def _escape(lines: list[str]) -> str:

@@ -243,6 +243,55 @@ def test_stdin_is_a_log(
     assert (code, "[stdin:2]" in out) == (0, True)
 
 
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        pytest.param(
+            "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB",
+            "gpu-out-of-memory",
+            id="an exception with its message",
+        ),
+        pytest.param("CUDA out of memory", "gpu-out-of-memory", id="words that give a reason"),
+        pytest.param(f"one\n{FALLEN}", "xid-79-fallen-off-bus", id="several lines"),
+        pytest.param("CUDA_ERROR_OUT_OF_MEMORY", "gpu-out-of-memory", id="the name of an error"),
+    ],
+)
+def test_an_error_text_is_diagnosed_as_an_argument(
+    capsys: pytest.CaptureFixture[str], text: str, code: str
+) -> None:
+    for words in ([text, "--no-host"], ["--log", text]):
+        exit_code, out, _ = run(capsys, *words, "--json")
+        said = json.loads(out)
+        assert (exit_code, said["names"]) == (0, ["the text"])
+        assert said["causes"][0]["code"] == code
+
+
+def test_a_file_is_checked_without_the_host(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "Dockerfile"
+    path.write_text("FROM busybox\n")
+    code, out, err = run(capsys, str(path), "--no-host")
+    assert (code, out, err) == (0, f"No problems found in {path}.\n", "")
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param("no such.log", "There is no file no such.log", id="a log that is not there"),
+        pytest.param("error.txt", "There is no file error.txt", id="a text that is not there"),
+    ],
+)
+def test_a_log_that_is_missing_is_no_image(
+    capsys: pytest.CaptureFixture[str], words: str, said: str
+) -> None:
+    code, out, err = run(capsys, words)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
 def test_the_machine_decides_unless_the_text_is_from_another(
     machine: dict[str, Fact], capsys: pytest.CaptureFixture[str], log: Path
 ) -> None:

@@ -13,7 +13,9 @@ from provision.catalog.loading import load
 from provision.doctor.lint import (
     describe_findings,
     findings_json,
+    is_of_a_kind,
     kind_of,
+    kind_of_text,
     lint,
     lint_file,
     to_sarif,
@@ -64,6 +66,76 @@ def test_a_name_tells_the_kind(name: str, kind: str | None) -> None:
 )
 def test_where_the_name_says_nothing_the_text_does(text: str, rule: str) -> None:
     assert rule in {one.rule for one in lint("build.in.ci", text, CATALOG)}
+
+
+TRACEBACK = """Traceback (most recent call last):
+  File "fit.py", line 3, in <module>
+    from torch import nn
+ModuleNotFoundError: No module named 'torch'
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        pytest.param(TRACEBACK, None, id="a traceback shows a line with from"),
+        pytest.param("    from torch\nprinted\n", None, id="a from stands before output"),
+        pytest.param("from torch import nn\n", None, id="a from imports"),
+        pytest.param("Step 1/2\nFROM busybox\nRUN x\n", None, id="a build's output comes first"),
+        pytest.param("FROM busybox\nRUN x\nerror: x\n", None, id="a third is no instruction"),
+        pytest.param(f"{DOCKERFILE}{TRACEBACK}", None, id="a traceback follows a Dockerfile"),
+        pytest.param(
+            "FROM busybox\nRUN a\nRUN b\nRUM c\nCMD d\n", "dockerfile", id="a fifth is misspelt"
+        ),
+        pytest.param(
+            "# syntax=docker/dockerfile:1\nARG A=busybox\nFROM --platform=$P $A AS b\n",
+            "dockerfile",
+            id="a FROM has a flag and a name",
+        ),
+        pytest.param("from busybox\nrun true\n", "dockerfile", id="keywords are in lower case"),
+        pytest.param(
+            "FROM busybox\nRUN <<EOF\nerror: a\nb\nEOF\n", "dockerfile", id="a script is inside"
+        ),
+        pytest.param(
+            "services:\n  web:\n    image: busybox\nx-gpu: &gpu\n", "compose", id="keys of compose"
+        ),
+        pytest.param(
+            "services:\n  web:\nERROR: the file is invalid\n", None, id="an error follows keys"
+        ),
+        pytest.param("+ cat stack\nservices:\n  web:\n", None, id="a shell shows a compose file"),
+        pytest.param("channels:\n- a\ndependencies:\n- b\n", "environment", id="keys of conda"),
+        pytest.param(
+            "channels:\n- a\ndependencies:\n- b\nSolving environment: failed\n",
+            None,
+            id="conda's output follows its file",
+        ),
+        pytest.param("Killed\n", None, id="a shell's one word"),
+        pytest.param("CUDNN_STATUS_INTERNAL_ERROR\n", None, id="one name of an error"),
+        pytest.param("Note #2: it is slow\n", None, id="a sentence with a number sign"),
+        pytest.param("Flask==3.1\n", "requirements", id="one package with a release"),
+        pytest.param("torch\n", "requirements", id="one package"),
+        pytest.param("Flask\ntorch==2.8.0\n", "requirements", id="several packages"),
+    ],
+)
+def test_what_could_be_a_log_is_one(text: str, kind: str | None) -> None:
+    assert kind_of_text(text) == kind
+
+
+def test_no_log_is_taken_for_a_file() -> None:
+    runs = [
+        run
+        for name in ("failed", "successful")
+        for run in json.loads((DATA / "doctor" / f"{name}.json").read_text("utf-8"))["runs"]
+    ]
+    kinds = [kind_of_text(run["text"]) for run in runs]
+    assert kinds == [None] * len(runs)
+
+
+@pytest.mark.parametrize("name", ["error.txt", "stderr", "train.e123", "requirements.err.txt"])
+def test_a_traceback_is_a_log_in_a_file_of_any_name(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(TRACEBACK)
+    assert not is_of_a_kind(path)
 
 
 @pytest.mark.parametrize("text", ["", "Some words. More of them!\n", "{}", "int main() {}\n"])

@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.engines.lab import Done, World, finish, new_world
-from tests.engines.private_index import Authority, Index, make_authority, make_wheel, serve
 from tests.engines.small_build import NUMPY, PASSWORD, PIP, TORCH
+from tests.kit.private_index import Authority, Index, make_authority, make_wheel, serve
 
 ROUNDS = 100
 BLOB = re.compile("[0-9a-f]{64}")

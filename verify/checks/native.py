@@ -62,13 +62,13 @@ def read_compiled(asked: Collection[str]) -> List[CompiledPackage]:
     """Load the extension modules of all packages but those of the framework, and those that were
     asked for: these are imported themselves. Of these, too, what they open by name is looked for.
     """
-    imported = {_plain(name) for name in asked}
+    imported = {plain_name(name) for name in asked}
     seen, found = set(), []
     until = time.monotonic() + ALL_S
     files = _files()
     names = {os.path.basename(path) for paths in files.values() for path, _ in paths}
     for (name, version), paths in files.items():
-        plain, left = _plain(name), until - time.monotonic()
+        plain, left = plain_name(name), until - time.monotonic()
         skipped = plain in imported or _NVIDIAS.fullmatch(plain)
         modules = () if skipped else extension_modules([path for path, _ in paths])
         wanted = (modules or plain in imported) and not _OWN.fullmatch(plain)
@@ -188,5 +188,6 @@ def what_is_wrong(one: CompiledPackage) -> Optional[Tuple[str, str, str]]:
     return None
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
+    """The name of a package as tables have it: "Faiss_CPU" -> "faiss-cpu"."""
     return re.sub(r"[-_.]+", "-", name).lower()

@@ -30,6 +30,8 @@ _WITHOUT = re.compile(
     r"Disabling (?:PyTorch|TensorFlow|JAX|Flax) because[^\n]*"
     r"|None of PyTorch, TensorFlow[^\n]* have been found[^\n]*"
     r"|xFormers can't load C\+\+/CUDA extensions[^\n]*"
+    r"|Could not (?:find the bitsandbytes \w+ binary|load bitsandbytes native library)[^\n]*"
+    r"|bitsandbytes library load error[^\n]*"
 )
 _FRAMEWORKS_SYMBOL = re.compile(r"undefined symbol: _Z\w*?(?:3c10|2at|5torch|10tensorflow)\w")
 # Errors of packages that look for a GPU when they are imported.
@@ -70,7 +72,7 @@ def _import(name: str) -> ImportedPackage:
     module = main_module(name, [str(file) for file in installed.files or ()])
     if module is None:
         return ImportedPackage(name, version)
-    calls = [row for row in native.table()["calls"] if row["package"] == name]
+    calls = [row for row in native.table()["calls"] if row["package"] == native.plain_name(name)]
     ending = Child(lambda: _imported(module, calls)).wait(EACH_S)
     error = None if ending.returned else ending.how()
     return ImportedPackage(name, version, module, error, ending.output, ending.seconds)

@@ -73,6 +73,12 @@ XFORMERS = (
     "WARNING[XFORMERS]: xFormers can't load C++/CUDA extensions. xFormers was built for:\n"
     "    PyTorch 2.10.0+cu128 with CUDA 1208 (you have 2.14.1+cu130)\n"
 )
+NO_BINARY = (
+    "Could not find the bitsandbytes CUDA binary at PosixPath('/x/libbitsandbytes_cuda124.so')\n"
+)
+MOCKED = (
+    "bitsandbytes library load error: Configured CUDA binary not found at /x/lib.so\nTraceback\n"
+)
 SYMBOL = "ImportError: /site/xformers/_C.so: undefined symbol: _ZN3c104cuda9SetDeviceEa"
 
 
@@ -104,6 +110,20 @@ SYMBOL = "ImportError: /site/xformers/_C.so: undefined symbol: _ZN3c104cuda9SetD
             FAIL,
             "xFormers can't load C++/CUDA extensions",
             id="it goes on without its own extensions",
+        ),
+        pytest.param(
+            [ImportedPackage("bitsandbytes", "0.41.0", "bitsandbytes", said=NO_BINARY)],
+            1,
+            FAIL,
+            "goes on without a part of it: Could not find the bitsandbytes CUDA binary",
+            id="it has no library for this CUDA and takes that for the CPU",
+        ),
+        pytest.param(
+            [ImportedPackage("bitsandbytes", "0.49.2", "bitsandbytes", said=MOCKED)],
+            1,
+            FAIL,
+            "Configured CUDA binary not found",
+            id="it has no library for this CUDA and fails when it is used",
         ),
         pytest.param(
             [ImportedPackage("uv", "0.9.0")], 0, PASS, "uv 0.9.0", id="nothing to import in it"

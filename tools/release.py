@@ -15,6 +15,8 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from uv import find_uv_bin
+
 ROOT = Path(__file__).parents[1]
 SUITE = "verify.pyz"
 _SHEBANG = b"#!/usr/bin/env python3\n"
@@ -47,7 +49,7 @@ def write_suite(out: Path, folder: Path = ROOT / "verify") -> Path:
 def build_wheel(folder: Path) -> None:
     """Build the wheel, with the build backend that is locked for `./run`."""
     here = ("--python", sys.executable, "--no-build-isolation", "--out-dir", str(folder))
-    subprocess.run(["uv", "build", "--wheel", "--quiet", *here], cwd=ROOT, check=True)
+    subprocess.run([find_uv_bin(), "build", "--wheel", "--quiet", *here], cwd=ROOT, check=True)
 
 
 def main() -> None:

@@ -41,11 +41,14 @@ _NO_TIME = "1970-01-01T00:00:00Z"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSettings:
-    """What a container of the image starts with; `env` overrides the base's."""
+    """What a container of the image starts with; `env` overrides the base's, and so does an
+    `entrypoint`.
+    """
 
     env: Mapping[str, str]
     working_dir: str
     command: tuple[str, ...]
+    entrypoint: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -76,6 +79,8 @@ def image_config(base: Image, added: Sequence[Added], settings: ContainerSetting
     config["Env"] = _merged_env(config.get("Env"), settings.env)
     config["WorkingDir"] = settings.working_dir
     config["Cmd"] = list(settings.command)
+    if settings.entrypoint:
+        config["Entrypoint"] = list(settings.entrypoint)
     labels = config.get("Labels")
     config["Labels"] = {**(labels if isinstance(labels, dict) else {}), **settings.labels}
     created = base.config.get("created")

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from images.bootstrap.errors import BootstrapUnfitError
 from images.bootstrap.index import PackageIndex, SuitePackage
 from images.bootstrap.versions import OPERATORS, compare
+from images.text.nearby import alike, did_you_mean
 
 _RELATION = re.compile(
     r"\s*([a-z0-9][a-z0-9+.-]*)(?::\w+)?\s*(?:\(\s*(<<|<=|=|>=|>>)\s*([^\s)]+)\s*\))?\s*"
@@ -94,12 +95,22 @@ class _Chooser:
         if package is None:  # like apt, which takes the only package that provides a name
             providers = list(self._providers(Relation(name)))
             package = providers[0] if len(providers) == 1 else None
-        if package is None:
-            raise BootstrapUnfitError(
-                f"Debian {self._suite} has no package {name}.",
-                fix="Omit it, or name a suite that has it.",
-            )
+            if package is None:
+                raise self._no_package(name, [one.name for one in providers])
         self._take(package)
+
+    def _no_package(self, name: str, providers: Sequence[str]) -> BootstrapUnfitError:
+        if providers:
+            return BootstrapUnfitError(
+                f"{name} is not a package of Debian {self._suite}; several provide it.",
+                fix=f"Name one of them: {', '.join(providers)}",
+            )
+        begin = name[:2]
+        known = {one for index in self._indexes for one in index.names() if one.startswith(begin)}
+        return BootstrapUnfitError(
+            f"Debian {self._suite} has no package {name}.",
+            fix=did_you_mean(alike(name, known)) or "Omit it, or name a suite that has it.",
+        )
 
     def complete(self) -> list[SuitePackage]:
         """Add the dependencies of the chosen packages. Those with one alternative come first: they

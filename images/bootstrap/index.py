@@ -57,6 +57,10 @@ class PackageIndex:
         """Return all versions of a package."""
         return (self._package(begin) for begin in self._begins.get(name.encode(), ()))
 
+    def names(self) -> Iterator[str]:
+        """Yield the names of all packages."""
+        return (name.decode("utf-8", "replace") for name in self._begins)
+
     def always(self) -> Iterator[str]:
         """Yield the names of the packages that every Debian system has."""
         for line in _ALWAYS:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +29,7 @@ _STANDING = ("dev", "proc", "sys", "run", "tmp")
 class Layer:
     """A layer that was written to `path`, compressed. `diff_id` is the digest of its plain tar,
     `digest` that of the file; `size` in bytes. `packages` are "name=version", `pythons` the
-    versions in /usr/bin ("3.11"), `unconfigured` the packages with unknown scripts.
+    versions in /usr/bin ("3.11"), `unconfigured` the packages with unknown scripts, and why.
     """
 
     path: Path
@@ -38,7 +38,7 @@ class Layer:
     size: int
     packages: tuple[str, ...]
     pythons: tuple[str, ...]
-    unconfigured: tuple[str, ...]
+    unconfigured: Mapping[str, str]
 
 
 def write_layer(
@@ -74,16 +74,18 @@ def _tree_of(
     tree = PackageTree(epoch=epoch, arch=arch, suite=suite)
     merged = set()
     owners: dict[str, str] = {}
+    of_directories: dict[str, str] = {}
     for one in unpacked:
+        name = one.package.name
         for path in (*one.files, *one.links):
-            if path in owners:
-                raise BootstrapError(
-                    f"{one.package.name} and {owners[path]} both install /{path}.",
-                    fix="Name other packages, or another suite.",
-                )
-            owners[path] = one.package.name
+            if other := owners.get(path) or of_directories.get(path):
+                raise _collision(name, other, path)
+            owners[path] = name
         for entry in one.directories:
             tree.directories.setdefault(entry.path, entry)
+            of_directories.setdefault(entry.path, name)
+            if entry.path in owners:
+                raise _collision(name, owners[entry.path], entry.path)
         tree.files |= one.files
         tree.links.update(one.links)
         tree.texts.update(one.texts)
@@ -96,6 +98,13 @@ def _tree_of(
         tree.add_link(name, f"usr/{name}")
         tree.directories.setdefault(f"usr/{name}", TarEntry(path=f"usr/{name}", kind="dir"))
     return tree
+
+
+def _collision(package: str, other: str, path: str) -> BootstrapError:
+    return BootstrapError(
+        f"{package} and {other} both install /{path}.",
+        fix="Name other packages, or another suite.",
+    )
 
 
 def _tar(entries: Iterable[TarEntry]) -> Iterator[bytes]:

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from images.bootstrap import host
 from images.bootstrap.archive import canonical_json, image_config, write_archive
-from images.bootstrap.configure import wanted_paths
+from images.bootstrap.configure import modes, wanted_paths
 from images.bootstrap.dependencies import choose_packages
 from images.bootstrap.download import Downloads, Suite
 from images.bootstrap.errors import BootstrapError, BootstrapUnfitError
+from images.bootstrap.index import SuitePackage
 from images.bootstrap.kept import KeptBases
 from images.bootstrap.layer import write_layer
 from images.bootstrap.mirrors import Snapshot, is_stamp, snapshot_sources
 from images.bootstrap.store import (
+    AddedPackage,
     BootstrapBase,
     add,
     bases_directory,
@@ -36,8 +39,11 @@ from images.system.ownership import another_owner
 
 DEFAULT_PACKAGES = ("ca-certificates", "python3", "python3-venv")
 
-FORMAT = 3
+FORMAT = 4
 """Part of the store's key: raise it when the image for the same packages changes."""
+
+
+_MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +54,7 @@ class _Job:
     python: str
     arch: str
     packages: tuple[str, ...]
+    more: tuple[str, ...]
     epoch: int
     snapshot: str | None
     work: Path
@@ -61,6 +68,7 @@ def bootstrap(
     arch: str,
     store: Path,
     packages: tuple[str, ...] = DEFAULT_PACKAGES,
+    more: tuple[str, ...] = (),
     epoch: int,
     on_line: Callable[[str], None] | None = None,
     max_age_days: float = 7,
@@ -74,7 +82,9 @@ def bootstrap(
     `python` is the suite's version, such as "3.11"; a base with another one is refused. `arch` is
     this machine's or another: nothing of the base is run. The same packages, `arch` and `epoch`
     (seconds since 1970) give the same image ID and the same bytes; with `snapshot`
-    ("20260301T000000Z") the packages are those that Debian had at that time. `ca_bundle` has
+    ("20260301T000000Z") the packages are those that Debian had at that time. `more` are packages
+    beside the base's own: they and what they need are refused if their scripts are not known.
+    `ca_bundle` has
     certificates (PEM) to trust for mirrors. An interrupted build's files are removed, at once or by
     the next call.
     """
@@ -83,8 +93,8 @@ def bootstrap(
     _check_times(epoch, snapshot)
     say = on_line or _ignore
     bases = bases_directory(store)
-    named = tuple(sorted({*packages}))
-    request = canonical_json([FORMAT, suite, python, arch, epoch, named, snapshot]).decode()
+    named, more = tuple(sorted({*packages})), tuple(sorted({*more}))
+    request = canonical_json([FORMAT, suite, python, arch, epoch, named, more, snapshot]).decode()
     if snapshot is not None:
         max_age_days = math.inf  # a snapshot does not change
     try:
@@ -111,6 +121,7 @@ def bootstrap(
                     python=python,
                     arch=arch,
                     packages=named,
+                    more=more,
                     epoch=epoch,
                     snapshot=snapshot,
                     work=work,
@@ -164,10 +175,11 @@ def _make(job: _Job, store: Path, ca_bundle: str, clock: Callable[[], float]) ->
         Store.open(store, on_note=job.on_line) as kept,
         Downloads(kept, settings, ca_bundle=ca_bundle, on_line=job.on_line, now=clock) as downloads,
     ):
-        parts = _parts(job, downloads, downloads.suites(sources, job.arch), kept)
+        parts, added = _parts(job, downloads, downloads.suites(sources, job.arch), kept)
     layer = write_layer(
         job.work / "layer.tar.gz", parts, suite=job.suite, arch=job.arch, epoch=job.epoch
     )
+    _refuse_unknown(layer.unconfigured, added, job.suite)
     if layer.unconfigured:
         job.on_line(
             f"unpacked, to be configured in the image (dpkg --configure -a): "
@@ -195,33 +207,71 @@ def _make(job: _Job, store: Path, ca_bundle: str, clock: Callable[[], float]) ->
         diff_id=layer.diff_id,
         archive=archive,
         packages=layer.packages,
+        added=added,
         seconds=time.monotonic() - started,
     )
 
 
+def _refuse_unknown(
+    unconfigured: Mapping[str, str], added: Sequence[AddedPackage], suite: str
+) -> None:
+    """Refuse packages beside the base's own that would not be completely installed."""
+    refused = [one.name for one in added if one.name in unconfigured]
+    if refused:
+        reasons = "; ".join(f"{name}: {unconfigured[name]}" for name in refused[:_MOST_NAMED])
+        others = len(refused) - _MOST_NAMED
+        raise BootstrapUnfitError(
+            "A base is built without running anything of it, and these packages of Debian"
+            f" {suite} have scripts whose results are not known here: {reasons}"
+            f"{f'; and {others} more' if others > 0 else ''}.",
+            fix="Name other packages, or install them in an image of your own, and name that:"
+            " --base IMAGE",
+        )
+
+
 def _parts(
     job: _Job, downloads: Downloads, suites: Sequence[Suite], store: Store
-) -> list[UnpackedPackage]:
-    """Choose the packages, and unpack those that the store does not have yet."""
+) -> tuple[list[UnpackedPackage], tuple[AddedPackage, ...]]:
+    """Choose the packages, and unpack those that the store does not have yet. Returns them, and
+    which of them are not the base's own.
+    """
     for suite in suites:
         job.on_line(f"packages of {suite.source.shown}")
     wanted = wanted_paths()
     kept = KeptBases(store, key=canonical_json([FORMAT, job.epoch, wanted]).decode())
-    request = canonical_json(
-        [FORMAT, job.packages, [[one.source.uri, one.index.sha256] for one in suites]]
-    ).decode()
-    chosen = kept.chosen(request)
-    if chosen is None:
-        chosen = choose_packages(downloads.indexes(suites), job.packages, suite=job.suite)
-        kept.remember_chosen(request, chosen)
+    indexes = functools.cache(lambda: downloads.indexes(suites))
+
+    def choose(names: tuple[str, ...]) -> tuple[SuitePackage, ...]:
+        request = canonical_json(
+            [FORMAT, names, [[one.source.uri, one.index.sha256] for one in suites]]
+        ).decode()
+        chosen = kept.chosen(request)
+        if chosen is None:
+            chosen = choose_packages(indexes(), names, suite=job.suite)
+            kept.remember_chosen(request, chosen)
+        return chosen
+
+    chosen = choose(tuple(sorted({*job.packages, *job.more})))
+    own = {one.name for one in choose(job.packages)} if job.more else set()
+    added = [one for one in chosen if job.more and one.name not in own]
+    host.check_space(job.work, sum(one.size for one in chosen))
     known = kept.unpacked(chosen)
     missing = [package for package in chosen if package.name not in known]
     size = sum(package.size for package in missing)
     job.on_line(f"{len(chosen)} packages, {len(missing)} to download ({size / 1e6:.1f} MB)")
-    fresh = list(unpack_all(downloads.packages(missing), epoch=job.epoch, wanted=wanted))
+    fresh = list(
+        unpack_all(
+            downloads.packages(missing),
+            epoch=job.epoch,
+            wanted=wanted,
+            modes=functools.partial(modes, job.suite),
+        )
+    )
     kept.remember_unpacked(fresh)
     known |= {one.package.name: one for one in fresh}
-    return [known[package.name] for package in chosen]
+    return [known[package.name] for package in chosen], tuple(
+        AddedPackage(one.name, one.version, one.sha256) for one in added
+    )
 
 
 def _named(pythons: tuple[str, ...]) -> str:

@@ -15,9 +15,17 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from images.system.ownership import another_owner
+
+
+class AddedPackage(NamedTuple):
+    """A package that was added to a base. `sha256` is that of its file, in hex digits."""
+
+    name: str
+    version: str
+    sha256: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +42,8 @@ class BootstrapBase:
     """The file for `docker load`."""
     packages: tuple[str, ...]
     """Each as "name=version"."""
+    added: tuple[AddedPackage, ...] = ()
+    """Those of them that were named beside the base's own, and what they need."""
     seconds: float
     """How long the build took; 0 if the base was in the store already."""
 
@@ -176,6 +186,7 @@ def _from_entry(bases: Path, entry: Mapping[str, Any]) -> BootstrapBase | None:
             diff_id=str(entry["diff_id"]),
             archive=archive,
             packages=tuple(map(str, entry["packages"])),
+            added=tuple(AddedPackage(*map(str, one)) for one in entry.get("added", ())),
             seconds=0.0,
         )
     except (OSError, KeyError, TypeError):

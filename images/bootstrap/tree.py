@@ -76,6 +76,15 @@ class PackageTree:
             or path in self.added
         )
 
+    def has_program(self, name: str) -> bool:
+        """Whether a program of this name is in a directory of PATH."""
+        return any(self.has(f"usr/{place}/{name}") for place in ("bin", "sbin"))
+
+    def all_links(self) -> dict[str, str]:
+        """Return the symbolic links of the packages and the added ones, with their targets."""
+        added = (entry for entry in self.added.values() if entry.kind == "symlink")
+        return {**self.links, **{entry.path: entry.target for entry in added}}
+
     def read(self, path: str) -> bytes | None:
         """Return the content of a file that was added or is in `texts`."""
         path = merged_path(plain_path(path))

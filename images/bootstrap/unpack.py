@@ -10,10 +10,11 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from images.bootstrap.deb import ControlFile, read_deb
 from images.bootstrap.errors import BootstrapError
@@ -25,13 +26,14 @@ from images.inspect.segments import DamagedElf
 from images.layers.tar import Kind, TarEntry, header, padding
 from images.oci.tarstream import scan
 
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
 _LEVEL = 6
 """libdeflate's compression level. Its output depends only on its version (see pyproject.toml);
 level 6 gives 1 % less than zlib's, in a third of the time."""
 
-_LIBRARY = re.compile(
-    r"(usr/lib|usr/lib64|usr/local/lib)/([^/]+/)?(lib[^/]*\.so(\.[^/]*)?|ld-[^/]+)"
-)
+_LIBRARY = re.compile(r"(usr/lib|usr/lib64|usr/local/lib)/(.+/)?(lib[^/]*\.so(\.[^/]*)?|ld-[^/]+)")
 _MOST_TEXT_BYTES = 4 << 20
 _MOST_WORKERS = 4
 
@@ -57,14 +59,20 @@ class UnpackedPackage:
     digests: Mapping[str, str]
 
 
+Modes: TypeAlias = Mapping[str, tuple[int, tuple[int, int]]]
+"""Files, each with another mode and owner than in its package."""
+
+
 def unpack(
-    path: Path, package: SuitePackage, *, epoch: int, wanted: re.Pattern[str]
+    path: Path, package: SuitePackage, *, epoch: int, wanted: re.Pattern[str], modes: Modes
 ) -> UnpackedPackage:
     """Unpack a package's file. `wanted` matches the paths whose contents `configure` reads."""
     shown = f"{package.name} {package.version}"
     deb = read_deb(path, shown=shown)
     conffiles = deb.control.get("conffiles", ControlFile(0, b"")).content.decode().split()
-    reading = _Reading(deb.data, epoch, wanted, frozenset(plain_path(one) for one in conffiles))
+    reading = _Reading(
+        deb.data, epoch, wanted, frozenset(plain_path(one) for one in conffiles), modes
+    )
     try:
         reading.run(f"The package {shown}")
     except Failure as failure:
@@ -84,16 +92,25 @@ def unpack(
 
 
 def unpack_all(
-    packages: Iterable[tuple[SuitePackage, Path]], *, epoch: int, wanted: str
+    packages: Iterable[tuple[SuitePackage, Path]],
+    *,
+    epoch: int,
+    wanted: str,
+    modes: Callable[[str], Modes] = lambda _: {},
 ) -> Iterator[UnpackedPackage]:
-    """Unpack packages as their files arrive, a few at once; yields them in order."""
+    """Unpack packages as their files arrive, a few at once; yields them in order. `modes` are those
+    of a package, by its name.
+    """
     pattern = re.compile(wanted)
     workers = max(2, min(_MOST_WORKERS, os.cpu_count() or 2))
     ahead: list[Future[UnpackedPackage]] = []
     with ThreadPoolExecutor(workers) as pool:
         try:
             for package, file in packages:
-                ahead.append(pool.submit(unpack, file, package, epoch=epoch, wanted=pattern))
+                own = modes(package.name)
+                ahead.append(
+                    pool.submit(unpack, file, package, epoch=epoch, wanted=pattern, modes=own)
+                )
                 while len(ahead) > 2 * workers or (ahead and ahead[0].done()):
                     yield ahead.pop(0).result()
             for future in ahead:
@@ -114,12 +131,18 @@ class _Reading:
     """One pass over a package's files."""
 
     def __init__(
-        self, data: bytes, epoch: int, wanted: re.Pattern[str], conffiles: frozenset[str]
+        self,
+        data: bytes,
+        epoch: int,
+        wanted: re.Pattern[str],
+        conffiles: frozenset[str],
+        modes: Modes,
     ) -> None:
         self._data = data
         self._epoch = epoch
         self._wanted = wanted
         self._conffiles = conffiles
+        self._modes = modes
         self.tar: list[bytes | memoryview] = []
         self.listed: list[str] = []
         self.directories: list[TarEntry] = []
@@ -154,7 +177,8 @@ class _Reading:
                     TarEntry(path=path, kind="dir", mode=member.mode, owner=owner, mtime=mtime)
                 )
             elif member.isreg():
-                self._add_file(path, member.mode, owner, mtime, content)
+                mode, owner = self._modes.get(path, (member.mode, owner))
+                self._add_file(path, mode, owner, mtime, content)
             elif member.issym():
                 self.links[path] = member.linkname
                 self._add_link(path, "symlink", 0o777, owner, mtime, member.linkname)

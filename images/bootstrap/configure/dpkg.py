@@ -5,7 +5,6 @@ https://manpages.debian.org/bookworm/dpkg/dpkg.1.en.html#FILES
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Sequence
 
 from images.bootstrap.configure.simple import Row
@@ -58,29 +57,27 @@ def _spaced(value: str) -> str:
 
 
 def _add_info(tree: PackageTree, one: UnpackedPackage) -> None:
-    fields = read_fields(one.control["control"].content.decode())
-    name = one.package.name
-    if fields.get("Multi-Arch") == "same":
-        name = f"{name}:{tree.arch}"
+    name = _full_name(tree, one)
     tree.add_file(f"{_INFO}/{name}.list", "".join(f"{path}\n" for path in one.listed).encode())
     for file, control in sorted(one.control.items()):
         if file not in _NOT_KEPT:
             tree.add_file(f"{_INFO}/{name}.{file}", control.content, mode=control.mode & 0o777)
 
 
+def _full_name(tree: PackageTree, one: UnpackedPackage) -> str:
+    """The name of a package, with its architecture if several of it can be installed."""
+    fields = read_fields(one.control["control"].content.decode())
+    name = one.package.name
+    return f"{name}:{tree.arch}" if fields.get("Multi-Arch") == "same" else name
+
+
 def _diversions(tree: PackageTree, rows: Iterable[Row]) -> bytes:
     lines = []
     for row in rows:
-        for path, to in row.get("diversions", {}).get(tree.arch, {}).items():
-            lines += [path, to, row["package"]]
-        for path, to in row.get("diversions", {}).get("any", {}).items():
-            triplet = {"{triplet}": tree.triplet}
-            lines += [_filled(path, triplet), _filled(to, triplet), row["package"]]
+        for arch in (tree.arch, "any"):
+            for path, to in row.get("diversions", {}).get(arch, {}).items():
+                lines += [path, to, row["package"]]
     return "".join(f"{line}\n" for line in lines).encode()
-
-
-def _filled(text: str, values: dict[str, str]) -> str:
-    return re.sub(r"\{\w+\}", lambda name: values[name[0]], text)
 
 
 def _add_triggers(tree: PackageTree, packages: Sequence[UnpackedPackage]) -> None:
@@ -93,7 +90,7 @@ def _add_triggers(tree: PackageTree, packages: Sequence[UnpackedPackage]) -> Non
             words = line.split()
             if len(words) != 2 or not words[0].startswith("interest"):
                 continue
-            waiter = one.package.name + ("/noawait" if words[0] == "interest-noawait" else "")
+            waiter = _full_name(tree, one) + ("/noawait" if words[0] == "interest-noawait" else "")
             if words[1].startswith("/"):
                 files.append(f"{words[1]} {waiter}\n")
             else:

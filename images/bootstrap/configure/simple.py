@@ -30,13 +30,21 @@ def _copied() -> Iterable[str]:
 WANTED = "|".join(sorted(re.escape(source) for source in _copied()))
 
 
-def rows_for(suite: str, packages: Collection[str]) -> tuple[Row, ...]:
-    """Select the rows of the given packages."""
+def rows_for(suite: str, packages: Collection[str], triplet: str) -> tuple[Row, ...]:
+    """Select the rows of the given packages, for the architecture of `triplet`."""
     return tuple(
-        row
+        _filled(row, triplet)
         for row in all_rows()
         if row["package"] in packages and suite in row.get("suites", [suite])
     )
+
+
+def _filled(value: Any, triplet: str) -> Any:  # noqa: ANN401  any JSON value
+    if isinstance(value, str):
+        return value.replace("{triplet}", triplet)
+    if isinstance(value, Mapping):
+        return {_filled(key, triplet): _filled(one, triplet) for key, one in value.items()}
+    return [_filled(one, triplet) for one in value] if isinstance(value, list) else value
 
 
 def apply(tree: PackageTree, rows: Iterable[Row]) -> None:
@@ -67,11 +75,30 @@ def _owner(text: str) -> tuple[int, int]:
     return int(user), int(group)
 
 
-def unknown(packages: Sequence[UnpackedPackage], rows: Iterable[Row]) -> frozenset[str]:
-    """Return the names of the packages with scripts that have no row."""
-    known = {row["package"] for row in rows}
-    return frozenset(
-        one.package.name
-        for one in packages
-        if any(script in one.control for script in _SCRIPTS) and one.package.name not in known
-    )
+def unknown(
+    packages: Sequence[UnpackedPackage], rows: Iterable[Row], readings: Mapping[str, str]
+) -> Mapping[str, str]:
+    """Return the packages whose scripts would leave what is not known, each with the reason.
+    `readings`: the packages without a row that have scripts, and what of these was not understood
+    ("": nothing).
+    """
+    found = {name: f"its script runs {line!r}" for name, line in readings.items() if line}
+    for row in rows:
+        name = row["package"]
+        others = [one.files for one in packages if one.package.name != name]
+        if "refused" in row:
+            found[name] = row["refused"]
+        for place, why in row.get("unless", {}).items():
+            if any(path.startswith(place) for files in others for path in files):
+                found[name] = why
+    return found
+
+
+def modes(suite: str, package: str) -> Mapping[str, tuple[int, tuple[int, int]]]:
+    """Return the files of a package whose modes and owners its scripts change."""
+    return {
+        path: (int(how["mode"], 8), _owner(how["owner"]))
+        for row in all_rows()
+        if row["package"] == package and suite in row.get("suites", [suite])
+        for path, how in row.get("modes", {}).items()
+    }

@@ -171,7 +171,7 @@ def test_dpkg_knows_what_is_installed(tmp_path: Path) -> None:
 
 
 def test_scripts_that_are_not_known_are_left_to_dpkg(tmp_path: Path, mirror: Mirror) -> None:
-    mirror.packages.append(FakeDeb("novel", control={"postinst": "#!/bin/sh\n"}))
+    mirror.packages.append(FakeDeb("novel", control={"postinst": "#!/bin/sh\nnovel --do\n"}))
     mirror.write()
     lines: list[str] = []
     base = make(tmp_path, packages=("python3", "novel"), on_line=lines.append)
@@ -179,6 +179,78 @@ def test_scripts_that_are_not_known_are_left_to_dpkg(tmp_path: Path, mirror: Mir
     novel = next(part for part in status.split("\n\n") if part.startswith("Package: novel\n"))
     assert "Status: install ok unpacked" in novel
     assert any("dpkg --configure -a" in line and "novel" in line for line in lines)
+
+
+# --- packages beside the base's own -------------------------------------------------------------
+
+MORE = (
+    FakeDeb("less", "590-2", fields={"Depends": "libtinfo6"}, files={"usr/bin/less": b"less"},
+            control={"postinst": "#!/bin/sh\nupdate-alternatives --install /usr/bin/pager pager"
+                                 " /usr/bin/less 77\n"}),
+    FakeDeb("libtinfo6", "6.4-4"),
+    FakeDeb("git", "1:2.39.5", files={"usr/bin/git": b"git"}),
+    FakeDeb("clash", files={"usr/bin/git": b"another"}),
+    FakeDeb("folder", files={"usr/bin/git": None}),
+    FakeDeb("novel", fields={"Depends": "novel-data"},
+            control={"postinst": "#!/bin/sh\nset -e\nnovel --do\n"}),
+    FakeDeb("novel-data", control={"preinst": "#!/usr/bin/perl\n"}),
+    FakeDeb("openssh-server", control={"postinst": "#!/bin/sh\n"}),
+)  # fmt: skip
+
+
+@pytest.fixture
+def larger(mirror: Mirror) -> Mirror:
+    mirror.packages += MORE
+    mirror.write()
+    return mirror
+
+
+@pytest.mark.usefixtures("larger")
+def test_added_packages_are_configured_and_named_with_their_digests(tmp_path: Path) -> None:
+    base = make(tmp_path, more=("less",))
+    assert [(one.name, one.version) for one in base.added] == [
+        ("less", "590-2"), ("libtinfo6", "6.4-4"),
+    ]  # fmt: skip
+    assert all(re.fullmatch("[0-9a-f]{64}", one.sha256) for one in base.added)
+    assert contents(base)["etc/alternatives/pager"][0].linkname == "/usr/bin/less"
+    again = make(tmp_path, more=("less",))
+    assert (again.seconds, again.added) == (0.0, base.added)
+
+
+@pytest.mark.usefixtures("larger")
+def test_the_order_of_added_packages_does_not_matter(tmp_path: Path) -> None:
+    found = {
+        (base.image_id, base.added)
+        for number, more in enumerate((("git", "less"), ("less", "git"), ("less", "git", "less")))
+        for base in [make(tmp_path / str(number), more=more)]
+    }
+    assert len(found) == 1
+    assert found.pop()[0] != make(tmp_path / "0").image_id
+
+
+@pytest.mark.usefixtures("larger")
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        pytest.param(("git", "clash"), "git and clash both install /usr/bin/git.",
+                     id="two files of one name"),
+        pytest.param(("git", "folder"), "git and folder both install /usr/bin/git.",
+                     id="a file and a directory"),
+        pytest.param(("novel",), "novel: its script runs 'novel --do'; novel-data: its script runs"
+                     " '#!/usr/bin/perl'.", id="scripts that are not understood, also of what it"
+                     " needs"),
+        pytest.param(("openssh-server",), "openssh-server: its script creates the keys of the host",
+                     id="scripts that no image should have run"),
+        pytest.param(("gti",), "Debian bookworm has no package gti.", id="a name without package"),
+    ],
+)  # fmt: skip
+def test_added_packages_that_would_be_broken_are_refused(
+    tmp_path: Path, more: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(Failure) as caught:
+        make(tmp_path, more=more)
+    assert message in caught.value.message
+    assert names(tmp_path) == {".lock"}
 
 
 def test_security_updates_are_what_is_installed(tmp_path: Path, mirror: Mirror) -> None:

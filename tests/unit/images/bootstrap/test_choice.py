@@ -112,16 +112,25 @@ def test_the_packages_of_a_base(
     assert " ".join(f"{one.name}={one.version}" for one in found) == expected
 
 
-def test_a_package_that_does_not_exist_is_named() -> None:
-    with pytest.raises(BootstrapUnfitError, match="Debian sid has no package nosuch") as caught:
-        choose_packages([index(APT)], ("nosuch",), suite="sid")
+@pytest.mark.parametrize(
+    ("name", "message", "fix"),
+    [
+        pytest.param("nosuch", "Debian sid has no package nosuch.", "Omit it", id="unlike any"),
+        pytest.param("ffmpg", "Debian sid has no package ffmpg.",
+                     "Did you mean ffmpeg or ffmpegfs?", id="a slip"),
+        pytest.param("mta", "mta is not a package of Debian sid; several provide it.",
+                     "Name one of them: exim, postfix", id="a name that several provide"),
+    ],
+)  # fmt: skip
+def test_a_package_that_does_not_exist_is_named(name: str, message: str, fix: str) -> None:
+    there = index(
+        APT, "ffmpeg 1", "ffmpegfs 1", "exim 1; Provides: mta", "postfix 1; Provides: mta"
+    )
+    with pytest.raises(BootstrapUnfitError) as caught:
+        choose_packages([there], (name,), suite="sid")
     assert caught.value.exit_code == 3
-
-
-def test_a_name_that_several_packages_provide_is_no_package() -> None:
-    several = index(APT, "one 1; Provides: mta", "two 1; Provides: mta")
-    with pytest.raises(BootstrapUnfitError, match="Debian sid has no package mta"):
-        choose_packages([several], ("mta",), suite="sid")
+    assert caught.value.message == message
+    assert caught.value.fix.startswith(fix)
 
 
 def test_equal_versions_come_from_the_first_suite() -> None:

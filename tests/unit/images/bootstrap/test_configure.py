@@ -14,10 +14,12 @@ from images.bootstrap.configure import (
     alternatives,
     certificates,
     loader,
+    mime,
     pam,
     simple,
     wanted_paths,
 )
+from images.bootstrap.configure.scripts import read_script
 from images.bootstrap.tree import PackageTree
 from images.system.ldcache import read_cache
 
@@ -141,6 +143,37 @@ def test_the_loaders_cache_has_each_library_once_by_its_own_name() -> None:
     ]
 
 
+def test_the_alternative_of_the_highest_priority_is_the_choice() -> None:
+    page, more = ["pager.1.gz", "/man/pager.1.gz", "/man/less.1.gz"], "/usr/bin/more"
+    rows = [
+        {"alternatives": [{"name": "pager", "link": "/usr/bin/pager", "path": path,
+                           "priority": priority, "slaves": slaves}]}
+        for path, priority, slaves in (("/usr/bin/less", 77, [page]), (more, 50, []))
+    ]  # fmt: skip
+    for order in (rows, rows[::-1]):
+        made = tree()
+        made.files |= {"usr/bin/less", "usr/bin/more", "man/less.1.gz"}
+        alternatives.add_alternatives(made, order)
+        assert made.added["etc/alternatives/pager"].target == "/usr/bin/less"
+        assert (made.read("var/lib/dpkg/alternatives/pager") or b"").decode() == (
+            "auto\n/usr/bin/pager\npager.1.gz\n/man/pager.1.gz\n\n"
+            "/usr/bin/less\n77\n/man/less.1.gz\n/usr/bin/more\n50\n\n\n"
+        )
+
+
+def test_a_library_that_is_an_alternative_is_in_the_loaders_cache() -> None:
+    directory = "usr/lib/x86_64-linux-gnu"
+    made = tree(**{"etc/ld.so.conf": f"/{directory}\n".encode()})
+    made.sonames = {f"{directory}/blas/libblas.so.3.11.0": "libblas.so.3"}
+    made.links = {f"{directory}/blas/libblas.so.3": "libblas.so.3.11.0"}
+    made.add_link("etc/alternatives/blas", f"/{directory}/blas/libblas.so.3")
+    made.add_link(f"{directory}/libblas.so.3", "/etc/alternatives/blas")
+    loader.add_cache(made)
+    entries = read_cache(made.read("etc/ld.so.cache") or b"")
+    assert entries is not None
+    assert [entry.path for entry in entries] == [f"/{directory}/libblas.so.3"]
+
+
 def test_an_alternative_without_its_program_leaves_nothing() -> None:
     slaves = [["nawk", "/usr/bin/nawk", "/usr/bin/mawk"], ["m", "/m", "/absent"]]
     group = {"name": "awk", "link": "/usr/bin/awk", "path": "/usr/bin/mawk", "priority": 5}
@@ -167,7 +200,8 @@ def test_what_is_there_is_left_alone() -> None:
 
 KEYS: dict[str, type] = {
     "package": str, "suites": list, "directories": dict, "copies": dict, "files": dict,
-    "links": dict, "alternatives": list, "diversions": dict, "shells": list,
+    "links": dict, "alternatives": list, "diversions": dict, "shells": list, "groups": dict,
+    "modes": dict, "unless": dict, "refused": str,
 }  # fmt: skip
 
 
@@ -183,6 +217,101 @@ def test_every_row_of_the_data_is_well_formed() -> None:
         for suite in row.get("suites", ["any"]):
             if suite != "any" or "suites" not in row:
                 seen.add((row["package"], suite))
+    numbers = [n for row in simple.all_rows() for n in row.get("groups", {}).values()]
     assert not wrong
+    assert len(numbers) == len(set(numbers))
     assert len(simple.all_rows()) == len({repr(row) for row in simple.all_rows()})
     assert ("base-files", "any") in seen
+
+
+SECTION = "# Automatically added by {}/13.11.4\n{}\n# End automatically added section\n"
+ALTERNATIVE = {
+    "name": "pager", "link": "/usr/bin/pager", "path": "/usr/bin/less", "priority": 77,
+    "slaves": [["p.1", "/man/p.1", "/man/less.1"]],
+}  # fmt: skip
+INSTALL = (
+    "update-alternatives --quiet --install /usr/bin/pager pager \\\n"
+    "  /usr/bin/less $prio --slave /man/p.1 p.1 /man/less.1"
+)
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        pytest.param("", [], id="nothing"),
+        pytest.param("set -e\n\n# a comment\nexit 0", [], id="nothing but what each script has"),
+        pytest.param(SECTION.format("dh_installinit", "update-rc.d x defaults >/dev/null"), [],
+                     id="a service, which a container does not start"),
+        pytest.param(SECTION.format("dh_unknown", "x"), "x", id="a part of debhelper that is new"),
+        pytest.param(f"prio=77\n{INSTALL}", [ALTERNATIVE], id="an alternative"),
+        pytest.param(f'prio=77\nif [ "$1" = "configure" ] || [ "$1" = "abort-upgrade" ]; then\n'
+                     f"{INSTALL}\nfi", [ALTERNATIVE], id="when it is configured"),
+        pytest.param(f'prio=77\ncase "$1" in\n  configure|abort-remove)\n{INSTALL}\n  ;;\n'
+                     '  abort-upgrade)\n  ;;\n  *)\n  echo "$1" >&2\n  exit 1\n  ;;\nesac',
+                     [ALTERNATIVE], id="by cases"),
+        pytest.param('if [ "$1" = upgrade ] &&\n  dpkg --compare-versions "$2" lt 1\nthen\n'
+                     "  for i in a b; do rm $i; done\nfi", [], id="only for upgrades"),
+        pytest.param('if [ "$1" = configure ]; then\n  if [ -n "$2" ]; then\n    rm /x\n  fi\nfi',
+                     [], id="only for a version before"),
+        pytest.param('if [ -x "`which update-mime 2> /dev/null`" ]; then\n  update-mime\nfi', [],
+                     id="a program that is not there"),
+        pytest.param("if command -v here >/dev/null 2>&1; then\n  here\nelse\n  x\nfi", "here",
+                     id="a program that is there"),
+        pytest.param("update-alternatives --remove old /usr/bin/old", [],
+                     id="what is removed was not there"),
+        pytest.param("exit 0\nldconfig", [], id="after the end"),
+        pytest.param("ldconfig -x\nexit 0", "ldconfig -x", id="any other command"),
+        pytest.param("f() {\n  true\n}\nf", "f() {", id="a function"),
+        pytest.param("if true; then\nexit 0", "if true; then", id="an unknown condition"),
+        pytest.param('if [ -z "$2" ]; then\nexit 0', "the end of the script",
+                     id="a block without an end"),
+        pytest.param("x --of $prio", "x --of $prio", id="a variable without a value"),
+        pytest.param("prio=$(date)", "prio=$(date)", id="a value that is computed"),
+        pytest.param("update-alternatives --install /../x x /y 1",
+                     "update-alternatives --install /../x x /y 1", id="a path upwards"),
+    ],
+)  # fmt: skip
+def test_a_script_is_followed_as_far_as_it_is_understood(
+    script: str, expected: list[Any] | str
+) -> None:
+    read = read_script(f"#!/bin/sh\n{script}\n", "configure", {"here"}.__contains__)
+    if isinstance(expected, str):
+        assert read.unread == expected
+    else:
+        assert (list(read.alternatives), read.unread) == (expected, "")
+
+
+def test_a_script_in_another_language_is_not_understood() -> None:
+    assert read_script("#!/usr/bin/perl\n1;\n", "configure", bool).unread == "#!/usr/bin/perl"
+
+
+MIME = b"""\
+<mime-info xmlns="http://www.freedesktop.org/standards/shared-mime-info">
+<mime-type type="image/x-a"><comment>An A</comment><comment xml:lang="de">Ein A</comment>
+<sub-class-of type="image/x-b"/><alias type="image/a"/><generic-icon name="image"/>
+<glob pattern="*.A"/><glob pattern="*.a" case-sensitive="true" weight="60"/>
+<magic priority="90"><match type="string" value="A\\x00\\n" offset="0:9">
+<match type="little16" value="0x102" mask="0xffff" offset="4"/></match></magic>
+<root-XML namespaceURI="http://a" localName="a"/>
+<treemagic><treematch path="DIR" type="directory" non-empty="true"/></treemagic></mime-type>
+</mime-info>
+"""
+
+
+def test_mime_types_are_written_as_their_program_would() -> None:
+    made = tree(**{"usr/share/mime/packages/a.xml": MIME})
+    mime.add_types(made)
+    assert not made.added
+    made.files.add("usr/bin/update-mime-database")
+    mime.add_types(made)
+    found = {path.removeprefix("usr/share/mime/"): one.content for path, one in made.added.items()}
+    assert found["globs2"].endswith(b"\n60:image/x-a:*.a:cs\n60:image/x-a:*.a\n50:image/x-a:*.a\n")
+    assert found["magic"] == (
+        b"MIME-Magic\0\n[90:image/x-a]\n>0=\0\3A\0\n+10\n1>4=\0\2\2\1&\xff\xff\n"
+    )
+    assert found["treemagic"] == b'MIME-TreeMagic\0\n[50:image/x-a]\n>"DIR"=directory,non-empty\n'
+    assert found["aliases"] == b"image/a image/x-a\n"
+    assert found["subclasses"] == b"image/x-a image/x-b\n"
+    assert found["XMLnamespaces"] == b"http://a a image/x-a\n"
+    assert b"<comment>An A</comment>" in found["image/x-a.xml"]
+    assert b"Ein A" not in found["image/x-a.xml"]

@@ -12,7 +12,7 @@ from provision.catalog.catalog import Catalog
 from provision.catalog.needs import debian_packages
 from provision.errors import BadInputError, Exit, NothingCompatibleError, exit_of_refusal
 from provision.lock.uv_answers import UvAnswers
-from provision.model.plan import Base, HostFacts, Plan, Request
+from provision.model.plan import Base, DebianPackage, HostFacts, Plan, Request
 from provision.model.request import is_local, quoted
 from provision.output.console import Console
 from provision.resolve import resolve
@@ -187,14 +187,21 @@ def make_bootstrap(plan: Plan, settings: BuildSettings, console: Console) -> tup
         python=base.python,
         arch=plan.arch or "x86_64",
         store=settings.state,
-        packages=(*DEFAULT_PACKAGES, *compilers, *base.apt),
+        packages=(*DEFAULT_PACKAGES, *compilers),
+        more=base.apt,
         epoch=_epoch(settings.env),
         on_line=console.detail,
         snapshot=snapshot,
         ca_bundle=settings.ca.read_text(encoding="utf-8") if settings.ca else "",
         offline=settings.offline,
     )
-    pinned = replace(base, reference=made.reference, digest=made.image_id, snapshot=snapshot)
+    pinned = replace(
+        base,
+        reference=made.reference,
+        digest=made.image_id,
+        snapshot=snapshot,
+        added=tuple(DebianPackage(**one._asdict()) for one in made.added),
+    )
     return replace(plan, base=pinned), made.archive
 
 

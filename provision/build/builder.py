@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from images.errors import Failure
+from provision.build.base import has_python
 from provision.build.destination import Choice, EngineState, choose
 from provision.build.pipeline import apt_packages, builder_here
 from provision.build.work import BuildJob
@@ -101,6 +102,11 @@ def choose_builder(
     if choice.builder == "docker" and found.builder is None:
         found = _connect(job)
         if found.problem is not None and not job.dry_run:
+            if any(plan.base and plan.base.apt and has_python(plan) for plan in plans):
+                found.problem.message = (
+                    f"{choice.why}, which an engine runs. {found.problem.message}"
+                )
+                found.problem.fix = f"Use --base bootstrap, which needs none. {found.problem.fix}"
             raise found.problem
     return choice, found
 

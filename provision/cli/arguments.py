@@ -34,6 +34,14 @@ def request_options(verb: argparse.ArgumentParser) -> None:
         help="base image, oci:DIR, or bootstrap (built from Debian packages)",
     )
     group.add_argument(
+        "--apt",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="install this Debian package too; without --base, the base is built from such "
+        "packages (repeatable)",
+    )
+    group.add_argument(
         "--flavour",
         metavar="KIND",
         help="runtime, or devel with compilers (default: what the packages need)",
@@ -112,23 +120,6 @@ def base_options(verb: argparse.ArgumentParser) -> None:
         "--snapshot",
         metavar="DATE",
         help="date of the Debian packages in a bootstrapped base (2026-03-01 or today)",
-    )
-
-
-def wheel_options(verb: argparse.ArgumentParser) -> None:
-    """Which packages are built, and where copies of the wheels go."""
-    verb.add_argument(
-        "requirements",
-        metavar="REQUIREMENT",
-        nargs="+",
-        help="package to build: torch-scatter or 'flash-attn>=2.8'",
-    )
-    verb.add_argument("--output", metavar="DIR", help="copy the wheels to this directory")
-    verb.add_argument(
-        "--builder",
-        metavar="KIND",
-        default="auto",
-        help="how the devel image is built: docker, oci or auto (default)",
     )
 
 

@@ -44,6 +44,7 @@ _DECIDED_BY_LOCK = {
     "extras": "--extra",
     "groups": "--group",
     "base": "--base",
+    "apt": "--apt",
     "host": "--host",
     "driver": "--driver",
     "gpus": "--gpu",

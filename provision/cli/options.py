@@ -61,6 +61,7 @@ def read_request(args: argparse.Namespace, catalog: Catalog) -> Request:
         flavour=args.flavour,
         base=args.base,
         index=args.index,
+        apt=args.apt,
     )
     if request.cuda is not None:
         _refuse_unknown_cuda(request.cuda, catalog)
@@ -78,10 +79,12 @@ def read_request_for(
     if project is None:
         return given
     from provision.build.project.request import request_of, with_locked_cuda
+    from provision.model.request import with_apt
     from provision.resolve import resolve
     from provision.sources.declaration import pythons_of
 
     arch = next((facts.arch for facts in hosts() if facts.arch), os.uname().machine)
+    given = with_apt(given, project.apt, "apt in pyproject.toml")
     named, known = args.framework is not None, pythons_of(catalog)
     request = request_of(project, given, named=named, arch=arch, known=known)
     request = with_locked_cuda(
@@ -227,7 +230,11 @@ def plan_words(args: argparse.Namespace) -> str:
         ("--snapshot", getattr(args, "snapshot", None)),
         ("--ca-bundle", getattr(args, "ca_bundle", None)),
     )
-    several = (("--host", getattr(args, "host", ())), ("--gpu", getattr(args, "gpus", ())))
+    several = (
+        ("--apt", args.apt),
+        ("--host", getattr(args, "host", ())),
+        ("--gpu", getattr(args, "gpus", ())),
+    )
     words = [word for option, value in single if value for word in (option, value)]
     words += [word for option, values in several for one in values for word in (option, one)]
     return shlex.join(words)

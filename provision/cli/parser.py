@@ -26,7 +26,6 @@ from provision.cli.arguments import (
     request_options,
     run_options,
     suite_options,
-    wheel_options,
 )
 from provision.cli.commands import do_build, do_detect, do_lock, do_plan, do_verify
 from provision.cli.examples import examples_of
@@ -37,7 +36,7 @@ from provision.version import VERSION
 
 do_doctor = later("doctor", "do_doctor")
 do_inspect, inspect_options = (later("inspect", name) for name in ("do_inspect", "inspect_options"))
-do_wheel = later("wheel", "do_wheel")
+do_wheel, wheel_options = (later("wheel", name) for name in ("do_wheel", "wheel_options"))
 do_bundle, bundle_options = (later("bundle", name) for name in ("do_bundle", "bundle_options"))
 do_gate, gate_options = (later("gate", name) for name in ("do_gate", "gate_options"))
 do_completion, completion_options = (

@@ -25,6 +25,23 @@ if TYPE_CHECKING:
     from provision.catalog.catalog import Catalog
 
 
+def wheel_options(verb: argparse.ArgumentParser) -> None:
+    """Which packages are built, and where copies of the wheels go."""
+    verb.add_argument(
+        "requirements",
+        metavar="REQUIREMENT",
+        nargs="+",
+        help="package to build: torch-scatter or 'flash-attn>=2.8'",
+    )
+    verb.add_argument("--output", metavar="DIR", help="copy the wheels to this directory")
+    verb.add_argument(
+        "--builder",
+        metavar="KIND",
+        default="auto",
+        help="how the devel image is built: docker, oci or auto (default)",
+    )
+
+
 def do_wheel(args: argparse.Namespace, console: Console) -> int:
     """Build the wheels, or find the ones that were built before."""
     from images.store.locks import present

@@ -41,6 +41,8 @@ NAME = Grammar(
     "a name of letters, digits, hyphens, dots and underscores", r"[A-Za-z0-9][A-Za-z0-9._+-]*"
 )
 DEBIAN_NAME = Grammar("a name of a Debian package", r"[a-z0-9][a-z0-9+.-]+")
+DEBIAN_VERSION = Grammar("a version of a Debian package", r"[0-9][A-Za-z0-9.+~:-]*")
+SHA256 = Grammar("64 hexadecimal digits", r"[0-9a-f]{64}")
 DIGEST = Grammar("sha256: and 64 hexadecimal digits", r"sha256:[0-9a-f]{64}")
 ADDRESS = Grammar("an address without spaces", r"[^\s\"<>\\^`{|}]+", 8000)
 REQUIREMENT = Grammar(  # PEP 508, as far as it matters where it is printed or a word of a command

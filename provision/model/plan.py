@@ -284,13 +284,22 @@ class IndexCandidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DebianPackage:
+    """A package of Debian in a base. `sha256` is that of its file, in hex digits."""
+
+    name: str
+    version: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
     """The image below the wheels.
 
     `reference` is an image by tag, "bootstrap", or a place on this machine ("oci:DIR"); `suite` is
     the Debian suite that a bootstrap installs, `snapshot` the date of its packages
     ("20260301T000000Z"; None: today); `glibc` decides which manylinux wheels fit. `apt` are the
-    packages that it gets beside its own.
+    packages that were requested beside a bootstrap's own, `added` these and what they need.
     """
 
     kind: Literal["registry", "bootstrap", "local"]
@@ -301,6 +310,7 @@ class Base:
     digest: str | None = None
     snapshot: str | None = None
     apt: tuple[str, ...] = ()
+    added: tuple[DebianPackage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,8 +59,8 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
 def _base_to_json(base: Base) -> dict[str, Any]:
     """Debian packages are only in the table of a base that some were added to."""
     row = asdict(base)
-    apt = row.pop("apt")
-    return {**row, "apt": list(apt)} if apt else row
+    apt, added = row.pop("apt"), row.pop("added")
+    return {**row, "apt": list(apt), "added": [asdict(one) for one in added]} if apt else row
 
 
 def _limited_to_json(limited: LimitedBy | None) -> dict[str, Any] | None:
@@ -111,6 +111,8 @@ _GRAMMARS = {
     "compute_capability": grammar.CAPABILITY,
     "digest": grammar.DIGEST,
     "apt": grammar.DEBIAN_NAME,
+    "version": grammar.DEBIAN_VERSION,
+    "sha256": grammar.SHA256,
 }
 """The kinds of texts by the names of the fields; all others are sentences and names of things."""
 

@@ -14,6 +14,7 @@ from images.text.printable import printable
 from provision.errors import BadInputError
 from provision.model import grammar
 from provision.model.environment import is_git_url, is_wheel_url, public_requirement, requirement_of
+from provision.model.frozen import replace
 from provision.model.plan import ComputeCapability, Flavour, Framework, Request
 
 _MOST_ADDRESS = 4000  # a signature with a session token has 2,000
@@ -220,6 +221,31 @@ def parse_snapshot(text: str, now: float) -> str:
     )
 
 
+def parse_apt(names: Sequence[str], place: str = "--apt") -> tuple[str, ...]:
+    """Names of Debian packages, each once, sorted. BadInputError: `place` has another text."""
+    for name in names:
+        if not grammar.DEBIAN_NAME.fits(name):
+            raise BadInputError(
+                f"{place} {quoted(name)} is not the name of a Debian package.",
+                fix="Give a name, without a version: --apt ffmpeg --apt libgl1; to decide the "
+                "versions, add a date: --snapshot 2026-03-01",
+            )
+    return tuple(sorted(set(names)))
+
+
+def with_apt(request: Request, names: Sequence[str], place: str = "--apt") -> Request:
+    """The request with these Debian packages of `place`, too. BadInputError: its base is on this
+    machine, where nothing installs them.
+    """
+    if names and request.base is not None and is_local(request.base):
+        raise BadInputError(
+            f"{place} installs packages in a base that is built from Debian packages, or by an "
+            f"engine in an image of a registry, and not in --base {quoted(request.base)}.",
+            fix=f"Use --base bootstrap, or an image that has them and no {place}",
+        )
+    return replace(request, apt=tuple(sorted({*request.apt, *names})))
+
+
 def parse_request(
     *,
     cuda: str | None = None,
@@ -230,6 +256,7 @@ def parse_request(
     flavour: Flavour | None = None,
     base: str | None = None,
     index: str | None = None,
+    apt: Sequence[str] = (),
 ) -> Request:
     """Checks each word, in the order in which they are usually typed. BadInputError: the first that
     is wrong.
@@ -246,7 +273,7 @@ def parse_request(
             )
         wanted = theirs
     named = [parse_requirement(word) for word in companions]
-    return Request(
+    request = Request(
         cuda=wanted,
         framework=parse_framework(framework),
         asked_as=name if name in RENAMED else None,
@@ -258,3 +285,4 @@ def parse_request(
         base=None if base is None else parse_base(base),
         index=None if index is None else parse_index(index),
     )
+    return with_apt(request, parse_apt(apt))

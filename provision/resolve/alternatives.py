@@ -105,6 +105,8 @@ def _relaxations(request: Request, free: Request) -> Iterator[tuple[str, Request
         yield "without --python", replace(request, python=None)
     if request.base is not None:
         yield "without --base", replace(request, base=None)
+    if request.apt:
+        yield "without --apt", replace(request, apt=())
     if request.companions:
         yield "without --with", replace(request, companions=())
     if request.flavour == "devel":

@@ -53,7 +53,7 @@ def offer(
     if request.base == "bootstrap" or (request.bootstraps and not by_nvidia):
         return _offer(_bootstraps(build, request, catalog, compat=compat))
     if request.base is not None:
-        return _named(request.base, build, sites, catalog)
+        return _named(request.base, build, request, sites, catalog)
     if request.flavour == "devel":
         return _nvidia(catalog.devel_images(build.cuda), request, sites, catalog)
     if build.libraries == "system":
@@ -141,7 +141,9 @@ def _bootstraps(
     )
 
 
-def _named(reference: str, build: Build, sites: Sequence[Site], catalog: Catalog) -> Offer:
+def _named(
+    reference: str, build: Build, request: Request, sites: Sequence[Site], catalog: Catalog
+) -> Offer:
     """A base that the user names: if the catalog knows its Python, glibc and start rule, they are
     checked against the build; any other base is accepted unchecked.
     """
@@ -150,18 +152,18 @@ def _named(reference: str, build: Build, sites: Sequence[Site], catalog: Catalog
         slim = row.reference.rpartition("/")[2]
         if name in {slim, full_image(slim)}:
             return _offer((Base(kind="registry", reference=reference, python=row.python,
-                               glibc=row.glibc),))  # fmt: skip
+                               glibc=row.glibc, apt=request.apt),))  # fmt: skip
     image = catalog.cuda_image(name.partition(":")[2]) if name.startswith("cuda:") else None
     if image is not None and starts_everywhere(image, sites, catalog) is False:
         return _offer((), (image,))
     if image is not None and image.python is not None:
-        base = Base(kind="registry", reference=reference, python=image.python, glibc=image.glibc)
-        return _offer((base,))
+        return _offer((Base(kind="registry", reference=reference, python=image.python,
+                           glibc=image.glibc, apt=request.apt),))  # fmt: skip
     pythons = {tag.partition("-")[0][3:] for tag in build.python_tags}
     kind: Literal["local", "registry"] = "local" if is_local(reference) else "registry"
     return _offer(
         tuple(
-            Base(kind=kind, reference=reference, python=f"3.{minor}", glibc=None)
+            Base(kind=kind, reference=reference, python=f"3.{minor}", glibc=None, apt=request.apt)
             for minor in sorted(pythons, key=int)
         )
     )

@@ -14,7 +14,7 @@ from provision.resolve.candidates import Candidate
 from provision.resolve.packages import FRAMEWORKS, PAIRED, companions_of, partner, ties
 from provision.resolve.specifiers import version
 
-Field: TypeAlias = Literal["python", "base", "flavour", "with", "framework-version", "cuda"]
+Field: TypeAlias = Literal["python", "base", "apt", "flavour", "with", "framework-version", "cuda"]
 _MOST = 3  # that a fix names
 _OF_A_BUILD = (*PAIRED, *FRAMEWORKS)
 NO_CURE = "No other release, CUDA, Python, base or driver makes it plan on these hosts."
@@ -112,6 +112,8 @@ def _limits(request: Request) -> Iterator[Field]:
         yield "python"
     if request.base is not None:
         yield "base"
+    if request.apt:
+        yield "apt"
     if request.flavour == "devel":
         yield "flavour"
     if any(ties(wanted, request.framework) for wanted in companions_of(request)):
@@ -162,6 +164,8 @@ def _without(request: Request, field: Field) -> Request:
         return replace(request, python=None, pythons=())
     if field == "base":
         return replace(request, base=None)
+    if field == "apt":
+        return replace(request, apt=())
     if field == "flavour":
         return replace(request, flavour="runtime")
     if field == "cuda":
@@ -183,6 +187,8 @@ def _with(
         return changed, [RequestChange("python", before, candidate.python)]
     if field == "base":
         return replace(request, base=None), [RequestChange("base", request.base, None)]
+    if field == "apt":
+        return replace(request, apt=()), [RequestChange("apt", " ".join(request.apt), None)]
     if field == "flavour":
         return replace(request, flavour="runtime"), [RequestChange("flavour", "devel", "runtime")]
     if field == "cuda":

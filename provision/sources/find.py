@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from images.text.nearby import no_such, or_nearby
 from images.text.printable import printable
+from provision.model.planfile import TOOL
+from provision.model.request import parse_apt
 from provision.sources.conda import looks_like_environment, read_environment, read_pixi
 from provision.sources.declaration import Declaration, Declared, read_python, together
 from provision.sources.errors import ProjectError
@@ -65,12 +67,13 @@ _PYTHON = re.compile(r"(?:cpython[-@])?(3\.\d{1,3})(?:\.\d+)?(?:[-+].*)?")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
     """A directory and what it declares. `python` is that of .python-version ("3.11"), or None;
-    `notes` say what was read and what was not.
+    `notes` say what was read and what was not; `apt` are the Debian packages that it needs.
     """
 
     root: Path
     declared: Declaration
     python: Declared | None = None
+    apt: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def selected(
@@ -198,6 +201,7 @@ def _project(root: Path, declared: Declaration, notes: Sequence[str]) -> Project
         root=root,
         declared=replace(declared, python=declared.python or _requires_python(root)),
         python=_python_version(root),
+        apt=_apt(root),
         notes=tuple(notes),
     )
 
@@ -255,6 +259,19 @@ def _requires_python(root: Path) -> Declared | None:
     text = read_text(path, root)
     said = table(read_toml(text, path.name), "project").get("requires-python")
     return read_python(said, path.name, line_of(text, r"requires-python\s*="))
+
+
+def _apt(root: Path) -> tuple[str, ...]:
+    """The Debian packages in the table [tool.gpu-provision] of a pyproject.toml."""
+    path = root / "pyproject.toml"
+    said = table(read_toml(read_text(path, root), path.name), "tool", TOOL) if is_file(path) else {}
+    names = said.get("apt", [])
+    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+        raise ProjectError(
+            f"{path.name}: apt in [tool.{TOOL}] is not a list of names.",
+            fix='Write it like this: apt = ["ffmpeg"]',
+        )
+    return parse_apt(names, f"{path.name}: [tool.{TOOL}] apt")
 
 
 def _python_version(root: Path) -> Declared | None:

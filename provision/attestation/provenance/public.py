@@ -102,6 +102,7 @@ def public_request(request: Request) -> dict[str, Any]:
         "flavour": request.flavour,
         "with": public_requirements(request.companions),
         "base": _asked_base(request.base),
+        "apt": list(request.apt),
         "index": public_url(request.index) if request.index else None,
     }
     return {key: value for key, value in asked.items() if value not in (None, [])}

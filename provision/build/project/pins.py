@@ -151,6 +151,8 @@ class PinLines:
         """What to type for a step to the request `cured`; None: nobody can."""
         if step.field == "base" and self._request.base is None:
             return None
+        if step.field == "apt" and self._project.apt:
+            return "In pyproject.toml, remove apt"
         words = {
             "framework-version": self._release,
             "cuda": self._cuda,

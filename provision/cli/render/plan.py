@@ -67,6 +67,8 @@ def _decision(plan: Plan) -> list[str]:
     image = f"Python {plan.python} on {plan.base.reference if plan.base else '?'}"
     if plan.base and plan.base.suite:
         image += f" ({plan.base.suite})"
+    if plan.base and plan.base.apt:
+        image += f" with {', '.join(plan.base.apt)}"
     if plan.arch not in {None, "x86_64"}:
         image += f" for {plan.arch}"
     if plan.compat_package:

@@ -10,12 +10,14 @@ import pytest
 
 from images.errors import Failure
 from images.system.process import ToolMissing
-from provision.build.builder import BuildEngine, choose_builder, find_engine
+from provision.build.builder import BuildEngine, choose_builder, find_engine, needs_engine
 from provision.build.destination import Destination, EngineState, choose, read_destination
 from provision.build.job import build
 from provision.build.packing import Making
+from provision.build.pipeline import apt_packages
 from provision.build.words import next_words
 from provision.errors import BadInputError
+from provision.model.plan import Base, Plan
 
 NO_ENGINE = "No container engine answers at the default socket."
 NO_BUILDKIT = "No docker command here can drive BuildKit."
@@ -158,6 +160,42 @@ def test_an_engine_without_buildkit_is_refused_where_it_has_to_build(
     with pytest.raises(Failure) as caught:
         choose_builder(job, found, [plan(NEEDS)])
     assert caught.value.code == "no-buildkit"
+
+
+@pytest.mark.parametrize(
+    ("kind", "reference", "apt", "expected"),
+    [
+        pytest.param("registry", "python:3.11-slim", ("git",), ("git",), id="in an image"),
+        pytest.param("registry", "nvidia/cuda:12", ("git",),
+                     ("python3", "python3-venv", "python3-dev", "git"), id="beside Python"),
+        pytest.param("registry", "python:3.11-slim", (), (), id="none"),
+        pytest.param("bootstrap", "bootstrap", ("git",), (), id="in the base that is built here"),
+    ],
+)  # fmt: skip
+def test_an_engine_installs_debian_packages_in_an_image(
+    kind: Any, reference: str, apt: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
+    base = Base(kind=kind, reference=reference, python="3.11", glibc=None, apt=apt)
+    made = Plan(verdict="direct", framework="pytorch", base=base)
+    assert apt_packages(made) == expected
+    assert (needs_engine(made) is not None) == bool(expected)
+
+
+def test_debian_packages_in_an_image_without_an_engine_name_what_works(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("images.engines.runner.DockerRunner.connect", lambda fix: fix)
+    job: Any = SimpleNamespace(
+        builder="auto", destination=None, dry_run=False, making=Making(),
+        settings=SimpleNamespace(env={"PATH": "/nonexistent"}, unpacked=None),
+    )  # fmt: skip
+    base = Base(kind="registry", reference="python:3", python="3.11", glibc=None, apt=("git",))
+    with pytest.raises(Failure) as caught:
+        choose_builder(
+            job, find_engine(job), [Plan(verdict="direct", framework="pytorch", base=base)]
+        )
+    assert caught.value.message.startswith("python:3 needs git from apt-get, which an engine runs.")
+    assert caught.value.fix.startswith("Use --base bootstrap, which needs none. ")
 
 
 def plan(why: str | None) -> Any:

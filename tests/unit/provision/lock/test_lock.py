@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 from images.errors import Failure
 from provision.errors import BadInputError, LockFileError
@@ -14,7 +15,8 @@ from provision.lock import uv
 from provision.lock.lockfile import read_lock, read_lock_file, refuse_unlocked, write_lock
 from provision.lock.network import make_secrets
 from provision.lock.wheels import finished as finish
-from provision.model.plan import Base, IndexCandidate, Plan, Request
+from provision.model.frozen import replace
+from provision.model.plan import Base, DebianPackage, IndexCandidate, Plan, Request
 from provision.model.planfile import (
     plan_from_json,
     plan_to_json,
@@ -241,6 +243,19 @@ def test_an_unwritable_directory_is_told(tmp_path: Path) -> None:
 def test_plans_survive_json_and_toml() -> None:
     assert plan_from_json(plan_to_json(PLAN)) == PLAN
     assert plan_from_json(without_nulls(plan_to_json(PLAN))) == PLAN
+
+
+def test_debian_packages_survive_json_and_toml() -> None:
+    added = DebianPackage(name="libstdc++6", version="1:2.36~rc1-9+deb12u9", sha256="0" * 64)
+    assert PLAN.base is not None
+    plan = replace(PLAN, base=replace(PLAN.base, apt=("ffmpeg", "g++"), added=(added,)))
+    table = tomllib.loads(tomli_w.dumps(without_nulls(plan_to_json(plan))))
+    assert table["base"]["apt"] == ["ffmpeg", "g++"]
+    assert plan_from_json(table) == plan
+    for key, wrong in (("name", 1), ("version", "1; rm"), ("sha256", "0")):
+        changed = {**table["base"], "added": [{**table["base"]["added"][0], key: wrong}]}
+        with pytest.raises(LockFileError, match=rf"base\.added\[0\]\.{key}"):
+            plan_from_json({**table, "base": changed})
 
 
 def test_secrets_hold_logins_for_the_hosts_of_the_lock_only(tmp_path: Path) -> None:

@@ -24,6 +24,9 @@ UNPRINTABLE = "\n\r\t\0\x1b\x7f\x85\xa0\u2028\u202e\u200b\ud800"
         pytest.param(grammar.NUMBERS, "450.80.02", id="a driver"),
         pytest.param(grammar.NUMBERS, "580", id="a branch of drivers"),
         pytest.param(grammar.NAME, "cuda-compat-12-2", id="a package of Debian"),
+        pytest.param(grammar.DEBIAN_NAME, "libstdc++6", id="another package of Debian"),
+        pytest.param(grammar.DEBIAN_VERSION, "7:5.1.9~rc1-0+deb12u1", id="its version"),
+        pytest.param(grammar.SHA256, "0" * 64, id="a digest in hexadecimal digits"),
         pytest.param(grammar.TEXT, "“größer” — 显卡 ≥ 2", id="typographic and foreign letters"),
         pytest.param(grammar.ADDRESS, "pypi", id="the installer's own index"),
         pytest.param(

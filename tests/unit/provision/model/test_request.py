@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -223,3 +224,34 @@ def test_a_framework_mistyped_is_guessed_and_not_taken(text: str, meant: str | N
     assert "pytorch, tensorflow, jax" in refused.fix
     guess = f"Did you mean {meant}?"
     assert guess in refused.message if meant else "Did you mean" not in refused.message
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        pytest.param({}, (None, ()), id="none"),
+        pytest.param({"apt": ["git", "ffmpeg", "git"]}, (None, ("ffmpeg", "git")),
+                     id="in order, each once"),
+        pytest.param({"apt": ["g++"], "base": "bootstrap"}, ("bootstrap", ("g++",)),
+                     id="for a base built here"),
+        pytest.param({"apt": ["git"], "base": "python:3.11-slim"}, ("python:3.11-slim", ("git",)),
+                     id="for an image of a registry"),
+        pytest.param({"apt": ["git"], "base": "oci:/base"}, "--apt installs packages in a base that"
+                     " is built from Debian packages, or by an engine", id="for a local image"),
+        pytest.param({"apt": ["ffmpeg=7"]}, "--apt 'ffmpeg=7' is not the name", id="a version"),
+        pytest.param({"apt": ["git,ffmpeg"]}, "--apt 'git,ffmpeg' is not the name", id="a list"),
+        pytest.param({"apt": ["FFmpeg"]}, "--apt 'FFmpeg' is not the name", id="capitals"),
+        pytest.param({"apt": ["--no-install"]}, "--apt '--no-install' is not", id="an option"),
+        pytest.param({"apt": [""]}, "--apt '' is not the name", id="nothing"),
+    ],
+)  # fmt: skip
+def test_debian_packages_are_named_without_versions(
+    words: dict[str, Any], expected: tuple[str | None, tuple[str, ...]] | str
+) -> None:
+    if isinstance(expected, str):
+        with pytest.raises(BadInputError) as caught:
+            request.parse_request(**words)
+        assert caught.value.message.startswith(expected)
+    else:
+        made = request.parse_request(**words)
+        assert (made.base, made.apt) == expected

@@ -267,6 +267,10 @@ def test_every_fix_that_a_plan_prints_plans() -> None:
         pytest.param("RTX 4090", "580.95.05",
                      Request(framework_version="==2.11.0", python="3.12", base="bootstrap"),
                      "Use --python 3.11, or remove --base.", id="a base without that Python"),
+        pytest.param("RTX 4090", "580.95.05",
+                     Request(framework_version="==2.11.0", python="3.12", apt=("git",)),
+                     "Use --python 3.11, or remove --apt.",
+                     id="Debian packages, which only such a base takes"),
     ],
 )  # fmt: skip
 def test_the_smallest_changes_are_named(gpu: str, driver: str, request_: Request, fix: str) -> None:

@@ -345,3 +345,28 @@ def test_no_text_takes_long_or_is_a_bug(name: str, tmp_path: Path) -> None:
     with contextlib.suppress(BadInputError):
         request_of(read_project(root), Request(), named=False, arch="x86_64", known=known)
         read_code(root)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        pytest.param("", (), id="no table"),
+        pytest.param("[tool.gpu-provision]\napt = ['git', 'ffmpeg']\n", ("ffmpeg", "git"),
+                     id="a list"),
+        pytest.param("[tool.gpu-provision]\napt = 'git'\n", "is not a list of names", id="a text"),
+        pytest.param("[tool.gpu-provision]\napt = ['git=1']\n",
+                     "[tool.gpu-provision] apt 'git=1' is not the name of a Debian package",
+                     id="a version"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("file", ["pyproject.toml", "requirements.txt"])
+def test_the_debian_packages_of_a_project_are_in_its_pyproject(
+    tmp_path: Path, file: str, said: str, expected: tuple[str, ...] | str
+) -> None:
+    """Whatever file declares the others."""
+    root = project(tmp_path, {"requirements.txt": "torch", "pyproject.toml": STANDARD + said})
+    if isinstance(expected, str):
+        with pytest.raises(BadInputError, match=re.escape(expected)):
+            read_project(root, root / file)
+    else:
+        assert read_project(root, root / file).apt == expected

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from images.errors import Failure
 from provision.catalog.catalog import Catalog
 from provision.catalog.pairs import cudas_beside
+from provision.lock.cuda_sources import compiles_cuda
 from provision.lock.facts import WheelFacts
 from provision.lock.lead import PackageRelease
 from provision.lock.runtimes import (
@@ -98,6 +99,24 @@ class WheelRuntimes:
     def read(self, addresses: Iterable[str]) -> None:
         """Look at several wheels at a time, and only at a few libraries of each."""
         self._look(addresses, FEW_LIBRARIES)
+
+    def compiling(self, addresses: Iterable[str]) -> frozenset[str]:
+        """Those of the wheels at these addresses that compile CUDA code when they run."""
+
+        def look(address: str) -> bool | None:
+            try:
+                return compiles_cuda(address, ca_bundle=self._ca)
+            except Failure:
+                return None
+
+        def look_at_all(new: list[str]) -> dict[str, dict[str, Any]]:
+            with ThreadPoolExecutor(THREADS) as threads:
+                found = dict(zip(new, threads.map(look, new), strict=True))
+            return {address: {"compiles": one} for address, one in found.items() if one is not None}
+
+        asked = () if self._offline else addresses
+        facts = self._facts.of("compiles CUDA code", asked, look_at_all)
+        return frozenset(address for address, fact in facts.items() if fact["compiles"])
 
     def _look(self, addresses: Iterable[str], most: int) -> None:
         def look(address: str) -> dict[str, Any] | None:

@@ -15,9 +15,9 @@ from provision.build.package_cuda import (
     newest_for_cuda,
 )
 from provision.catalog.catalog import Catalog
-from provision.catalog.needs import RunTimeNeed, needs_of
+from provision.catalog.needs import RunTimeNeed, is_known, needs_of
 from provision.catalog.pairs import may_go_with
-from provision.lock.lead import PackageRelease, native_in, releases_in
+from provision.lock.lead import PackageRelease, addresses_in, native_in, releases_in
 from provision.lock.runtimes import runtimes_in
 from provision.model.plan import Plan, Request
 from provision.resolve.packages import FRAMEWORKS, PAIRED, paired_line
@@ -25,6 +25,8 @@ from provision.resolve.run_time import requested_needs
 
 _WITH_THE_BUILD = frozenset({*FRAMEWORKS, *PAIRED, "jaxlib", "triton"})
 """Packages that come with a build of a framework, for its CUDA."""
+
+_COMPILES = "brings CUDA code and compiles it with torch.utils.cpp_extension"
 
 
 class Resolved(NamedTuple):
@@ -46,6 +48,7 @@ class TriedWheels:
             for name, address in native_in(resolved.text).items()
             if name not in _WITH_THE_BUILD
         }
+        self.pure = {n: url for n, url in addresses_in(resolved.text).items() if "-any.whl" in url}
         self._runtimes = runtimes
         brought = runtimes_in(resolved.text)
         if len(brought) == 1:  # the framework's own, and of a build that the plan need not have
@@ -67,6 +70,11 @@ class TriedWheels:
                 return other
         return None
 
+    def compiling(self, names: Collection[str]) -> list[str]:
+        """Those of the named packages whose wheels compile CUDA code when they run."""
+        found = self._runtimes.compiling([self.pure[name] for name in names if name in self.pure])
+        return [name for name in names if self.pure.get(name) in found]
+
     def all_fit(self, cuda: str) -> bool:
         """Whether each package works with a CUDA."""
         return self.other_than(cuda) is None
@@ -86,12 +94,18 @@ class TriedWheels:
 def needs_beside(
     request: Request, leading: Collection[str], wheels: TriedWheels | None
 ) -> tuple[RunTimeNeed, ...]:
-    """What the packages of an image need when they run: those that were requested, and those that
-    uv found beside them.
+    """What the packages of an image need when they run, as the table and the wheels of those that
+    were requested say.
     """
     if wheels is None:
         return requested_needs(request)
-    return needs_of([*leading, *sorted(wheels.releases)], () if request.settled else leading)
+    if request.settled:
+        return needs_of(sorted(wheels.releases), ())
+    compiling = wheels.compiling([name for name in leading if not is_known(name)])
+    return (
+        *needs_of([*leading, *sorted(wheels.releases)], leading),
+        *(RunTimeNeed(name, "nvcc", _COMPILES) for name in compiling),
+    )
 
 
 def newest_that_fits(

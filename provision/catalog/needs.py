@@ -34,7 +34,6 @@ class RunTimeNeed(NamedTuple):
     package: str
     kind: Kind
     because: str
-    source: str
     instead: str | None = None
 
 
@@ -42,13 +41,12 @@ def needs_of(packages: Iterable[str], requested: Collection[str]) -> tuple[RunTi
     """What these packages of an image need, by their canonical names. Of those that were not
     requested only what the package cannot do without counts.
     """
-    table, names = _table(), dict.fromkeys(packages)
+    names = dict.fromkeys(packages)
     return tuple(
         RunTimeNeed(
             name,
             kind,
             row["because"],
-            table["sources"][row["source"]],
             row.get("instead") if name in requested else None,
         )
         for name in names

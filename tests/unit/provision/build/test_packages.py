@@ -169,6 +169,44 @@ def test_the_base_has_what_packages_that_were_brought_need(
     assert lock.plan.base.apt == base
 
 
+SOURCES = {"kernels/cuda/csrc/a.cu": b"__global__ void a() {}"}
+LOADS = {"kernels/cuda/load.py": b"from torch.utils.cpp_extension import load\n"}
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "tags", "flavour"),
+    [
+        pytest.param("kernels", {**SOURCES, **LOADS}, "py3-none-any", "devel",
+                     id="sources, and a module that compiles them"),
+        pytest.param("kernels", SOURCES, "py3-none-any", "runtime", id="sources alone"),
+        pytest.param("kernels", LOADS, "py3-none-any", "runtime", id="a module alone"),
+        pytest.param("kernels", {**SOURCES, **LOADS, "kernels/_C.so": b""}, "py3-none-any",
+                     "runtime", id="compiled already"),
+        pytest.param("basicsr", {**SOURCES, **LOADS}, "py3-none-any", "runtime",
+                     id="a package that runs without, as the table says"),
+    ],
+)  # fmt: skip
+def test_a_wheel_that_compiles_cuda_code_gets_the_compiler(
+    name: str,
+    files: Mapping[str, bytes],
+    tags: str,
+    flavour: str,
+    index: LocalIndex,
+    tmp_path: Path,
+) -> None:
+    text = "Requires-Dist: torch>=2.0\n"
+    toolkit = pure("cuda_toolkit", "13.0.2", extras=["nvcc", "cccl", "crt", "nvvm", "cudart"])
+    beside = [pure("ninja", "1.13"), pure("setuptools", "80.0"), toolkit]
+    index.more += [(f"{name}-1.0-{tags}.whl", wheel(name, "1.0", tags, text, files)), *beside]
+    request, catalog, console = with_nvcc(index, name), load(), Console()
+    settings = BuildSettings(ca=None, offline=False, state=tmp_path, env={})
+    start = require_plan(resolve([WITH_NVCC], request, catalog))
+    plan, _, _ = choose_packages(
+        start, [WITH_NVCC], request, catalog, settings, console, lambda: None
+    )
+    assert plan.flavour == flavour
+
+
 def test_a_package_that_works_with_the_preferred_release_does_not_change_it(
     index: LocalIndex, tmp_path: Path
 ) -> None:

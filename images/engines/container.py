@@ -4,19 +4,89 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import shutil
 import tarfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from images.engines.docker_errors import EngineError, start_failure
+from images.engines.spec import Foreground, RunJob
+from images.engines.words import CDI_GPUS, ROLE, RUN_ROLE
 from images.system import output, process
 from images.system.interruption import uninterrupted
 
 if TYPE_CHECKING:
     from docker.models.containers import Container
+    from docker.types import Ulimit
+
+
+def settings_of(job: RunJob, limits: Sequence[Ulimit]) -> dict[str, Any]:
+    """The arguments of `containers.create` for a job, without a network."""
+    from docker.types import DeviceRequest
+
+    requests = {
+        "runtime": [DeviceRequest(count=-1, capabilities=[["gpu"]])],
+        "cdi": [DeviceRequest(driver="cdi", device_ids=[CDI_GPUS])],
+    }.get(job.gpus, [])
+    return {
+        "image": job.image,
+        "command": list(job.command),
+        "network_mode": "none",
+        "shm_size": job.shm_bytes,
+        "ulimits": list(limits),
+        "device_requests": requests,
+        "environment": dict(job.environment),
+        "labels": dict([ROLE.split("=")]),
+    }
+
+
+def front_settings(
+    job: RunJob, front: Foreground, network: str | None, user: Mapping[str, str]
+) -> dict[str, Any]:
+    """The arguments that differ for a job in the foreground. `network`: None is the engine's
+    default; `user`: see `own_user`.
+    """
+    names = ("HOME", "USER", "LOGNAME") if user else ()
+    return {
+        "network_mode": network,
+        "environment": {**{name: user[name] for name in names}, **job.environment},
+        "labels": dict([RUN_ROLE.split("=")]),
+        "stdin_open": True,
+        "tty": front.terminal,
+        "init": True,  # which the kernel's rules for the first process do not keep from signals
+        "volumes": [str(one) for one in front.binds],
+        "ports": {}
+        if network == "host"
+        else {f"{one.inside}/{one.protocol}": (one.address, one.here) for one in front.ports},
+        **({"working_dir": front.directory} if front.directory else {}),
+        **({"user": user["user"]} if user else {}),
+    }
+
+
+def own_user(info: Mapping[str, Any], root: Path) -> dict[str, str]:
+    """The user of a container whose files are this user's: "UID:GID", and variables for a user that
+    the image does not know. {}: the image's, if this is root, or if the engine is this user's own,
+    which maps root to it.
+    """
+    own = any("rootless" in str(option) for option in info.get("SecurityOptions") or ())
+    if os.geteuid() == 0 or own:
+        return {}
+    uid, gid = os.geteuid(), os.getegid()
+    names = [line.split(":") for line in (root / "etc/passwd").read_text("utf-8").splitlines()]
+    name = next((row[0] for row in names if row[2:3] == [str(uid)]), str(uid))
+    return {"user": f"{uid}:{gid}", "HOME": "/tmp", "USER": name, "LOGNAME": name}  # noqa: S108
+
+
+def limits_of(job: RunJob) -> list[Ulimit]:
+    """The limits that a job is to have."""
+    from docker.types import Ulimit
+
+    stack = Ulimit(name="stack", soft=job.stack_bytes, hard=job.stack_bytes)
+    memlock = [Ulimit(name="memlock", soft=-1, hard=-1)] if job.memlock_unlimited else []
+    return [stack, *memlock]
 
 
 def start(container: Container, files: Mapping[str, bytes], *, may_lack_limits: bool) -> bool:

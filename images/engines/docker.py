@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,12 @@ from images.engines.buildkit import Builder, build_argv, secret_files, staged_co
 from images.engines.container import (
     copy_out,
     follow,
+    front_settings,
+    limits_of,
     overdue_failure,
+    own_user,
     remove,
+    settings_of,
     start,
     stop_overdue,
 )
@@ -31,9 +35,11 @@ from images.engines.docker_errors import (
 from images.engines.spec import (
     SMALLER_FIX,
     BuiltImage,
+    Foreground,
     ImageSpec,
     RunJob,
     RunResult,
+    not_permitted,
     too_much_to_pass,
 )
 from images.net.secrets import Secrets
@@ -268,16 +274,12 @@ class Docker:
         Limits that this engine does not permit are omitted and reported in the notes: a machine
         that may not raise them is still worth verifying.
         """
-        from docker.types import Ulimit
-
         self._refuse_too_much(job)
         notes: list[str] = []
-        ulimits = [Ulimit(name="stack", soft=job.stack_bytes, hard=job.stack_bytes)]
-        if job.memlock_unlimited:
-            ulimits.append(Ulimit(name="memlock", soft=-1, hard=-1))
+        ulimits = limits_of(job)
         ending: tuple[int, str, str] | None = None
         while ending is None:
-            with self._container(job, ulimits) as container:
+            with self._container(settings_of(job, ulimits)) as container:
                 with uninterrupted():
                     started = start(container, job.files, may_lack_limits=bool(ulimits))
                 if started:
@@ -286,10 +288,39 @@ class Docker:
                         for path, to in job.outputs.items():
                             self._guard(partial(copy_out, container, path, to))
                 else:
-                    name = ulimits.pop().name
-                    notes.append(f"ulimit {name}: not permitted on this machine, skipped")
+                    notes.append(not_permitted(ulimits.pop().name))
         code, stdout, stderr = ending
         return RunResult(exit_code=code, stdout=stdout, stderr_tail=stderr, notes=tuple(notes))
+
+    def attend(self, job: RunJob, front: Foreground, on_note: Callable[[str], None]) -> int:
+        """Run the command with our input and output, and always remove the container; returns its
+        exit code. Its files in `binds` belong to this user. As `run`, with fewer limits if need be.
+        """
+        from images.engines.attached import Attached
+
+        self._refuse_too_much(job)
+        ulimits, network = limits_of(job), self.build_network()
+        mine = own_user(self.info(), Path("/"))
+        while True:
+            settings = {**settings_of(job, ulimits), **front_settings(job, front, network, mine)}
+            with (
+                self._container(settings) as container,
+                contextlib.closing(
+                    self._guard(partial(Attached, container, terminal=front.terminal))
+                ) as attached,
+            ):
+                try:
+                    with uninterrupted():
+                        started = start(container, {}, may_lack_limits=bool(ulimits))
+                except EngineError as failure:
+                    if network or not BRIDGE_IS_BROKEN.search(failure.log):
+                        raise
+                    on_note("the engine's bridge network is broken; using the host's network")
+                    network = "host"
+                    continue
+                if started:
+                    return int(self._guard(attached.carry))
+                on_note(not_permitted(ulimits.pop().name))
 
     def _refuse_too_much(self, job: RunJob) -> None:
         """Refuse a too large configuration here: some engines take minutes to, or never do."""
@@ -300,31 +331,12 @@ class Docker:
             raise EngineError(f"The image cannot be run: {problem}", fix=SMALLER_FIX)
 
     @contextlib.contextmanager
-    def _container(self, job: RunJob, ulimits: list[Any]) -> Iterator[Container]:
+    def _container(self, settings: Mapping[str, Any]) -> Iterator[Container]:
         """A container that is always removed afterwards."""
-        from docker.types import DeviceRequest
-
-        requests = {
-            "runtime": [DeviceRequest(count=-1, capabilities=[["gpu"]])],
-            "cdi": [DeviceRequest(driver="cdi", device_ids=["nvidia.com/gpu=all"])],
-        }.get(job.gpus, [])
         made: list[Container] = []
         try:
             with uninterrupted():  # else it might exist without us knowing its ID
-                made.append(
-                    self._guard(
-                        lambda: self._client.containers.create(
-                            job.image,
-                            list(job.command),
-                            network_mode="none",
-                            shm_size=job.shm_bytes,
-                            ulimits=ulimits,
-                            device_requests=requests,
-                            environment=dict(job.environment),
-                            labels={"org.gpu-provision.role": "verify"},
-                        )
-                    )
-                )
+                made.append(self._guard(lambda: self._client.containers.create(**settings)))
             yield made[0]
         finally:
             with uninterrupted():

@@ -6,6 +6,7 @@ import os
 import re
 
 from images.errors import DiskFullError, Failure
+from images.system.errors import NoProgramError
 
 # A firewall reload or another engine can remove docker0 from a running engine.
 BRIDGE_IS_BROKEN = re.compile(r"failed to create endpoint .* on network bridge")
@@ -14,6 +15,11 @@ _ENGINE_WENT_AWAY = re.compile(
     r"error during connect|cannot connect to the docker daemon|code = Unavailable|EOF$"
     r"|server did not provide an image ID",
     re.IGNORECASE | re.MULTILINE,
+)
+
+_NOT_IN_IMAGE = re.compile(
+    r'exec: "(?P<runc>[^"]+)": (executable file not found|stat [^ ]+: no such file)'
+    r"|executable file `(?P<crun>[^`]+)` not found"
 )
 
 
@@ -92,11 +98,19 @@ def start_failure(error: Exception) -> Failure:
             fix="Its message says why. Check the driver: nvidia-smi",
             detail=short(error),
         )
+    if (missing := missing_program(text)) is not None:
+        return NoProgramError(missing)
     return EngineError(
         f"The container did not start: {short(error)}",
         fix="Check the engine's log: journalctl -u docker",
         log=text,
     )
+
+
+def missing_program(text: str) -> str | None:
+    """The program that an engine did not find in an image; None: it says nothing of the kind."""
+    found = _NOT_IN_IMAGE.search(text)
+    return (found["runc"] or found["crun"]) if found else None
 
 
 def no_engine(error: Exception, fix: str) -> NoEngineError:

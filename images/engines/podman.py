@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
-import resource
 import secrets
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from images.engines.archive import engine_archive, engine_image_id, is_holder, new_holder
@@ -19,12 +20,23 @@ from images.engines.docker_errors import (
     EngineError,
     NoEngineError,
     NoGpuRuntimeError,
+    missing_program,
 )
-from images.engines.spec import RunJob, RunResult
-from images.engines.words import container_words, gpu_words, limit_values
+from images.engines.podman_words import (
+    LIMIT_REFUSED,
+    bare,
+    create_words,
+    fewer_limits,
+    own_limits,
+)
+from images.engines.spec import Foreground, RunJob, RunResult, not_permitted
+from images.engines.words import gpu_words, limit_values, limit_words
 from images.errors import DiskFullError, Failure
+from images.oci.model import Platform
 from images.oci.sources import Image
 from images.system import process
+from images.system.errors import NoProgramError
+from images.system.foreground import attend, is_first
 from images.system.scratch import scratch_directory
 
 INSTALL_FIX = "sudo apt-get install -y --no-install-recommends podman"
@@ -33,14 +45,17 @@ _ASK_TIMEOUT_S = 60.0
 _LOAD_TIMEOUT_S = 3600.0
 _TAIL_LINES = 50
 _GRACE_S = 0.5
-_LIMIT_REFUSED = re.compile(
-    r"rlimit type (?P<number>\d+)|set ?rlimit `?RLIMIT_(?P<name>[A-Z]+)", re.IGNORECASE
-)
-_NUMBERS = {"3": "stack", "6": "nproc", "7": "nofile", "8": "memlock"}
-# The limits that podman raises by itself if any limit is requested.
-_PODMANS_OWN = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
 _NOT_FOUND = 127
 _OWN_FAILURES = frozenset({125, 126, _NOT_FOUND})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundImage:
+    """An image in podman's storage."""
+
+    image_id: str
+    labels: Mapping[str, str]
+    platform: Platform
 
 
 class Podman:
@@ -79,6 +94,23 @@ class Podman:
         _refuse_one_that_starts_nothing(program)
         return cls(program, version, scratch)
 
+    @classmethod
+    def find(cls, name: str) -> FoundImage | None:
+        """The image of that name in podman's storage; None: it has none, or there is no podman."""
+        program = process.which("podman")
+        if program is None:
+            return None
+        words = ["image", "inspect", "--format", "{{.Id}} {{.Architecture}} {{json .Labels}}"]
+        done = process.run([program, *words, bare(name)], timeout_s=_ASK_TIMEOUT_S, apart=True)
+        if not done.ok:
+            return None
+        image_id, architecture, labels = done.stdout.split(None, 2)
+        return FoundImage(
+            image_id=f"sha256:{image_id}",
+            labels=json.loads(labels) or {},
+            platform=Platform(architecture=architecture),
+        )
+
     @property
     def name(self) -> str:
         return f"podman {self._version}"
@@ -110,22 +142,22 @@ class Podman:
                     fix="Check podman images, then build the image again.",
                 )
             if source:
-                self._ask(["tag", _bare(handle), holder])
+                self._ask(["tag", bare(handle), holder])
             self._holders[handle] = holder
         if name:
-            self._ask(["tag", _bare(handle), name])
+            self._ask(["tag", bare(handle), name])
         return handle
 
     def _shares(self, handle: str) -> bool:
         """Whether the image is there, and no other run will delete it: one that another run has
         loaded gets a tag from this run, too.
         """
-        words = ["image", "inspect", "--format", '{{join .RepoTags " "}}', _bare(handle)]
+        words = ["image", "inspect", "--format", '{{join .RepoTags " "}}', bare(handle)]
         names = self._run(words)
         if not names.ok or not any(map(is_holder, names.stdout.split())):
             return names.ok
         holder = new_holder()
-        if not self._run(["tag", _bare(handle), holder]).ok:
+        if not self._run(["tag", bare(handle), holder]).ok:
             return False
         self._holders[handle] = holder
         return self._has(handle)
@@ -149,29 +181,62 @@ class Podman:
         limits = self._granted.get(asked, wanted)
 
         def tell(line: str) -> None:
-            if not _LIMIT_REFUSED.search(line):  # it is tried again without the limit
+            if not LIMIT_REFUSED.search(line):  # it is tried again without the limit
                 on_line(line)
 
         while True:
             done = self._run_once(job, limits, tell)
             if done.code not in _OWN_FAILURES or done.stdout:
                 break
-            fewer = _less(limits, done.output)
+            fewer = fewer_limits(limits, done.output)
             if fewer is None:
                 raise _start_failure(done)
             limits = fewer
         self._granted[asked] = limits
-        notes = [
-            f"ulimit {name}: not permitted on this machine, skipped"
-            for name in wanted
-            if name not in limits
-        ]
         return RunResult(
             exit_code=done.code,
             stdout=done.stdout,
             stderr_tail=done.last_lines(_TAIL_LINES),
-            notes=tuple(notes),
+            notes=tuple(not_permitted(name) for name in wanted if name not in limits),
         )
+
+    def attend(self, job: RunJob, front: Foreground, on_note: Callable[[str], None]) -> int:
+        """Run the command with our input and output, and always remove the container; returns its
+        exit code. With fewer limits if some are not permitted here. NoProgramError: the image does
+        not have it.
+        """
+        wanted = limit_values(job.stack_bytes, memlock_unlimited=job.memlock_unlimited)
+        limits: Mapping[str, str] = wanted
+        name = f"gpu-provision-{secrets.token_hex(8)}"
+        try:
+            while not (made := self._init(job, front, name, limits)).ok:
+                fewer = fewer_limits(limits, made.output)
+                if fewer is None:
+                    raise _start_failure(made)
+                limits = fewer
+                self._remove_container(name)
+            for limit in wanted:
+                if limit not in limits:
+                    on_note(not_permitted(limit))
+            asked = self._ask(["container", "inspect", "--format", "{{.State.Pid}}", name])
+            return attend(
+                [self._program, "start", "--attach", "--interactive", name],
+                env=process.environment(),
+                terminal=front.terminal,
+                first=lambda _: pid if is_first(pid := int(asked)) else None,
+            )
+        finally:
+            self._remove_container(name)
+
+    def _init(
+        self, job: RunJob, front: Foreground, name: str, limits: Mapping[str, str]
+    ) -> process.Completed:
+        """Create a container up to its command, which has not been started yet."""
+        words = create_words(job, name, limits, front)
+        made = self._run(["create", *words])
+        if "container-init" in made.output:  # podman can be installed without it
+            made = self._run(["create", *(word for word in words if word != "--init")])
+        return self._run(["init", name]) if made.ok else made
 
     def shell_command(self, handle: str, *, gpus: str, notes: Sequence[str] = ()) -> str:
         """The command that a user types to enter the image."""
@@ -180,14 +245,14 @@ class Podman:
         refused = " ".join(notes)
         for name, value in (("memlock", "-1:-1"), ("stack", f"{64 << 20}:{64 << 20}")):
             words += [] if f"ulimit {name}" in refused else ["--ulimit", f"{name}={value}"]
-        return " ".join([*words, _bare(handle)])
+        return " ".join([*words, bare(handle)])
 
     def _run_once(
         self, job: RunJob, limits: Mapping[str, str], on_line: Callable[[str], None]
     ) -> process.Completed:
         name = f"gpu-provision-{secrets.token_hex(8)}"
         try:
-            made = self._run(["create", *_create_words(job, name, limits)], _ASK_TIMEOUT_S)
+            made = self._run(["create", *create_words(job, name, limits)], _ASK_TIMEOUT_S)
             if not made.ok:
                 raise _start_failure(made)
             if job.files:
@@ -227,7 +292,7 @@ class Podman:
         return root if done.ok and root.is_absolute() else None
 
     def _has(self, handle: str) -> bool:
-        return self._run(["image", "exists", _bare(handle)]).ok
+        return self._run(["image", "exists", bare(handle)]).ok
 
     @contextlib.contextmanager
     def _archive(self, image: Image, on_bytes: Callable[[int], None], tag: str) -> Iterator[Path]:
@@ -288,70 +353,22 @@ def _refuse_one_that_starts_nothing(program: str) -> None:
     with scratch_directory() as empty:
 
         def start(limits: Mapping[str, str]) -> process.Completed:
-            words = [word for pair in limits.items() for word in ("--ulimit", "=".join(pair))]
+            words = ["run", "--rm", "--network", "none", *limit_words(limits)]
             return process.run(
-                [
-                    program,
-                    "run",
-                    "--rm",
-                    "--network",
-                    "none",
-                    *words,
-                    "--rootfs",
-                    str(empty),
-                    "/none",
-                ],
+                [program, *words, "--rootfs", str(empty), "/none"],
                 timeout_s=_ASK_TIMEOUT_S,
                 apart=True,
             )
 
         done = start({})
         if done.code != _NOT_FOUND:
-            done = start(_own_limits())
+            done = start(own_limits())
     if done.code != _NOT_FOUND:
         raise NoEngineError(
             f"podman is installed but cannot start a container: {done.last_lines(1)}",
             fix="Check: podman info, man containers.conf (runtime, cgroup_manager, ulimits)",
             detail=done.last_lines(),
         )
-
-
-def _less(limits: Mapping[str, str], output: str) -> dict[str, str] | None:
-    """The limits to try next after one was refused; None if the failure has another cause.
-
-    If any limit is requested, podman raises those for files and processes by itself. If that is
-    refused, we set them to our limits; if even that is refused, we request none.
-    """
-    found = _LIMIT_REFUSED.search(output)
-    if found is None or not limits:
-        return None
-    name = _NUMBERS.get(found["number"] or "", (found["name"] or "").lower())
-    if name in _PODMANS_OWN:
-        return {} if name in limits else {**limits, **_own_limits()}
-    return {key: value for key, value in limits.items() if key != name and name in limits}
-
-
-def _own_limits() -> dict[str, str]:
-    hard = {name: resource.getrlimit(kind)[1] for name, kind in _PODMANS_OWN.items()}
-    return {name: f"{value}:{value}" for name, value in hard.items()}
-
-
-def _create_words(job: RunJob, name: str, limits: Mapping[str, str]) -> list[str]:
-    words = container_words(
-        "podman",
-        name=name,
-        gpus=job.gpus,
-        limits=limits,
-        shm_bytes=job.shm_bytes,
-        network="none",
-        environment=job.environment,
-    )
-    return [*words, "--pull", "never", _bare(job.image), *job.command]
-
-
-def _bare(handle: str) -> str:
-    """An ID in the form that every version of podman accepts."""
-    return handle.removeprefix("sha256:")
 
 
 def _tar(files: Mapping[str, bytes]) -> bytes:
@@ -373,6 +390,8 @@ def _start_failure(done: process.Completed) -> Failure:
             "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
             detail=done.last_lines(),
         )
+    if (missing := missing_program(done.output)) is not None:
+        return NoProgramError(missing)
     return EngineError(
         f"The container did not start: {done.last_lines(1)}",
         fix="Check that podman works: podman info",

@@ -23,7 +23,7 @@ from images.engines.docker import Docker
 from images.engines.docker_errors import EngineError
 from images.engines.podman import Podman
 from images.engines.sandbox.run import Sandbox
-from images.engines.spec import RunJob, RunResult
+from images.engines.spec import Foreground, RunJob, RunResult
 from images.engines.words import gpu_words
 from images.errors import Failure
 from images.oci.sources import Image
@@ -58,6 +58,11 @@ class Runner(Protocol):
 
     def run(self, job: RunJob, on_line: Callable[[str], None]) -> RunResult:
         """Run a command to its end; always cleans up."""
+
+    def attend(self, job: RunJob, front: Foreground, on_note: Callable[[str], None]) -> int:
+        """Run a command in the foreground, to its end, and clean up; returns its exit code. Signals
+        are passed on to it. `on_note` hears what differs from the request.
+        """
 
     def remove(self, handle: str) -> None:
         """Remove what `prepare` loaded; keeps images from before, and what other runs use."""
@@ -175,15 +180,21 @@ class DockerRunner(Docker):
 
 
 def choose_runner(
-    *, cache: Path, wanted: RunnerName | Literal["auto"] = "auto", docker_fix: str = ""
+    *,
+    cache: Path,
+    wanted: RunnerName | Literal["auto"] = "auto",
+    docker_fix: str = "",
+    order: Sequence[RunnerName] = ORDER,
+    otherwise: str = "",
 ) -> Chosen:
-    """Choose what runs images on this host. `cache` is where a sandbox keeps unpacked images.
+    """Choose what runs images on this host. `cache` is where a sandbox keeps unpacked images;
+    `otherwise`: what else to type if there is nothing.
 
     NoRunnerError: none can be used, with the reason for each. A runner requested by name raises its
     own error.
     """
     passed_over: list[PassedOver] = []
-    for name in ORDER if wanted == "auto" else (wanted,):
+    for name in order if wanted == "auto" else (wanted,):
         found = _try(name, cache, docker_fix)
         if not isinstance(found, Failure):
             return Chosen(runner=found, passed_over=tuple(passed_over))
@@ -193,8 +204,7 @@ def choose_runner(
     raise NoRunnerError(
         "Nothing on this host can run the image: no container engine answers, and no sandbox can "
         "be started.",
-        fix=f"{passed_over[-1].problem.fix} (or install podman), or skip the verification: "
-        "--no-verify",
+        fix=f"{passed_over[-1].problem.fix} (or install podman){otherwise}",
         detail="\n".join(f"{one.name}: {one.problem.message}" for one in passed_over),
     )
 

@@ -67,6 +67,48 @@ class RunJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bind:
+    """A file or directory of this machine, at an absolute path of the container."""
+
+    source: Path
+    target: str
+    writable: bool = True
+
+    def __str__(self) -> str:
+        """As docker and podman take it."""
+        return f"{self.source}:{self.target}:{'rw' if self.writable else 'ro'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    """A port of the container, at one of this machine; `address`: of which, "" for all."""
+
+    inside: int
+    here: int
+    protocol: str = "tcp"
+    address: str = ""
+
+    def __str__(self) -> str:
+        """As docker and podman take it."""
+        address = f"{self.address}:" if self.address else ""
+        return f"{address}{self.here}:{self.inside}/{self.protocol}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreground:
+    """What a job gets that runs in the foreground: this process's input and output, the network,
+    and these. `terminal`: in a terminal, which both ends of ours must be. `directory`: "" is the
+    image's. Its files, outputs and time limit are not used, and without a command it runs the
+    image's own.
+    """
+
+    terminal: bool = False
+    binds: tuple[Bind, ...] = ()
+    ports: tuple[Port, ...] = ()
+    directory: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
     """`notes` say what was refused and omitted ("memlock=-1: not permitted here")."""
 
@@ -74,6 +116,11 @@ class RunResult:
     stdout: str
     stderr_tail: str
     notes: tuple[str, ...] = ()
+
+
+def not_permitted(limit: str) -> str:
+    """The note on a limit that the machine refuses."""
+    return f"ulimit {limit}: not permitted on this machine, skipped"
 
 
 SMALLER_FIX = "Build the image again, with fewer or shorter variables and a shorter command."

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 
 CDI_GPUS = "nvidia.com/gpu=all"
 ROLE = "org.gpu-provision.role=verify"
+RUN_ROLE = "org.gpu-provision.role=run"
 
 
 def limit_values(stack_bytes: int, *, memlock_unlimited: bool) -> dict[str, str]:
@@ -59,10 +60,14 @@ def container_words(
     shm_bytes: int,
     network: str,
     environment: Mapping[str, str],
+    role: str = ROLE,
 ) -> list[str]:
-    """The options of `docker run` and `podman run` (or create), without the image."""
+    """The options of `docker run` and `podman run` (or create), without the image. `network`: "" is
+    the engine's default.
+    """
     return [
-        *("--name", name, "--label", ROLE, "--network", network),
+        *("--name", name, "--label", role),
+        *(("--network", network) if network else ()),
         *("--shm-size", str(shm_bytes)),
         *limit_words(limits),
         *gpu_words(engine, gpus),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -50,3 +51,35 @@ def uninterrupted() -> Iterator[None]:
                 signal.signal(number, handler)
         if came:
             signal.raise_signal(came[0])
+
+
+_PATIENCE = 2
+
+
+@contextlib.contextmanager
+def passed_on(send: Callable[[int], None]) -> Iterator[None]:
+    """Call `send`, in a thread, with each signal that would end this program, and with changes of
+    the terminal's size. After two that would end it SIGKILL is sent. Ignored ones stay ignored.
+    """
+    numbers: SimpleQueue[int] = SimpleQueue()
+    before: dict[int, Any] = {}
+
+    def work() -> None:
+        endings = 0
+        while number := numbers.get():
+            endings += number in ENDING
+            send(signal.SIGKILL if endings > _PATIENCE else number)
+
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    try:
+        for one in map(int, (*ENDING, signal.SIGWINCH)):
+            if (handler := signal.getsignal(one)) != signal.SIG_IGN:
+                before[one] = handler
+                signal.signal(one, lambda came, _: numbers.put(came))
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        numbers.put(0)
+        worker.join()

@@ -238,7 +238,11 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
             finally:
                 self._engine.keep(handle)
             return
-        runner = self._engine or runner_here(self._settings.state, self._console)
+        runner = self._engine or runner_here(
+            self._settings.state,
+            self._console,
+            otherwise=", or skip the verification: --no-verify",
+        )
         with prepared(made.image, runner, self._console) as (_, handle):
             yield RunnableImage(runner=runner, handle=handle)
 

@@ -83,6 +83,12 @@ def _builders() -> Iterable[str]:
     return BUILDERS
 
 
+def _engines() -> Iterable[str]:
+    from provision.cli.run import ENGINES
+
+    return ENGINES
+
+
 def _compressions() -> Iterable[str]:
     from provision.cli.layer_options import COMPRESSIONS
 
@@ -117,6 +123,7 @@ _KNOWN: Mapping[str, Callable[[], Iterable[str]]] = {
     "framework": _frameworks,
     "level": _levels,
     "builder": _builders,
+    "engine": _engines,
     "compression": _compressions,
     "lazy": _lazy,
     "cuda": _cuda_versions,

@@ -32,6 +32,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "provision build --bundle torch.bundle --output image/",
         "provision build --cut A40 --output image.sqfs    # for an A40 alone",
     ),
+    "run": (
+        "provision run gpu-provision:pytorch2.0.1-cu117 -- python3 train.py",
+        "provision run team/app:1 -v ./data:/data -e HF_TOKEN -p 8000",
+    ),
     "bundle": (
         "provision bundle --cuda 12.8 --gpu H100 --driver 580.95.05 --output torch.bundle",
         "provision bundle --lock pylock.toml --with-tool --output torch.bundle",

@@ -35,12 +35,16 @@ def later(module: str, name: str) -> Callable[..., Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """One command: what it does, which options it takes beside --json, and the function."""
+    """One command: what it does, which options it takes beside --json, and the function.
+    `is_program`: words after -- are a command, whose output is ours: without --json, and -v is not
+    short for --verbose.
+    """
 
     name: str
     help: str
     options: tuple[Callable[[argparse.ArgumentParser], None], ...]
     run: Callable[[argparse.Namespace, Console], int]
+    is_program: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

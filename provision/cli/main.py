@@ -9,6 +9,7 @@ a user.
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import signal
 import sys
@@ -20,7 +21,7 @@ from images.system.interruption import ENDING
 from images.text.printable import printable
 from provision.cli.consult import causes_of_failure, tell
 from provision.cli.groups import Command
-from provision.cli.parser import build_parser
+from provision.cli.parser import build_parser, parse
 from provision.errors import BadInputError, Exit
 from provision.output.console import Console
 from provision.output.stdout import (
@@ -55,14 +56,14 @@ def main(
     """Parse, do, and turn every failure into its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     console = Console()
-    as_json = "--json" in words
+    as_json = "--json" in itertools.takewhile("--".__ne__, words)
     name = words[0] if words else ""
     try:
         if not words:
             from provision.cli.start import do_start
 
             return do_start(console)
-        args = build_parser(words[:2]).parse_args(words)
+        args = parse(words)
         console = Console(verbose=args.verbose)
         as_json = args.json
         command: Command = args.command

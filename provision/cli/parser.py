@@ -97,6 +97,27 @@ def build_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     return parser
 
 
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The options of a command line; for a command that runs another, `words` is what is after --.
+    BadInputError: wrong usage.
+    """
+    parser = build_parser(words[:2])
+    if not any(one.is_program and one.name == words[0] for one in COMMANDS):
+        return parser.parse_args(words)
+    end = words.index("--") if "--" in words else len(words)
+    found, rest = parser.parse_known_args(words[:end])
+    found.words = list(words[end + 1 :])
+    if rest:
+        import shlex
+
+        typed = [word for word in words[:end] if word not in rest]
+        raise BadInputError(
+            f"{words[0]} does not know {printable(shlex.join(rest), limit=100)}.",
+            fix=f"Put a command after --: provision {shlex.join([*typed, '--', *rest])}",
+        )
+    return found
+
+
 def _width() -> int:
     """The columns of a help text. argparse, which makes a formatter for each option, would import
     shutil for that.
@@ -128,10 +149,11 @@ def _add_verb(
         allow_abbrev=False,
         epilog=examples_of(f"{group} {command.name}".strip()),
     )
-    verb.set_defaults(command=command)
-    verb.add_argument("--json", action="store_true", help="print the result as JSON")
+    verb.set_defaults(command=command, json=False)
+    if not command.is_program:
+        verb.add_argument("--json", action="store_true", help="print the result as JSON")
     verb.add_argument(
-        "-v",
+        *(() if command.is_program else ("-v",)),
         "--verbose",
         action="store_true",
         help="show more detail, including the output of tools",
@@ -170,6 +192,13 @@ COMMANDS = (
             advanced_options,
         ),
         run=do_build,
+    ),
+    Command(
+        name="run",
+        help="run a command in an image, with the GPUs of this machine",
+        options=(later("run", "run_arguments"),),
+        run=later("run", "do_run"),
+        is_program=True,
     ),
     Command(
         name="bundle",

@@ -7,14 +7,14 @@ engine), then in a registry if it names one. A path or `oci:DIR:NAME` is read fr
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from images.engines.emulation import check_runs, emulator_of
+from images.engines.emulation import check_runs, emulator_of, runs_natively
 from images.engines.squashfs import ENDINGS
 from images.errors import Failure
 from images.oci.errors import PlatformMissingError
@@ -25,8 +25,8 @@ from provision.lock.labels import labels_in
 from provision.output.console import Console
 
 if TYPE_CHECKING:
+    from images.engines.podman import Podman
     from images.engines.runner import DockerRunner, Runner, RunnerName
-    from provision.verification.suite import Runs
 
 
 T = TypeVar("T")
@@ -43,7 +43,8 @@ _FILE_ENDINGS = frozenset(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImagePlaces:
     """Where images may be: the engine (`connect` fails if none answers), this user's own layout,
-    and what a registry needs; `state` is where a sandbox unpacks; `tell` hears what takes long.
+    podman's storage if `podman`, and what a registry needs; `state` is where a sandbox unpacks;
+    `tell` hears what takes long.
     """
 
     connect: Callable[[], DockerRunner]
@@ -51,6 +52,7 @@ class ImagePlaces:
     state: Path
     ca: Path | None = None
     offline: bool = False
+    podman: bool = True
     tell: Callable[[str], None] = lambda _: None
 
 
@@ -65,7 +67,7 @@ class Subject:
     name: str
     image_id: str
     labels: Mapping[str, str]
-    engine: DockerRunner | None = None
+    engine: DockerRunner | Podman | None = None
     image: Image | None = None
     registry: str | None = None
     digest: str | None = None
@@ -105,9 +107,27 @@ def find_subject(text: str, places: ImagePlaces, *, what: str = IMAGE) -> Subjec
         )
     if place.kind == "any" and (own := nearest(partial(own_image, name, places.images))):
         return _read(text, own)
+    if place.kind == "any" and places.podman and (subject := _on_podman(name, text)):
+        return subject
     if place.kind == "any" and names_a_registry(name):
         return _in_registry(name, places)
     raise nowhere(text, places, engine, problem, what)
+
+
+def _on_podman(name: str, text: str) -> Subject | None:
+    from images.engines.podman import Podman
+
+    found = Podman.find(name)
+    if found is None:
+        return None
+    emulator = "" if runs_natively(found.platform) else "podman's emulator"
+    return Subject(
+        name=text,
+        image_id=found.image_id,
+        labels=found.labels,
+        engine=Podman.connect(),
+        emulator=emulator,
+    )
 
 
 def squashfs_of(text: str) -> Path | None:
@@ -134,8 +154,12 @@ def engine_name(subject: Subject, places: ImagePlaces) -> str:
 
 
 @contextmanager
-def ready(subject: Subject, places: ImagePlaces, console: Console) -> Iterator[tuple[Runs, str]]:
-    """What can run the image here, and the name that it uses for the image."""
+def ready(
+    subject: Subject, places: ImagePlaces, console: Console, order: Sequence[RunnerName] = ()
+) -> Iterator[tuple[Runner, str]]:
+    """What can run the image here, and the name that it uses for the image. `order`: which may run
+    one that no engine has; () for all.
+    """
     if subject.emulator:
         console.note(
             f"{subject.name} is for another processor and runs under emulation "
@@ -148,18 +172,21 @@ def ready(subject: Subject, places: ImagePlaces, console: Console) -> Iterator[t
     if subject.image.squashfs is not None:
         runner: Runner = sandbox_here(places.state)
     else:
-        runner = runner_here(places.state, console)
+        runner = runner_here(places.state, console, order)
     with prepared(subject.image, runner, console) as found:
         yield found
 
 
-def runner_here(cache: Path, console: Console) -> Runner:
-    """What can run an image that no engine has; the error names each unusable runner with the
-    reason. `cache`: where a sandbox keeps unpacked images.
+def runner_here(
+    cache: Path, console: Console, order: Sequence[RunnerName] = (), otherwise: str = ""
+) -> Runner:
+    """What can run an image that no engine has, of `order` or else of all; the error names each
+    unusable runner with the reason, and `otherwise`. `cache`: where a sandbox keeps unpacked
+    images.
     """
-    from images.engines.runner import choose_runner
+    from images.engines.runner import ORDER, choose_runner
 
-    chosen = choose_runner(cache=cache)
+    chosen = choose_runner(cache=cache, order=order or ORDER, otherwise=otherwise)
     for passed in chosen.passed_over:
         console.progress(f"cannot use {passed.name}: {passed.problem.message}")
     console.progress(f"using {chosen.runner.name}")
@@ -184,7 +211,7 @@ def prepared(image: Image, runner: Runner, console: Console) -> Iterator[tuple[R
     check_runs(image.platform, image.shown)
     with console.transfer() as progress:
         progress.expect(sum(layer.blob.size for layer in image.layers))
-        handle = runner.prepare(image, lambda count: progress.wrote("for the suite", count))
+        handle = runner.prepare(image, lambda count: progress.wrote("to run it", count))
     try:
         yield runner, handle
         if image.squashfs is not None:

@@ -15,6 +15,7 @@ from images.engines.podman import Podman
 from images.engines.runner import DockerRunner
 from images.engines.spec import RunJob
 from images.oci.sources import Image
+from images.system.errors import NoProgramError
 from tests import need
 from tests.engines.podman_place import debian_base, podman_storage
 from tests.kit.sandbox_images import entry, image, layer
@@ -87,7 +88,7 @@ def test_podman_ends_what_does_not_end(podman: Podman, handle: str) -> None:
 
 
 def test_podman_says_what_is_not_in_the_image(podman: Podman, handle: str) -> None:
-    with pytest.raises(EngineError, match="nosuch"):
+    with pytest.raises(NoProgramError, match="nosuch"):
         podman.run(job(handle, command=("nosuch",)), none)
     assert containers() == ""
 

@@ -63,6 +63,7 @@ ONLY_IN = {
         "images/layers/project.py",
     },
     "docker": {
+        "images/engines/attached.py",
         "images/engines/container.py",
         "images/engines/docker.py",
         "images/engines/start.py",

@@ -251,7 +251,7 @@ def this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is read in no time, for what asks for it."""
     WRONG.clear()
     parsers = functools.cache(build_parser)
-    monkeypatch.setattr("provision.cli.main.build_parser", lambda words: parsers(tuple(words)))
+    monkeypatch.setattr("provision.cli.parser.build_parser", lambda words: parsers(tuple(words)))
     monkeypatch.setattr("provision.verification.record_check.engine_name", lambda *_: "docker 26")
     monkeypatch.setattr("provision.host.detect", lambda: HOST)
 

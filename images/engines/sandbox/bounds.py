@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from images.engines.spec import RunJob
+from images.engines.spec import RunJob, not_permitted
 from images.system import process
 
 # Threads count, too: NumPy, PyTorch and NCCL each start about one for each core and process.
@@ -75,7 +75,7 @@ def bounds_of(job: RunJob, groups: Iterable[Path] = ()) -> Bounds:
         if process.run(["sh", "-c", words], timeout_s=10).ok:
             granted.append(words)
         else:
-            notes.append(f"ulimit {name}: not permitted on this machine, skipped")
+            notes.append(not_permitted(name))
     files = [
         (_FIRST_TO_END, "/proc/self/oom_score_adj"),
         *((0, g / "cgroup.procs") for g in groups),

@@ -65,8 +65,9 @@ class Launcher:
         return self._unshare(plan, scratch, terminal=terminal)
 
     def _bubblewrap(self, plan: SandboxPlan, scratch: Path, *, terminal: bool) -> list[str]:
-        words = [self.program, "--unshare-pid", "--unshare-ipc", "--unshare-net", "--unshare-uts"]
-        words += ["--as-pid-1"]
+        words = [self.program, "--unshare-pid", "--unshare-ipc"]
+        words += [] if plan.network else ["--unshare-net"]
+        words += ["--unshare-uts", "--as-pid-1"]
         words += ["--unshare-cgroup-try", "--hostname", HOST_NAME, "--die-with-parent"]
         words += ["--unshare-user", "--uid", "0", "--gid", "0"] if self.own_users else []
         words += [] if terminal else ["--new-session"]
@@ -115,7 +116,8 @@ class Launcher:
         written = {**asdict(told), "root": str(root), "host_name": HOST_NAME, "filter": steps}
         file = scratch / "plan.json"
         file.write_text(json.dumps(written), encoding="utf-8", errors="surrogateescape")
-        words = [self.program, "--mount", "--pid", "--ipc", "--net", "--uts", "--cgroup"]
+        words = [self.program, "--mount", "--pid", "--ipc", "--uts", "--cgroup"]
+        words += [] if plan.network else ["--net"]
         words += ["--map-root-user"] if self.own_users else []
         words += ["--fork", "--kill-child"]
         if not terminal:  # bubblewrap does this by itself

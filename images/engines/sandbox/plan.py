@@ -23,9 +23,10 @@ from typing import Any, Literal
 from images.engines.emulation import runs_natively
 from images.engines.sandbox.devices import LIBRARIES, PLACE, PROGRAMS, Driver
 from images.engines.sandbox.errors import SandboxError
-from images.engines.spec import SMALLER_FIX, RunJob, too_much_to_pass
+from images.engines.spec import SMALLER_FIX, Foreground, RunJob, too_much_to_pass
 from images.oci.model import Platform
 from images.system import ldcache
+from images.system.errors import NoProgramError
 
 HOST_NAME = "gpu-provision"
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -80,15 +81,23 @@ class SandboxPlan:
     directory: str
     shm_bytes: int | None
     memory_bytes: int
+    network: bool = False
 
 
 def plan_run(
-    tree: Path, config: Mapping[str, Any], job: RunJob, driver: Driver | None, files: Path
+    tree: Path,
+    config: Mapping[str, Any],
+    job: RunJob,
+    driver: Driver | None,
+    files: Path,
+    front: Foreground | None = None,
 ) -> SandboxPlan:
-    """Plan a job in an unpacked image. `files` is an empty directory for the files that we add."""
+    """Plan a job in an unpacked image. `files` is an empty directory for the files that we add.
+    `front`: for a job in the foreground, which has this machine's network.
+    """
     settings = config.get("config")
     settings = settings if isinstance(settings, dict) else {}
-    directory = _working_directory(settings)
+    directory = _working_directory(settings, front)
     env = _environment(settings, job, driver)
     argv = _command(settings, job)
     words = [*argv, *(f"{name}={value}" for name, value in env.items())]
@@ -99,8 +108,10 @@ def plan_run(
     for scratch in (*_SCRATCH, directory):
         if scratch != "/":
             places.make_writable(scratch)
-    for path, content in _own_files(job).items():
+    for path, content in _own_files(job, front).items():
         places.bind(_host_file(files, content), path)
+    for one in front.binds if front else ():
+        places.bind(one.source, one.target, kind="output" if one.writable else "bind")
     for path, output in job.outputs.items():
         places.bind(output, path, kind="output")
     if driver is not None:
@@ -122,6 +133,7 @@ def plan_run(
         directory=places.resolved(directory),
         shm_bytes=job.shm_bytes,
         memory_bytes=_memory_of_each(mounts),
+        network=front is not None,
     )
 
 
@@ -129,14 +141,6 @@ def image_command(config: Mapping[str, Any]) -> tuple[str, ...]:
     """What the image runs by default; () if its configuration names nothing."""
     settings = config.get("config")
     return _words(settings.get("Cmd")) if isinstance(settings, dict) else ()
-
-
-def image_user(config: Mapping[str, Any]) -> str:
-    """The user that the image's configuration names; "" for root."""
-    settings = config.get("config")
-    user = settings.get("User") if isinstance(settings, dict) else None
-    name = user.partition(":")[0] if isinstance(user, str) else ""
-    return "" if name in {"", "0", "root"} else name
 
 
 def resolve(tree: Path, path: str) -> tuple[str, str]:
@@ -276,11 +280,18 @@ def _loader_cache(tree: Path, driver: Driver) -> bytes | None:
     return ldcache.with_libraries(cache, libraries, arch=machine, directories=())
 
 
-def _own_files(job: RunJob) -> dict[str, bytes]:
+def _own_files(job: RunJob, front: Foreground | None) -> dict[str, bytes]:
     """The files that engines add to every container, and the job's files."""
+    hosts, resolver = _HOSTS.encode(), {}
+    if front is not None:
+        with contextlib.suppress(OSError):
+            hosts += Path("/etc/hosts").read_bytes()
+        with contextlib.suppress(OSError):
+            resolver = {"/etc/resolv.conf": Path("/etc/resolv.conf").read_bytes()}
     return {
-        "/etc/hosts": _HOSTS.encode(),
+        "/etc/hosts": hosts,
         "/etc/hostname": f"{HOST_NAME}\n".encode(),
+        **resolver,
         **{posixpath.normpath(path): content for path, content in job.files.items()},
     }
 
@@ -292,7 +303,9 @@ def _host_file(files: Path, content: bytes) -> Path:
     return file
 
 
-def _working_directory(settings: Mapping[str, Any]) -> str:
+def _working_directory(settings: Mapping[str, Any], front: Foreground | None) -> str:
+    if front is not None and front.directory:
+        return posixpath.normpath(front.directory)
     found = settings.get("WorkingDir")
     if not isinstance(found, str) or "\0" in found:
         return "/"
@@ -379,7 +392,4 @@ def _check_command(
         found, missing = resolve(tree, candidate)
         if not missing and tree.joinpath(found.lstrip("/")).is_file():
             return
-    raise SandboxError(
-        f"The image has no program {program}.",
-        fix=f"Check that the image is the one you mean, and that {program} is on its PATH.",
-    )
+    raise NoProgramError(program)

@@ -9,16 +9,18 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from images.engines.sandbox.bounds import bounded, bounds_of
 from images.engines.sandbox.devices import Driver, find_driver
 from images.engines.sandbox.errors import SandboxError
 from images.engines.sandbox.launch import Launcher, environment, explain, find_launcher
-from images.engines.sandbox.plan import Mount, SandboxPlan, image_command, image_user, plan_run
+from images.engines.sandbox.plan import Mount, SandboxPlan, image_command, plan_run
 from images.engines.sandbox.roots import Root, Roots
-from images.engines.spec import RunJob, RunResult
+from images.engines.spec import Foreground, Port, RunJob, RunResult
 from images.oci.sources import Image
 from images.system import process
+from images.system.foreground import attend, first_below
 
 _TERMINAL = Path(__file__).with_name("terminal.py")
 _NOT_STARTED = re.compile(r"^(bwrap|unshare|sandbox|setpriv): ")
@@ -136,6 +138,30 @@ class Sandbox:
             notes=notes,
         )
 
+    def attend(self, job: RunJob, front: Foreground, on_note: Callable[[str], None]) -> int:
+        """Run the command with our input, output and network; returns its exit code. The files that
+        it writes in `binds` belong to this user. All processes that it leaves behind are ended.
+        """
+        root = self._root(job.image)
+        with (
+            tempfile.TemporaryDirectory(prefix="run-", dir=root.place) as made,
+            bounded(job) as bounds,
+        ):
+            argv, notes = self._command(job, root, Path(made), front=front)
+            for note in (*bounds.notes, *notes, *map(_not_published, front.ports)):
+                if note:
+                    on_note(note)
+            words = [*bounds.words, *argv]
+            if front.terminal:
+                words = [sys.executable, "-I", "-S", str(_TERMINAL), *words]
+            return attend(
+                words,
+                env=environment(),
+                cwd=Path("/"),
+                terminal=front.terminal,
+                first=first_below,
+            )
+
     def shell_command(self, handle: str, *, gpus: str, notes: Sequence[str] = ()) -> str:
         """The command that a user types to enter the image: a script next to the root, removed with
         it.
@@ -147,7 +173,7 @@ class Sandbox:
         scratch.mkdir(mode=0o700)
         # as engines set it for a terminal
         job = RunJob(image=handle, command=("sh",), gpus=gpus, environment={"TERM": "xterm"})
-        argv, _ = self._command(job, root, scratch, terminal=True)
+        argv, _ = self._command(job, root, scratch, typed=True)
         script = root.place / "enter"
         # Keeps the root from being removed meanwhile; the image does not get the open directory.
         flock = process.which("flock")
@@ -170,15 +196,42 @@ class Sandbox:
         return found
 
     def _command(
-        self, job: RunJob, root: Root, scratch: Path, *, terminal: bool = False
+        self,
+        job: RunJob,
+        root: Root,
+        scratch: Path,
+        *,
+        typed: bool = False,
+        front: Foreground | None = None,
     ) -> tuple[list[str], tuple[str, ...]]:
-        """The command of a job, and notes on what differs from the request."""
+        """The command of a job, and notes on what differs from the request. `typed`: the user adds
+        what is run, in a terminal.
+        """
         files = scratch / "files"
         files.mkdir()
         driver = self._driver() if job.gpus != "none" else None
-        plan = plan_run(root.tree, root.config, job, driver, files)
+        plan = plan_run(root.tree, root.config, job, driver, files, front)
         notes: list[str] = []
         if (user := image_user(root.config)) != "":
             notes.append(f"user {user}: the sandbox runs everything as its own root")
         notes += driver.notes if driver is not None else ()
-        return self._launcher.command(plan, scratch, terminal=terminal), tuple(notes)
+        terminal = typed or (front is not None and front.terminal)
+        words = self._launcher.command(plan, scratch, terminal=terminal)
+        return [*words, *(plan.argv if terminal and not typed else ())], tuple(notes)
+
+
+def image_user(config: Mapping[str, Any]) -> str:
+    """The user that the image's configuration names; "" for root."""
+    settings = config.get("config")
+    user = settings.get("User") if isinstance(settings, dict) else None
+    name = user.partition(":")[0] if isinstance(user, str) else ""
+    return "" if name in {"", "0", "root"} else name
+
+
+def _not_published(port: Port) -> str:
+    if port.here == port.inside:
+        return ""
+    return (
+        f"port {port.inside} is at {port.inside}, not at {port.here}: the sandbox has this "
+        "machine's network"
+    )

@@ -11,7 +11,7 @@ from provision.catalog.loading import load
 from provision.cli import options, start
 from provision.cli.examples import EXAMPLES
 from provision.cli.main import main
-from provision.cli.parser import build_parser
+from provision.cli.parser import parse
 from provision.model.plan import Gpu, HostFacts, Plan, Request
 from provision.resolve import resolve
 
@@ -110,4 +110,4 @@ def test_an_example_is_a_command(line: str) -> None:
         words = shlex.split(words[1].removeprefix("$(").removesuffix(")"))
     words = words[words.index("provision") + 1 :]
     ends = [words.index(mark) for mark in ("|", ">") if mark in words]
-    assert build_parser().parse_args(words[: min(ends, default=None)]).command.name
+    assert parse(words[: min(ends, default=None)]).command.name

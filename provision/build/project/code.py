@@ -12,7 +12,14 @@ from packaging.utils import canonicalize_name
 
 from images.layers.own import key_of
 from images.layers.project import ProjectLayer
-from provision.build.project.imports import MOST_BYTES, MOST_FILES, FileImports, imports_of
+from provision.build.project.imports import (
+    MOST_BYTES,
+    MOST_FILES,
+    MOST_IN_ALL,
+    FileImports,
+    imports_of,
+    is_aside,
+)
 from provision.build.project.program import Program, read_program
 from provision.build.project.tree import APP, ProjectTree, notes_of, read_tree
 
@@ -48,17 +55,23 @@ class ProjectCode:
         return tuple(call.module.replace(".", "/") for call in self.program.calls.values())
 
     def imports(self) -> tuple[dict[str, FileImports], list[str]]:
-        """What each source file imports, and the paths of all files, relative to the project."""
+        """What each source file imports, and the paths of all files, relative to the project. Of
+        more than is read, what a program may need comes first.
+        """
         paths = [one.path.removeprefix(f"{APP}/") for one in self.tree.files]
         sources = [
-            (path, file.source)
+            (path, file)
             for path, file in zip(paths, self.tree.files, strict=True)
-            if path.endswith(".py") and file.size <= MOST_BYTES
+            if path.endswith(".py")
         ]
-        found = {}
-        for path, source in sources[:MOST_FILES]:
+        found: dict[str, FileImports] = {}
+        left = MOST_IN_ALL
+        for path, file in sorted(sources, key=lambda one: (is_aside(one[0]), one[0].count("/"))):
+            if file.size > MOST_BYTES or file.size > left or len(found) == MOST_FILES:
+                continue
+            left -= file.size
             with suppress(OSError):  # it changed since it was listed, which the layer will report
-                found[path] = imports_of(path, source.read_bytes())
+                found[path] = imports_of(path, file.source.read_bytes())
         return found, paths
 
     @property

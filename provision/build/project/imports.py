@@ -18,6 +18,8 @@ from typing import NamedTuple
 MOST_BYTES = 2 << 20
 """A larger source file is generated, and not read."""
 MOST_FILES = 5_000
+MOST_IN_ALL = 48 << 20
+"""The bytes of source that are read: some ten seconds of a processor."""
 # Modules that a Python from 3.10 to 3.14 has, and the running one may not.
 # https://docs.python.org/3/whatsnew/
 _OTHER_PYTHONS = frozenset({
@@ -36,6 +38,8 @@ _ASIDE = re.compile(
 )
 """Folders and files that a program does not need to run."""
 _CALLS = {"append", "insert", "extend"}
+_MAY_CHANGE_PATH = re.compile(rb"addsitedir|sys\s*\.\s*path|path\s*\.\s*(append|insert|extend)")
+_BODIES = ("body", "handlers", "cases", "orelse", "finalbody")
 _MODULE = re.compile(r"([^./]+)(\.[^/]*)?\.(py|so|pyd|pyx)")
 
 
@@ -59,27 +63,30 @@ class FileImports(NamedTuple):
     changes_path: bool = False
     leaves_project: bool = False
     quoted: frozenset[str] = frozenset()
+    unread: bool = False
 
 
 def imports_of(path: str, data: bytes) -> FileImports:
-    """The imports of a source file; none if it is not Python. `path` is relative to the project."""
+    """The imports of a source file; none (`unread`) if this Python cannot parse it. `path` is
+    relative to the project.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the project's style
-            return _imports_in(path, ast.parse(data))
+            return _imports_in(path, ast.parse(data), changes=_MAY_CHANGE_PATH.search(data))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return FileImports(())
+        return FileImports((), unread=True)
 
 
-def _imports_in(path: str, tree: ast.Module) -> FileImports:
+def _imports_in(path: str, tree: ast.Module, *, changes: object) -> FileImports:
+    """`changes`: whether its text may change where Python looks for modules."""
     aside = is_aside(path)
     sure = {id(node) for node in _unconditional(tree.body)}
     found: list[Import] = []
     loads: list[str] = []
-    changed = []
-    for node in ast.walk(tree):
+    changed = [node for node in ast.walk(tree) if _changes_path(node)] if changes else []
+    for node in _statements(tree):
         if not isinstance(node, ast.Import | ast.ImportFrom):
-            changed += [node] if _changes_path(node) else []
             continue
         modules = list(_modules_of(node, dirname(path)))
         loads += modules if id(node) in sure else ()
@@ -92,9 +99,19 @@ def _imports_in(path: str, tree: ast.Module) -> FileImports:
         changes_path=bool(changed),
         leaves_project=any(text[:1] == "/" for node in changed for text in _texts(node)),
         quoted=frozenset(
-            text.rpartition(".")[2] for text in _texts(tree) if path.endswith("setup.py")
+            text.rpartition(".")[2] for text in (_texts(tree) if path.endswith("setup.py") else ())
         ),
     )
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """All statements, in their order; not their expressions, which are most of a tree."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        inner = [one for name in _BODIES for one in getattr(node, name, ())]
+        waiting += reversed(inner)
 
 
 def _texts(tree: ast.AST) -> Iterator[str]:

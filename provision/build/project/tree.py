@@ -6,6 +6,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,7 +41,8 @@ _MOST_LISTED = 8
 class ProjectTree:
     """The files and links of a project as they will be in the image. `secrets` and `unusable` are
     relative paths of what stays out: as a likely secret; as a link that leads out of the project, a
-    device, or a name that is not UTF-8. `admitted` are secrets that .dockerignore names.
+    device, or a name that is not UTF-8. `admitted` are secrets that .dockerignore names. `kept_out`
+    are modules, and folders of them, that a .gitignore or .dockerignore excludes, and its name.
     """
 
     files: tuple[DiskFile, ...] = ()
@@ -48,6 +50,7 @@ class ProjectTree:
     secrets: tuple[str, ...] = ()
     admitted: tuple[str, ...] = ()
     unusable: tuple[str, ...] = ()
+    kept_out: tuple[tuple[str, str], ...] = ()
 
     @property
     def size(self) -> int:
@@ -66,6 +69,7 @@ class _Found:
     secrets: list[str] = field(default_factory=list)
     admitted: list[str] = field(default_factory=list)
     unusable: list[str] = field(default_factory=list)
+    kept_out: list[tuple[str, str]] = field(default_factory=list)
 
 
 def read_tree(
@@ -97,6 +101,7 @@ def read_tree(
         secrets=tuple(sorted(found.secrets)),
         admitted=tuple(sorted(found.admitted)),
         unusable=tuple(sorted(found.unusable)),
+        kept_out=tuple(sorted(found.kept_out)),
     )
 
 
@@ -121,6 +126,8 @@ def _walk(root: Path, docker: tuple[IgnoreRule, ...], outputs: Collection[str]) 
             if entry.path in outputs:
                 continue
             origin = verdict(parts, (*rules, *docker), directory=is_directory, above=decided)
+            if origin and origin != decided and _has_modules(entry, directory=is_directory):
+                found.kept_out.append(("/".join(parts), f".{origin}ignore"))
             shown = printable("/".join(parts), limit=100)
             secret = is_secret(parts, Path(entry.path), directory=is_directory)
             if (secret or secret_above) and origin is None and parts in named:
@@ -146,6 +153,15 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
             return sorted(entries, key=lambda entry: entry.name)
     except OSError as error:
         raise _unreadable(folder, error) from error
+
+
+def _has_modules(entry: os.DirEntry[str], *, directory: bool) -> bool:
+    """Whether it is a module of Python, or a folder of modules."""
+    if not directory:
+        return entry.name.endswith(".py")
+    with suppress(OSError), os.scandir(entry.path) as entries:
+        return any(one.name.endswith(".py") for one in entries)
+    return False
 
 
 def _is_environment(folder: Path) -> bool:

@@ -94,19 +94,17 @@ class IndexSource:
     def declared(self, kind: IndexKind, where: str) -> DeclaredIndex | None:
         """The place for the request, without a login: that is the user's own (netrc). None: it is
         PyTorch's own, of which the plan names the right one, or cannot be asked: a directory, or an
-        address with a variable.
+        address with a variable elsewhere than in its login.
         """
         try:
             parts = urlsplit(self.url)
             host = parts.hostname
         except ValueError:
             return None
-        if parts.scheme not in {"http", "https"} or not host or "$" in self.url:
+        if parts.scheme not in {"http", "https"} or not host or host == _HOST_OF_PYTORCH:
             return None
-        if host == _HOST_OF_PYTORCH:
-            return None
-        plain = parts._replace(netloc=parts.netloc.rpartition("@")[2])
-        return DeclaredIndex(urlunsplit(plain), kind, where)
+        plain = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+        return None if "$" in plain else DeclaredIndex(plain, kind, where)
 
     @property
     def cuda(self) -> str | None:

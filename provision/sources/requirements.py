@@ -5,6 +5,7 @@ https://pip.pypa.io/en/stable/reference/requirements-file-format/
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -64,6 +65,9 @@ FILES = frozenset({"--requirement", "--constraint"})
 """The options that include another file."""
 _HARMLESS = frozenset({"--only-binary", "--prefer-binary", "--require-hashes", "--use-feature"})
 _MOST_FILES = 50
+# As pip replaces them; here in a login only, which is never shown and in no lock.
+_VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
+_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,8 +282,11 @@ def _package(
         else:
             _miss(read, content, at, found, limits=limits)
             return
+    content = _with_variables(content, os.environ)
     if "${" in content:
-        _miss(read, content, at, found, limits=limits, why="variables are not replaced")
+        unset = [name for login in _LOGIN.findall(content) for name in _VARIABLE.findall(login)]
+        why = f"{unset[0]} is not set" if unset else "variables are replaced in a login only"
+        _miss(read, content, at, found, limits=limits, why=why)
         return
     declared = read_requirement(content, at.file, at.line)
     if declared is None:
@@ -287,6 +294,15 @@ def _package(
     (found.constraints if limits else found.packages).append(declared)
     if hashes := _HASH.findall(line.written):
         found.hashes.setdefault(declared.name, set()).update(hashes)
+
+
+def _with_variables(content: str, env: Mapping[str, str]) -> str:
+    """A requirement whose login has the values of variables: "x @ git+https://${TOKEN}@h/x.git"."""
+    return _LOGIN.sub(
+        lambda login: _VARIABLE.sub(lambda name: env.get(name[1]) or name[0], login[0]),
+        content,
+        count=1,
+    )
 
 
 def _miss(

@@ -77,6 +77,53 @@ def test_a_repository_is_a_package(line: str, text: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
+    ("line", "text", "address"),
+    [
+        pytest.param("a @ git+https://${TOKEN}@h.example/a.git@v1", "a @ git+https://h.example/a.git@v1",
+                     "git+https://s3cret@h.example/a.git@v1", id="a token"),
+        pytest.param("git+https://oauth2:${TOKEN}@h.example/a.git@v1#egg=a",
+                     "a @ git+https://h.example/a.git@v1",
+                     "git+https://oauth2:s3cret@h.example/a.git@v1#egg=a", id="without a name"),
+        pytest.param("a @ https://u:${TOKEN}@h.example/a-1-py3-none-any.whl",
+                     "a @ https://h.example/a-1-py3-none-any.whl",
+                     "https://u:s3cret@h.example/a-1-py3-none-any.whl", id="a wheel"),
+    ],
+)  # fmt: skip
+def test_a_variable_of_a_login_is_replaced_and_not_shown(
+    line: str, text: str, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "s3cret")
+    [one] = read(tmp_path, requirements_txt=line).packages
+    assert (one.text, one.address) == (text, address)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        pytest.param("a @ git+https://${UNSET_TOKEN}@h.example/a.git", "UNSET_TOKEN is not set",
+                     id="a variable that is not set"),
+        pytest.param("a @ git+https://h.example/${TOKEN}.git", "replaced in a login only",
+                     id="a path, which would be shown"),
+        pytest.param("a @ git+https://${token}@h.example/a.git", "replaced in a login only",
+                     id="a name that pip does not replace"),
+    ],
+)  # fmt: skip
+def test_other_variables_are_named(
+    line: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "s3cret")
+    [one] = read(tmp_path, requirements_txt=line).missing
+    assert why in one.said
+    assert "s3cret" not in one.said
+
+
+def test_an_index_with_a_variable_in_its_login_is_asked_with_the_users_own(tmp_path: Path) -> None:
+    line = "--extra-index-url https://${USER}:${TOKEN}@h.example/simple"
+    [one] = read(tmp_path, requirements_txt=line).indexes
+    assert one.url == "https://h.example/simple"
+
+
+@pytest.mark.parametrize(
     ("line", "listed", "name"),
     [
         pytest.param("git+https://u:secret@h.example/o/pytorch@1f2e#egg=torch",

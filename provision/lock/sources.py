@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from provision.lock.built import SourceBuild
 from provision.lock.lockfile import lock_table, parse_lock
-from provision.lock.uv import Outcome, WheelTarget, not_built
+from provision.lock.uv import Outcome, WheelTarget, git_not_built, not_built
 from provision.lock.wheels import wheel_tags
 from provision.model.environment import environment_of, is_met, with_addresses
 from provision.model.plan import Plan
@@ -65,12 +65,14 @@ class SourceMaker(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceView:
     """What one run of uv gets: the wheels, releases without one whose metadata is known as far as
-    their source says it, and packages of which only releases with wheels count.
+    their source says it, packages of which only releases with wheels count, and wheels in place of
+    the repositories that packages require.
     """
 
     built: tuple[SourceWheel, ...] = ()
     stubs: tuple[NotBuilt, ...] = ()
     wheels_only: frozenset[str] = frozenset()
+    overrides: tuple[str, ...] = ()
 
     def settings(self) -> str:
         """The text of uv.toml."""
@@ -95,6 +97,7 @@ class SourceWheels:
     blocked: tuple[NotBuilt, ...] = ()
     _plan: Plan | None = None
     _known: dict[tuple[str, str], SourceWheel | NotBuilt] = field(default_factory=dict)
+    _nested: dict[str, str] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def for_plan(self, plan: Plan) -> None:
@@ -150,6 +153,10 @@ class SourceWheels:
         newest = text = ""
         for _ in range(_ROUNDS):
             outcome, reason, text = run(self._view(wheels_only))
+            repositories = _repositories_in(text) if outcome == "locked" else git_not_built(text)
+            if new := [line for line in repositories if line not in self._nested]:
+                self._nested |= {line: self._git_line(line, (), target) for line in new}
+                continue
             failed = not_built(text) if outcome != "locked" else None
             wanted = [failed] if failed else []
             if outcome == "locked":
@@ -180,6 +187,7 @@ class SourceWheels:
             built=tuple(one for one in known if isinstance(one, SourceWheel)),
             stubs=tuple(one for one in known if isinstance(one, NotBuilt)),
             wheels_only=frozenset(wheels_only),
+            overrides=tuple(self._nested.values()),
         )
 
     def _built(self) -> tuple[SourceWheel, ...]:
@@ -203,6 +211,16 @@ class SourceWheels:
 def is_git(line: str) -> bool:
     """Whether a requirement line names a git repository."""
     return line.partition("@")[2].lstrip().startswith("git+")
+
+
+def _repositories_in(text: str) -> list[str]:
+    """The packages of a lock by uv that come from a repository, as requirements."""
+    found = []
+    for package in parse_lock(text).packages:
+        if (vcs := package.vcs) is not None and vcs.url:
+            directory = f"#subdirectory={vcs.subdirectory}" if vcs.subdirectory else ""
+            found.append(f"{package.name} @ git+{vcs.url}@{vcs.commit_id}{directory}")
+    return found
 
 
 def without_wheel(text: str, target: WheelTarget) -> Iterator[tuple[str, str]]:

@@ -29,6 +29,9 @@ Outcome = Literal["locked", "absent", "unreachable", "unsolvable", "broken"]
 _NOT_BUILT = re.compile(
     r"^error: Failed to (?:download and )?build `([\w.-]+)==([^`\s]+)`", re.MULTILINE
 )
+_GIT_NOT_BUILT = re.compile(
+    r"^error: Failed to (?:download and )?build `([\w.-]+ @ git\+[^`\s]+)`", re.MULTILINE
+)
 _INCLUDED = re.compile(r"hint: (`[^\n]+ was included because [^\n]+)")
 # A Python that tells uv about itself, and starts nothing else: uv asks it to run the setup.py of a
 # source package whose metadata it needs, and code of packages runs in a sandbox only. The line is
@@ -93,12 +96,14 @@ def target_of(plan: Plan) -> WheelTarget:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcesForUv:
     """How uv may choose releases that an index has only the source of. `python`: that of
-    `guarded_python`; `wheels`: a directory of wheels that were built here; `wheels_only`: packages
-    of which only releases with wheels count.
+    `guarded_python`; `wheels`: a directory of wheels that were built here; `overrides`: a file of
+    requirements in place of those of packages; `wheels_only`: packages of which only releases with
+    wheels count.
     """
 
     python: Path
     wheels: Path
+    overrides: Path
     wheels_only: Collection[str] = ()
 
 
@@ -142,6 +147,7 @@ def compile_argv(
     else:
         argv.append("--no-build-isolation")  # else build requirements would be downloaded
         argv += [w for name in sorted(sources.wheels_only) for w in ("--only-binary", name)]
+        argv += ["--overrides", str(sources.overrides)]
     python = sys.executable if sources is None else str(sources.python)
     if python:  # else uv looks for one on PATH, and there may be none
         argv += ["--python", python]
@@ -250,6 +256,13 @@ def not_built(output: str) -> tuple[str, str, str] | None:
         return None
     chain = _INCLUDED.search(output)
     return found[1], found[2], chain[1].rstrip(".") if chain else ""
+
+
+def git_not_built(output: str) -> list[str]:
+    """The repository that a package requires and that uv needed the metadata of, as a requirement
+    with its commit; none if uv failed for another reason.
+    """
+    return _GIT_NOT_BUILT.findall(output)
 
 
 def has_only_sources(output: str) -> bool:

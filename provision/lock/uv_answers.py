@@ -63,4 +63,8 @@ def sources_for_uv(made: Path, view: SourceView | None) -> SourcesForUv | None:
     for one in view.built:
         (wheels / one.path.name).symlink_to(one.path)
     (made / "uv.toml").write_text(view.settings(), encoding="utf-8")
-    return SourcesForUv(python=python, wheels=wheels, wheels_only=view.wheels_only)
+    overrides = made / "overrides.txt"
+    overrides.write_text("".join(f"{line}\n" for line in view.overrides), encoding="utf-8")
+    return SourcesForUv(
+        python=python, wheels=wheels, overrides=overrides, wheels_only=view.wheels_only
+    )

@@ -33,7 +33,7 @@ from provision.build.source.recipe import (
     compile_wheel,
 )
 from provision.build.source.refusal import elsewhere
-from provision.build.source.repack import repacked
+from provision.build.source.repack import OtherPackageError, repacked
 from provision.build.source.rules import BuiltWheelUnfitError, needs_more
 from provision.build.source.sdists import (
     NoSdistError,
@@ -163,14 +163,7 @@ class PlainWheels:
             try:
                 return self._built(archive, declared, draft, target, store)
             except (NoSdistError, WheelBuildError, NoSolutionError, BuiltWheelUnfitError) as error:
-                raise GitSourceError(
-                    wanted.name,
-                    f"{wanted.name} ({wanted.shown}) cannot be built while locking. "
-                    f"{error.message}",
-                    fix="Correct its name, if it is another one, or name a wheel of it instead: "
-                    f"{wanted.name} @ https://HOST/NAME.whl",
-                    detail=error.detail,
-                ) from error
+                raise _not_built(wanted, source, error) from error
 
     def again(self, build: SourceBuild, plan: Plan) -> Path:
         """The wheel that a lock says was built from source: the one built before, or built again
@@ -325,6 +318,20 @@ def _draft(
         name=name, version=version, wheel="", sha256="", size=0,
         source=source, index=index, backend=(), python="",
     )  # fmt: skip
+
+
+def _not_built(wanted: Checkout, source: GitSource, error: Failure) -> GitSourceError:
+    fix = f"Name a wheel of it instead: {wanted.name} @ https://HOST/NAME.whl"
+    if isinstance(error, OtherPackageError):
+        part = f"#subdirectory={source.subdirectory}" if source.subdirectory else ""
+        line = f"{error.found} @ git+{source.url}@{source.commit}{part}"
+        fix = f"Name it as it names itself: {line}"
+    return GitSourceError(
+        wanted.name,
+        f"{wanted.name} ({wanted.shown}) cannot be built while locking. {error.message}",
+        fix=fix,
+        detail=error.detail,
+    )
 
 
 def _requires(text: str) -> tuple[str, ...]:

@@ -16,6 +16,17 @@ _TIME = (2020, 1, 1, 0, 0, 0)
 _FILE, _PROGRAM = 0o100644 << 16, 0o100755 << 16
 
 
+class OtherPackageError(BuiltWheelUnfitError):
+    """A build made a wheel of another package. `found`: its name."""
+
+    def __init__(self, wheel: str, wanted: str, found: str) -> None:
+        super().__init__(
+            f"The build made {printable(wheel, limit=120)}: it is not one of {wanted}.",
+            fix="Request another version of the package.",
+        )
+        self.found = found
+
+
 def repacked(wheel: Path, to: Path, name: str, version: str | None) -> tuple[str, Path]:
     """Write a wheel that a build made to the directory `to`, uncompressed: zlib's bytes differ
     between its releases. Returns its version. BuiltWheelUnfitError: it is not the wheel of this
@@ -27,7 +38,9 @@ def repacked(wheel: Path, to: Path, name: str, version: str | None) -> tuple[str
         found, built, _, tags = parse_wheel_filename(wheel.name)
     except InvalidWheelFilename:
         raise _unfit(wheel, "its name is malformed") from None
-    if found != canonicalize_name(name) or (version is not None and str(built) != version):
+    if found != canonicalize_name(name):
+        raise OtherPackageError(wheel.name, name, found)
+    if version is not None and str(built) != version:
         raise _unfit(wheel, f"it is not one of {name} {version or ''}".rstrip())
     if any(tag.platform != "any" or tag.abi != "none" for tag in tags):
         raise _unfit(wheel, "it has compiled parts")

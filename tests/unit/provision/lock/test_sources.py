@@ -12,7 +12,8 @@ import pytest
 from images.wheels.locked import RemoteFile, Wheel
 from provision.errors import LockFileError
 from provision.lock.built import GitSource, SourceBuild
-from provision.lock.lockfile import for_installer, parse_lock, read_lock
+from provision.lock.lockfile import for_installer, lock_table, parse_lock, read_lock
+from provision.lock.solve import run_uv
 from provision.lock.sources import (
     NotBuilt,
     SourceView,
@@ -22,8 +23,10 @@ from provision.lock.sources import (
     without_wheel,
 )
 from provision.lock.uv import Outcome, WheelTarget, guarded_python, not_built
-from provision.lock.wheels import finished
+from provision.lock.wheels import built_here, finished
 from provision.model.plan import Base, IndexCandidate, Plan
+from tests.kit.company import make_repository
+from tests.kit.local_index import pure, serving_uv
 
 TARGET = WheelTarget("3.11", "x86_64", 36)
 HOOK = "import sys\nsys.path = [] + sys.path\nfrom setuptools.build_meta import __legacy__"
@@ -206,6 +209,53 @@ def test_a_commit_is_built_before_uv_is_asked(tmp_path: Path) -> None:
         lines = wheels.lines(["quiet @ git+https://h.example/quiet@main", "x==1"], (), TARGET)
         assert lines == [f"quiet @ {(tmp_path / 'quiet-9-py3-none-any.whl').as_uri()}", "x==1"]
     assert index.made == ["quiet"]
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        pytest.param({"setup.py": "from setuptools import setup; setup(name='inner')"},
+                     id="whose metadata only its build knows"),
+        pytest.param({"pyproject.toml": "[project]\nname = 'inner'\nversion = '9'\n"},
+                     id="whose metadata is static"),
+    ],
+)  # fmt: skip
+def test_a_repository_that_a_built_package_requires_is_built_too(
+    files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = make_repository(tmp_path / "inner.git", files)
+    inner = f"inner @ git+file://{tmp_path}/inner.git@{commit}"
+    own = dict([pure("outer", "9", inner), pure("inner", "9")])
+    for name, data in own.items():
+        (tmp_path / name).write_bytes(data)
+
+    class Maker(Scripted):
+        def from_git(self, line: str, target: WheelTarget) -> SourceWheel:
+            del target
+            self.made.append(line)
+            path = tmp_path / f"{line.partition(' ')[0]}-9-py3-none-any.whl"
+            source = replace(COMMIT, commit=commit)
+            made = replace(build(source), name=line.partition(" ")[0], version="9", wheel=path.name)
+            return SourceWheel(path=path, build=made)
+
+    maker = Maker(tmp_path)
+    with serving_uv(monkeypatch, tmp_path):
+        outcome, reason, text = run_uv(
+            ["outer @ git+https://h.example/outer@v1"],
+            TARGET,
+            index=None,
+            ca_bundle=None,
+            offline=False,
+            sources=SourceWheels(maker),
+        )
+    assert outcome == "locked", f"{reason} {text}"
+    assert maker.made == ["outer @ git+https://h.example/outer@v1", inner]
+    assert {one.name: bool(one.wheels) for one in parse_lock(text).packages} == {
+        "inner": True, "outer": True
+    }  # fmt: skip
+    assert [row["name"] for row in lock_table(text)["packages"] if built_here(row)] == [
+        "inner", "outer"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

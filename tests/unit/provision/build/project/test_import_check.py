@@ -91,7 +91,12 @@ def test_of_too_many_files_those_of_the_program_are_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(code_module, "MOST_FILES", 2)
-    files = {"examples/z.py": "", "pkg/__init__.py": "", "pkg/deep/b.py": "", "app.py": "import it\n"}
+    files = {
+        "examples/z.py": "",
+        "pkg/__init__.py": "",
+        "pkg/deep/b.py": "",
+        "app.py": "import it\n",
+    }
     heard = said(project(tmp_path / "app", files), capsys)
     assert "MiB: 2 files (examples/z.py, pkg/deep/b.py)." in heard
     assert "no wheel of the image has: it (app.py, line 1)." in heard

@@ -15,6 +15,7 @@ from provision.catalog.catalog import Catalog
 from provision.catalog.needs import Kind, RunTimeNeed, debian_packages, kind_of, needs_of
 from provision.model.frozen import replace
 from provision.model.plan import Base, HostFacts, Note, Plan, Request, Warned
+from provision.model.request import is_local
 from provision.resolve import resolve
 from provision.resolve.bases import full_image
 from provision.resolve.packages import companions_of, in_few
@@ -197,6 +198,9 @@ def _fixes(
     kind = needs[0].kind
     names = dict.fromkeys((need.package, need.instead) for need in needs if need.instead)
     yield from (f"request {other} in place of {name}" for name, other in names)
+    if kind != "nvcc" and request.base not in {None, "bootstrap"} and not is_local(request.base):
+        added = " ".join(f"--apt {name}" for name in kind_of(kind).debian)
+        yield f"use {added}, which an engine installs"
     for words, asked in _options(plan, kind, request, catalog):
         found = resolve(hosts, asked, catalog)
         if found.error is None and has(found, kind):

@@ -21,6 +21,7 @@ from images.engines.words import ROLE
 from images.system import process
 
 _PATIENCE_S = 30
+_ROLE_KEY = ROLE.partition("=")[0]
 _REAL_DATES_S = 1_000_000_000.0
 """A reproducible image says that it was made in 1970, or with its base."""
 
@@ -73,7 +74,7 @@ class ImageShelf(Protocol):
         """
 
     def leftovers(self) -> tuple[EngineContainer, ...]:
-        """Containers of tests that do not run: their processes were killed."""
+        """Containers of tests and of `run` that have ended: their processes were killed."""
 
     def remove_container(self, name: str) -> None:
         """Remove a container that does not run. EngineError: the engine refuses."""
@@ -112,7 +113,7 @@ class DockerShelf(Docker):
         self._guard(lambda: self._client.api.remove_image(name))
 
     def leftovers(self) -> tuple[EngineContainer, ...]:
-        return tuple(one for one in self._containers(label=ROLE) if not one.running)
+        return tuple(one for one in self._containers(label=_ROLE_KEY) if not one.running)
 
     def remove_container(self, name: str) -> None:
         self._guard(lambda: self._client.api.remove_container(name, v=True))
@@ -178,7 +179,7 @@ class PodmanShelf:
         self._ask(["rmi", name.removeprefix("sha256:")])
 
     def leftovers(self) -> tuple[EngineContainer, ...]:
-        return tuple(one for one in self._containers(label=ROLE) if not one.running)
+        return tuple(one for one in self._containers(label=_ROLE_KEY) if not one.running)
 
     def remove_container(self, name: str) -> None:
         self._ask(["rm", "--volumes", name])

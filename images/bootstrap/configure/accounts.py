@@ -68,10 +68,11 @@ def add_shells(tree: PackageTree, rows: Iterable[Row]) -> None:
 
 
 def _in_both_directories(lines: Iterable[str]) -> list[str]:
-    """The paths of shells, each in /bin also as in /usr/bin."""
-    paths = [line for line in lines if line.startswith("/")]
-    return [
-        one
-        for path in paths
-        for one in (path, f"/usr{path}")[: 2 if path.startswith("/bin/") else 1]
-    ]
+    """The paths of shells, each once, and each in /bin also as in /usr/bin."""
+    paths: dict[str, None] = {}
+    for line in lines:
+        if line.startswith("/"):
+            paths[line] = None
+        if line.startswith("/bin/"):
+            paths[f"/usr{line}"] = None
+    return list(paths)

@@ -107,12 +107,14 @@ def test_shells_are_listed_in_both_directories() -> None:
     made = tree(**{
         "usr/share/debianutils/shells": b"# comment\n/bin/sh\n",
         "usr/share/debianutils/shells.d/bash": b"/bin/bash\n",
-        "usr/share/debianutils/shells.d/dash": b"/usr/bin/dash\n",
+        "usr/share/debianutils/shells.d/dash": b"/usr/bin/dash\n/usr/bin/sh\n",
     })  # fmt: skip
-    accounts.add_shells(made, [])
-    assert (made.read("etc/shells") or b"").decode().split("\n") == [
-        "# comment", "/bin/sh", "/usr/bin/sh", "/bin/bash", "/usr/bin/bash", "/usr/bin/dash", "",
+    accounts.add_shells(made, [{"shells": ["/usr/bin/tmux"]}])
+    shells = ["/bin/sh", "/usr/bin/sh", "/bin/bash", "/usr/bin/bash", "/usr/bin/dash"]
+    assert (made.read("etc/shells") or b"").decode().split() == [
+        "#", "comment", *shells, "/usr/bin/tmux",
     ]  # fmt: skip
+    assert (made.read("var/lib/shells.state") or b"").decode().split() == shells
 
 
 def test_the_loaders_cache_has_each_library_once_by_its_own_name() -> None:

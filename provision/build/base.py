@@ -273,12 +273,29 @@ class BaseChangedError(Failure):
     exit_code = Exit.BUILD_FAILED
 
     def __init__(self, locked: Base, made: Base) -> None:
+        changed = changed_packages(locked.added, made.added)
         super().__init__(
             f"The base made from Debian's packages today is {_short(made.digest)}, and the lock "
-            f"names {_short(locked.digest)}.",
+            f"names {_short(locked.digest)}.{f' Other versions: {changed}.' if changed else ''}",
             fix="Lock again (provision lock), with --snapshot today to be able to repeat it, or "
             f"copy the base from where the lock was made: docker save {locked.reference}",
         )
+
+
+def changed_packages(
+    locked: Sequence[DebianPackage], made: Sequence[DebianPackage], most: int = 5
+) -> str:
+    """The first packages that differ, in words: "ffmpeg 7:5.1.8 is now 7:5.1.9"."""
+    before, now = ({one.name: one.version for one in some} for some in (locked, made))
+    words = []
+    for name in sorted({*before, *now}):
+        if name not in now:
+            words.append(f"{name} {before[name]} is no longer needed")
+        elif before.get(name) != now[name]:
+            was = f"{name} {before[name]} is now" if name in before else f"new is {name}"
+            words.append(f"{was} {now[name]}")
+    more = [f"{len(words) - most} more"] if len(words) > most else []
+    return ", ".join([*words[:most], *more])
 
 
 def _short(digest: str | None) -> str:

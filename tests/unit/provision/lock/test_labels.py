@@ -18,7 +18,16 @@ from provision.lock import lockfile as lock_module
 from provision.lock.labels import LOCK_SHA256, PLAN, expectations, labels_for, plan_of
 from provision.lock.lockfile import Lock, read_lock
 from provision.lock.network import ca_bundle, make_secrets
-from provision.model.plan import Gpu, GpuVerdict, HostFacts, PlanError, Reason, Warned
+from provision.model.plan import (
+    Base,
+    DebianPackage,
+    Gpu,
+    GpuVerdict,
+    HostFacts,
+    PlanError,
+    Reason,
+    Warned,
+)
 from provision.output.files import refuse_unwritable
 from tests import ROOT
 from tests.unit.provision.lock.test_lock import PLAN as SMALL
@@ -70,6 +79,16 @@ def test_the_plan_comes_back_from_the_labels_without_the_host() -> None:
         warnings=(),
     )
     assert found == hostless
+
+
+def test_the_labels_name_the_debian_packages_that_were_requested_alone() -> None:
+    """What these brought is in the lock, which the image has."""
+    added = DebianPackage(name="libx264-164", version="2:0.164", sha256="0" * 64)
+    base = Base(kind="bootstrap", reference="b", python="3.11", glibc=None, apt=("ffmpeg",))
+    lock = replace(LOCKED, plan=replace(MINE, base=replace(base, added=(added,))))
+    labels = labels_for(lock, "1")
+    assert "libx264" not in labels[PLAN]
+    assert plan_of(labels, "image").base == base
 
 
 @pytest.mark.parametrize(

@@ -53,11 +53,10 @@ def versions_for(package: str, release: str) -> str | None:
 
 def may_go_with(package: str, wanted: SpecifierSet, release: str) -> bool:
     """Whether a version that is wanted of a package works with a release of PyTorch; True if
-    nothing is known of the package.
+    nothing is known of these versions.
     """
-    pairs = pairs_of(package)
-    theirs = [pair.versions for pair in pairs if release in pair.torch]
-    return not pairs or any(_overlap(wanted, versions) for versions in theirs)
+    pairs = [pair for pair in pairs_of(package) if _overlap(wanted, pair.versions)]
+    return not pairs or any(release in pair.torch for pair in pairs)
 
 
 def exact_cudas(package: str, release: str) -> Mapping[str, tuple[str, ...]] | None:

@@ -34,12 +34,31 @@ RELEASES = [
         pytest.param("~=0.9.1", "2.9.1", id="compatible releases"),
         pytest.param("==0.13.0", "2.11.0 2.14.1 3.0.0", id="a stable ABI"),
         pytest.param("", " ".join(RELEASES[1:]), id="any version"),
-        pytest.param("==0.0.1", "", id="before all"),
+        pytest.param("==0.0.1", " ".join(RELEASES), id="before all: nothing is known of it"),
     ],
 )
 def test_torchcodec_goes_with_these_releases_alone(wanted: str, releases: str) -> None:
     limits = SpecifierSet(wanted)
     found = [one for one in RELEASES if may_go_with("torchcodec", limits, one)]
+    assert found == releases.split()
+
+
+@pytest.mark.parametrize(
+    ("package", "wanted", "releases"),
+    [
+        pytest.param("torchtext", "==0.18.0", "2.3.1", id="the last torchtext"),
+        pytest.param("torchtext", "", "2.3.1", id="any torchtext"),
+        pytest.param(
+            "torchtext", "==0.6.0", " ".join(RELEASES), id="a torchtext without libraries"
+        ),
+        pytest.param("fbgemm-gpu", "==1.2.0", "2.7.0 2.7.1", id="one minor version of fbgemm-gpu"),
+        pytest.param("fbgemm-gpu", ">=1.8", "2.14.1", id="more than a version of fbgemm-gpu"),
+        pytest.param("fbgemm-gpu", "==7.0", " ".join(RELEASES), id="after all"),
+    ],
+)
+def test_others_go_with_these_releases_alone(package: str, wanted: str, releases: str) -> None:
+    limits = SpecifierSet(wanted)
+    found = [one for one in RELEASES if may_go_with(package, limits, one)]
     assert found == releases.split()
 
 

@@ -40,6 +40,16 @@ TWINS = {
         "torch==2.7.1\ntorchcodec==0.2.1\n",
         "torch==2.7.1\ntorchcodec==0.5.0\n",
     ),
+    "torchtext for another torch": (
+        "package-pair",
+        "torch==2.4.0\ntorchtext==0.18.0\n",
+        "torch==2.3.1\ntorchtext==0.18.0\n",
+    ),
+    "fbgemm-gpu for another torch": (
+        "package-pair",
+        "torch==2.6.0\nfbgemm-gpu==1.0.0\n",
+        "torch==2.6.0\nfbgemm-gpu==1.1.0\n",
+    ),
     "bitsandbytes without a library for torch's CUDA": (
         "package-cuda",
         "torch==2.5.1\nbitsandbytes==0.41.0\n",

@@ -54,6 +54,7 @@ from provision.build.trial import (
     keep_unfit,
     keep_verdict,
     kept_if_untested,
+    known_verdict,
     not_verified,
     runs_here,
     test,
@@ -127,6 +128,9 @@ def build(
     if job.code is not None:
         of_wheels = [image.lock for image in images]
         check_imports(job.code, of_wheels, job.without, job.settings, console)
+    if not job.again and (verdict := known_verdict(job.documenting.home, images)):
+        console.note(f"not tested again: an image with these packages was tested here ({verdict})")
+        job = replace(job, verify=False)
     choice, found = choose_builder(job, found, [image.plan for image in images])
     with ExitStack() as stack:
         scratch = stack.enter_context(scratch_directory())

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from images.errors import Failure
-from provision.attestation.record.store import write_verdict
+from provision.attestation.record.store import last_verdict, write_verdict
 from provision.build.destination import Choice
-from provision.build.maker import KeptImage, MadeImage, Maker
+from provision.build.maker import KeptImage, LockedImage, MadeImage, Maker
 from provision.build.work import BuildJob, FinishedImage
 from provision.errors import Exit
 from provision.host.gpu_request import gpus_to_request
@@ -115,12 +115,24 @@ def keep_verdict(
     reports: Sequence[Mapping[str, Any]],
     here: HostFacts,
 ) -> None:
-    """Keep the worst verdict of the image that was tested, for the list of images."""
+    """Keep the worst verdict of the image that was tested, for the list of images, and of its lock,
+    for images that differ in the project's code alone.
+    """
     verdicts = {report["verdict"] for report in reports}
     tested = next((one for one in built if runs_here(one.plan, here)), None)
     worst = next((one for one in ("unfit", "no-verdict", "fit") if one in verdicts), None)
     if tested is not None and worst is not None:
         write_verdict(home, tested.made.image_id, worst)
+        write_verdict(home, f"sha256:{tested.lock.sha256}", worst)
+
+
+def known_verdict(home: Path, images: Sequence[LockedImage]) -> str | None:
+    """The verdict of the last image of the same lock that was tested here; None: it was unfit, or
+    none was tested.
+    """
+    (image,) = images if len(images) == 1 else (None,)
+    found = None if image is None else last_verdict(home, f"sha256:{image.lock.sha256}")
+    return None if found == "unfit" else found
 
 
 def _place_of(kept: KeptImage) -> str:

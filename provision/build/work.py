@@ -27,7 +27,8 @@ class BuildJob:
 
     `locks` are the files that decide instead of the request: several make one index of platforms.
     `images` is the layout of this user's own images. `project` is what declared the request, `code`
-    becomes the last layer; `without`: names that it may import and not have.
+    becomes the last layer; `without`: names that it may import and not have. `again`: it is tested
+    also if an image of the same lock was tested on this machine.
     """
 
     request: Request
@@ -46,6 +47,7 @@ class BuildJob:
     project: Project | None = None
     code: ProjectCode | None = None
     without: tuple[str, ...] = ()
+    again: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from images.errors import Failure
 from provision.cli.consult import causes_of_report, tell
@@ -231,7 +231,28 @@ def _check_lock_name(name: str, console: Console) -> None:
 
 
 def do_build(args: argparse.Namespace, console: Console) -> int:
-    """The main job."""
+    """The main job, and its account."""
+    result, code = build_image(args, console)
+    reports = [result.get("verify") or {}, *result.get("verify_beside", ())]
+    causes = next(filter(None, map(causes_of_report, reports)), ())
+    if args.json:
+        from provision.doctor.account import causes_json
+
+        print_json({**result, "doctor": causes_json(causes)} if causes else result)
+    else:
+        from provision.cli.render.build import describe_build
+
+        print_result(describe_build(result))
+    tell(causes, console)
+    return code
+
+
+def build_image(
+    args: argparse.Namespace, console: Console, *, again: bool = True
+) -> tuple[dict[str, Any], int]:
+    """Build what the options of `build` say; returns the account and the exit code. `again`: see
+    `BuildJob`.
+    """
     import dataclasses
     from contextlib import ExitStack
     from functools import cache
@@ -254,23 +275,11 @@ def do_build(args: argparse.Namespace, console: Console) -> int:
         hosts = cache(lambda: planned_for(read_hosts(args, catalog), cut))
         job = read_build(args, catalog, hosts)
         job = dataclasses.replace(
-            job, settings=dataclasses.replace(job.settings, unpacked=unpacked)
+            job, settings=dataclasses.replace(job.settings, unpacked=unpacked), again=again
         )
         if not args.dry_run:
             stack.enter_context(present(job.settings.state))
-        result, code = build(job, hosts=hosts, facts=this_host, console=console)
-    reports = [result.get("verify") or {}, *result.get("verify_beside", ())]
-    causes = next(filter(None, map(causes_of_report, reports)), ())
-    if args.json:
-        from provision.doctor.account import causes_json
-
-        print_json({**result, "doctor": causes_json(causes)} if causes else result)
-    else:
-        from provision.cli.render.build import describe_build
-
-        print_result(describe_build(result))
-    tell(causes, console)
-    return code
+        return build(job, hosts=hosts, facts=this_host, console=console)
 
 
 def refuse_beside_lock(args: argparse.Namespace, decided_by: str) -> None:

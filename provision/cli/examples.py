@@ -34,6 +34,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     ),
     "run": (
         "provision run gpu-provision:pytorch2.0.1-cu117 -- python3 train.py",
+        "provision run . -- python3 train.py",
         "provision run team/app:1 -v ./data:/data -e HF_TOKEN -p 8000",
     ),
     "bundle": (

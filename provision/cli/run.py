@@ -20,7 +20,7 @@ from images.text.nearby import no_such
 from provision.cli.options import read_catalog, read_places, this_host
 from provision.cli.sizes import parse_size
 from provision.cli.suite_options import read_image
-from provision.errors import BadInputError
+from provision.errors import BadInputError, Exit
 from provision.host.gpu_request import gpus_to_request
 from provision.model.request import quoted
 from provision.output.console import Console
@@ -42,9 +42,12 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 def run_arguments(verb: argparse.ArgumentParser) -> None:
     """What is run, and what it gets of this machine."""
-    verb.usage = "%(prog)s [OPTION ...] IMAGE [-- COMMAND ...]"
+    verb.usage = "%(prog)s [OPTION ...] IMAGE|DIR [-- COMMAND ...]"
     verb.add_argument(
-        "image", metavar="IMAGE", help="image to run; without COMMAND it runs the image's own"
+        "image",
+        metavar="IMAGE|DIR",
+        help="image to run, or a project, whose image is built if anything changed; without "
+        "COMMAND it runs the image's own",
     )
     group = verb.add_argument_group("run")
     group.add_argument(
@@ -82,6 +85,9 @@ def run_arguments(verb: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="docker, podman or sandbox (default: the engine that has the image, else the sandbox)",
     )
+    group.add_argument(
+        "--no-verify", action="store_true", help="do not test the image that is built of a project"
+    )
 
 
 def do_run(args: argparse.Namespace, console: Console) -> int:
@@ -100,11 +106,21 @@ def do_run(args: argparse.Namespace, console: Console) -> int:
     )
     environment = read_environment(args.env, os.environ, console.note)
     shm = None if args.shm is None else parse_size("--shm", args.shm)
+    name = args.image
+    if is_project(name):
+        name, code = build_project(args, console)
+        if code != Exit.DONE:
+            return code
+    elif args.no_verify:
+        raise BadInputError(
+            f"--no-verify is about building a project, and {name} is an image.",
+            fix="Remove --no-verify.",
+        )
     places = _only(read_places(args, console), order)
-    subject = find_subject(read_image(args.image), places)
+    subject = find_subject(read_image(name), places)
     here = this_host()
-    if cut_of(subject.labels, args.image):
-        refuse_other_gpus(subject.labels, args.image, here, read_catalog(console))
+    if cut_of(subject.labels, name):
+        refuse_other_gpus(subject.labels, name, here, read_catalog(console))
     job = RunJob(
         image="",
         command=tuple(args.words),
@@ -118,6 +134,33 @@ def do_run(args: argparse.Namespace, console: Console) -> int:
     except NoProgramError as failure:
         console.fail(failure.message, failure.fix)
         return _NOT_FOUND
+
+
+def is_project(text: str) -> bool:
+    """Whether a word names a directory that holds no image."""
+    place = Path(text).expanduser()
+    return place.is_dir() and not (place / "oci-layout").is_file()
+
+
+def build_project(args: argparse.Namespace, console: Console) -> tuple[str, int]:
+    """Build the image of a project as `provision build DIR` does; returns its name, and the exit
+    code. It is tested if no image with these packages was tested here.
+    """
+    from provision.cli.commands import build_image
+    from provision.cli.parser import build_parser
+    from provision.cli.render.build import describe_build
+
+    if args.engine is not None:
+        raise BadInputError(
+            "--engine is about an image that exists; that of a project runs where build puts it.",
+            fix="Remove --engine.",
+        )
+    words = ["build", args.image, *(["--no-verify"] if args.no_verify else [])]
+    given = build_parser(words[:2]).parse_args(words)
+    result, code = build_image(given, console, again=False)
+    if code != Exit.DONE:
+        console.say(describe_build(result))
+    return str(result["image"]["tag"]), code
 
 
 def _only(places: ImagePlaces, order: Sequence[RunnerName]) -> ImagePlaces:

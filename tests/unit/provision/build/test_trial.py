@@ -14,10 +14,17 @@ from images.oci.model import Descriptor
 from provision.build.destination import Choice, Destination
 from provision.build.engine import EngineMaker
 from provision.build.maker import KeptImage, MadeImage
-from provision.build.trial import keep_unfit, kept_if_untested, withheld
+from provision.build.trial import (
+    keep_unfit,
+    keep_verdict,
+    kept_if_untested,
+    known_verdict,
+    withheld,
+)
 from provision.build.wheels import WheelMaker
 from provision.build.words import kept_name
 from provision.errors import Exit
+from provision.model.plan import HostFacts
 from provision.output.console import Console
 
 DIGEST = "sha256:" + "1" * 64
@@ -147,3 +154,25 @@ def test_why_an_image_did_not_get_its_name(destination: Destination, name: str) 
     choice = Choice(builder="oci", destination=destination, why="so")
     found = withheld(choice, "t:1", [{"checks": checks[:1]}, {"checks": checks}])
     assert found == {"name": name, "because": "c.d failed"}
+
+
+@pytest.mark.parametrize(
+    ("reports", "lock", "known"),
+    [
+        pytest.param(["fit"], "a", "fit", id="the same packages"),
+        pytest.param(["fit", "no-verdict"], "a", "no-verdict", id="without a GPU, as before"),
+        pytest.param(["fit"], "b", None, id="other packages"),
+        pytest.param(["unfit"], "a", None, id="an unfit image is tested until it is fit"),
+        pytest.param([], "a", None, id="it was not tested"),
+    ],
+)
+def test_packages_that_were_tested_are_not_tested_again(
+    reports: list[str], lock: str, known: str | None, tmp_path: Path
+) -> None:
+    def image(name: str) -> Any:
+        lock = SimpleNamespace(sha256=name * 64)
+        return SimpleNamespace(lock=lock, made=MADE, plan=SimpleNamespace(arch=None))
+
+    keep_verdict(tmp_path, [image("a")], [{"verdict": one} for one in reports], HostFacts())
+    assert known_verdict(tmp_path, [image(lock)]) == known
+    assert known_verdict(tmp_path, [image(lock), image("c")]) is None

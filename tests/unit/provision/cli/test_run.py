@@ -154,6 +154,8 @@ def test_a_missing_program_ends_as_in_a_shell(
         pytest.param(["team/torch:1", "--engine", "lxc"], "docker, podman or sandbox",
                      id="an unknown engine"),
         pytest.param(["team/torch:1", "-w", "data"], "-w /workspace/data", id="a relative path"),
+        pytest.param(["team/torch:1", "--no-verify"], "about building a project", id="no project"),
+        pytest.param([".", "--engine", "docker"], "where build puts it", id="a project's engine"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_run_is_said_with_what_to_type(
@@ -164,3 +166,48 @@ def test_what_cannot_be_run_is_said_with_what_to_type(
     shown = capfd.readouterr()
     assert shown.out == ""
     assert said in " ".join(shown.err.split())
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool, bool]]:
+    """A project in this directory; what was built of it."""
+    built: list[tuple[str, bool, bool]] = []
+
+    def build(args: Any, console: Any, *, again: bool) -> tuple[dict[str, Any], int]:
+        del console
+        built.append((args.project, args.no_verify, again))
+        return {"image": {"tag": "team/torch:1"}}, 0
+
+    (tmp_path / "requirements.txt").write_text("torch\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("provision.cli.commands.build_image", build)
+    return built
+
+
+@pytest.mark.parametrize(
+    ("words", "built"),
+    [
+        pytest.param(["."], (".", False, False), id="tested once for its packages"),
+        pytest.param([".", "--no-verify"], (".", True, False), id="or not at all"),
+    ],
+)
+def test_a_project_is_built_and_its_image_runs(
+    words: list[str],
+    built: tuple[str, bool, bool],
+    project: list[tuple[str, bool, bool]],
+    engine: Engine,
+) -> None:
+    assert main(["run", *words, "--", "python", "train.py"]) == 3
+    assert project == [built]
+    ((job, _),) = engine.asked
+    assert (job.image, job.command) == ("sha256:ab", ("python", "train.py"))
+
+
+def test_a_project_whose_image_is_unfit_does_not_run(
+    project: list[Any], engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = {"image": {"tag": "team/torch:1-unfit"}}
+    monkeypatch.setattr("provision.cli.commands.build_image", lambda *_, **__: (account, 1))
+    monkeypatch.setattr("provision.cli.render.build.describe_build", lambda _: "unfit")
+    assert main(["run", "."]) == 1
+    assert (project, engine.asked) == ([], [])

@@ -19,6 +19,8 @@ from provision.output.console import Console
 from provision.verification.scope import SuiteScope
 from provision.verification.suite import proven
 
+_RUN_HERE = ("local", "layout")  # `provision run` passes the GPUs of a machine that has some
+
 
 def dry_run(plan: Plan, tag: str, choice: Choice, job: BuildJob) -> dict[str, Any]:
     """What would be done, and the command that would be run, if any."""
@@ -113,9 +115,10 @@ def account(
         "notes": list(notes),
         "next": None
         if withheld and tag is None
-        else shell or next_words(choice.destination, place, name, gpus=gpus, notes=notes),
+        else (None if choice.destination.kind == "local" else shell)
+        or next_words(choice.destination, place, name, gpus=gpus, notes=notes),
         "next_on_gpu_host": next_words(choice.destination, place, name, gpus="runtime", notes=())
-        if gpus == "none" and not withheld
+        if gpus == "none" and not withheld and choice.destination.kind not in _RUN_HERE
         else None,
         "next_on_arch": plan.arch if elsewhere else None,
         "command": None,

@@ -50,9 +50,8 @@ def next_words(
         return f"{load} && {run_command(tag, gpus=gpus, notes=notes)}"
     if destination.kind == "engine":
         return run_command(tag, gpus=gpus, notes=notes)
-    by_podman = "none" if gpus == "none" else "cdi"
-    words = run_command(shlex.quote(f"oci:{place}:{tag}"), gpus=by_podman, notes=notes)
-    return words.replace("docker", "podman", 1)
+    name = tag if destination.kind == "local" else f"oci:{place}:{tag}"
+    return f"provision run {shlex.quote(name)}"  # which passes GPUs by itself
 
 
 def verify_words(destination: Destination, place: str, tag: str) -> str:

@@ -125,9 +125,8 @@ def test_what_names_no_place_is_bad_input(output: str | None, push: str | None) 
 @pytest.mark.parametrize(
     ("kind", "gpus", "says", "never"),
     [
-        pytest.param("local", "none", "podman run", "--device", id="a layout where no GPU is"),
-        pytest.param("local", "runtime", "--device nvidia.com", "--gpus", id="and with one"),
-        pytest.param("layout", "cdi", "--device nvidia.com/gpu=all", "--gpus", id="by CDI"),
+        pytest.param("local", "runtime", "provision run t:1", "--gpus", id="an own image"),
+        pytest.param("layout", "cdi", "provision run oci:x:t:1", "--device", id="a layout's"),
         pytest.param("archive", "none", "docker load --input x &&", "--gpus", id="an archive"),
         pytest.param("squashfs", "runtime", "enroot start /", "--gpus", id="a squashfs"),
         pytest.param("engine", "runtime", "docker run", "--device", id="an engine's"),

@@ -30,6 +30,7 @@ STEPS = {step["name"]: step for step in ACTION["runs"]["steps"]}
 RUN_STEPS = {name: step for name, step in STEPS.items() if "run" in step}
 EXPRESSION = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
 INPUT = re.compile(r"\$\[\[\s*inputs\.([\w-]+)\s*\]\]")
+BASH = ("bash", "--noprofile", "--norc", "-eo", "pipefail")
 PROVISION = f"""#!{sys.executable}
 import json, os, sys
 sys.path.insert(0, {str(ROOT)!r})
@@ -155,7 +156,7 @@ def test_every_output_of_the_action_is_written_somewhere() -> None:
 
 def test_both_know_the_same_inputs() -> None:
     theirs = {"source", "ref", "job", "stage", "tags"}
-    ours = {"html", "upload", "artifact-name"}
+    ours = {"html", "upload", "artifact-name", "cache"}
     assert set(SPEC["spec"]["inputs"]) - theirs == set(ACTION["inputs"]) - ours
 
 
@@ -170,7 +171,7 @@ def blocks(kind: str) -> list[Any]:
 
 def test_the_document_gives_inputs_that_there_are() -> None:
     (job,) = blocks("runs-on")
-    step = job["jobs"]["verify"]["steps"][0]
+    (step,) = (one for one in job["jobs"]["verify"]["steps"] if "with" in one)
     assert set(step["with"]) <= set(ACTION["inputs"])
     (second,) = blocks("'with': {'image': 'ghcr.io/team/torch:1', 'require'")
     assert set(second["with"]) <= set(ACTION["inputs"])
@@ -206,6 +207,8 @@ class Runner:
 
     def __init__(self, place: Path) -> None:
         self.place = place
+        self.words: tuple[str, ...] = ()
+        """Before each of its commands."""
         for name in ("action", "temp", "work"):
             (place / name).mkdir()
         (place / "action" / "run").write_text(PROVISION)
@@ -245,11 +248,12 @@ class Runner:
             "GITHUB_OUTPUT": self.place / "output",
             "GITHUB_STEP_SUMMARY": self.place / "summary",
             "RUNNER_TEMP": self.place / "temp",
+            "RUNNER_TOOL_CACHE": self.place / "tools",
             "XDG_STATE_HOME": self.place / "state",
             "ASKED": self.place / "asked",
         }
         return subprocess.run(
-            ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(self.place / "step.sh")],
+            [*self.words, *BASH, str(self.place / "step.sh")],
             env={**os.environ, **{name: str(path) for name, path in own.items()}, **env},
             cwd=self.place / "work",
             stdout=subprocess.PIPE,
@@ -358,6 +362,26 @@ def test_what_is_given_reaches_the_command(runner: Runner) -> None:
     assert {"--level=quick", "--timeout=60", "--baseline=base.json", "--require=gpu"} <= words
     assert [word for word in words if word.startswith("--html")] == []
     assert ran.asked[-2:] == ["--", TAG]
+
+
+def test_the_action_is_kept_for_later_jobs_until_it_changes(runner: Runner) -> None:
+    script, kept = runner.place / "action" / "run", runner.place / "tools" / "gpu-provision"
+    (runner.place / "action" / ".venv").mkdir()  # has the path of the other place in it
+    for said, copies in (("", 1), ("", 1), ("# changed\n", 2)):
+        script.write_text(script.read_text() + said)
+        ran = runner.run("fit", image=TAG, cache="true")
+        assert ran.code == 0, ran.log
+        assert len(list(kept.iterdir())) == copies
+    assert list(kept.rglob(".venv")) == []
+
+
+def test_an_action_that_this_user_may_not_write_to_is_copied(runner: Runner) -> None:
+    if os.geteuid() == 0:  # who may write everywhere by this capability
+        runner.words = (need.program("setpriv"), "--bounding-set=-dac_override")
+    (runner.place / "action").chmod(0o555)
+    ran = runner.run("fit", image=TAG)
+    assert ran.code == 0, ran.log
+    assert os.access(runner.place / "temp" / "gpu-provision" / "run", os.X_OK)
 
 
 def test_a_part_of_the_suite_leaves_no_record(runner: Runner) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 from verify.checks.accuracy import AccuracyReading, compare, judge_accuracy, tf32_override
+from verify.checks.compiler import ADD
 from verify.checks.place import Place, find
 from verify.model.check import Context, Outcome, Status
 from verify.running.children import scratch
@@ -29,7 +30,6 @@ _TURNED_OFF = ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")
 _TOO_NEW = re.compile(
     r"Python 3\.\d+\+?.*not (yet )?supported|not supported on Python", re.IGNORECASE
 )
-_INSTALL = "apt-get install -y --no-install-recommends gcc g++ libc6-dev"
 _AGAIN = "build the image again from its lock: torch and triton must be of one release"
 _KERNELS = '''"""Written by verify: triton.jit reads a kernel's source from its file."""
 
@@ -96,7 +96,7 @@ def why_not(place: Place, folder: str) -> Optional[Outcome]:
     )
     if not any(name and shutil.which(name) for name in compilers):
         what = "no {} compiler".format("C" if place.is_gpu else "C++")
-        return Outcome(Status.SKIP, said.format(what), what, _INSTALL)
+        return Outcome(Status.SKIP, said.format(what), what, ADD)
     if place.is_gpu and importlib.util.find_spec("triton") is None:
         what = "triton is not installed"
         return Outcome(Status.SKIP, said.format(what), what, "install the triton of this torch")

@@ -20,6 +20,7 @@ from verify.running.symptoms import last_words
 
 LIMIT_S = 60.0
 INSTALL = "apt-get install -y --no-install-recommends gcc g++ libc6-dev"
+ADD = "lock and build the image with --apt g++ --apt python3-dev, or in a Dockerfile: " + INSTALL
 ANSWER = 42  # what the compiled code must return
 
 _EXTENSION = """#include <Python.h>
@@ -163,10 +164,10 @@ def judge_compiler(trials: Sequence[CompilerTrial], promise: Promise) -> Outcome
     if missing and promise.nvcc:
         message = "nvcc is here ({}), but no {} compiler".format(promise.nvcc, missing[0])
         cause = "nvcc needs the system's compiler for host code"
-        return Outcome(Status.FAIL, message, cause, INSTALL, measured, expected)
+        return Outcome(Status.FAIL, message, cause, ADD, measured, expected)
     if missing:
         message = "no {} compiler: {}".format(" and no ".join(missing), _lost(missing, promise))
-        return Outcome(Status.SKIP, message, fix=INSTALL, measured=measured, expected=expected)
+        return Outcome(Status.SKIP, message, fix=ADD, measured=measured, expected=expected)
     paths = ", ".join("{} by {}".format(trial.language, trial.path) for trial in trials)
     message = "compiled and ran {}".format(paths)
     return Outcome(Status.PASS, message, measured=measured, expected=expected)

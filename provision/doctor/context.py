@@ -64,7 +64,7 @@ class TextContext:
     def is_at_end(self, hit: Hit) -> bool:
         """Whether a line is near to the lines by which its text ends, if it ends badly."""
         for one in self.outlines:
-            end = one.last_end() if one.source == hit.source else []
+            end = one.last_end() if one.source == hit.source else ()
             if end and not end[0][0] - _SOON <= hit.number:
                 return False
         return True
@@ -107,15 +107,19 @@ class TextContext:
         """Whether a line is near to one that something ended by and that says why, or says the
         same, or is the text's last words, or no line says why.
         """
-        said = {one.where for one in self.reasons}
         if any(one.says == hit.line for one in self.reasons):
             return True
+        said = [
+            int(number)
+            for source, _, number in (one.where.rpartition(":") for one in self.reasons)
+            if source == hit.source and number.isdecimal()
+        ]
         numbers = [
             number
             for one in self.outlines
             if one.source == hit.source
-            for number, _ in one.ends
-            if f"{one.source}:{number}" in said
+            for number in said
+            if one.has_end(number)
         ]
         near = any(abs(hit.number - number) <= _SOON for number in numbers)
         return near or not numbers or self.after(hit) <= 1

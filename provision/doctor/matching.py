@@ -347,10 +347,16 @@ def _line_of(line: bytes, chunk: bytes) -> int:
 
 def _escaped_line_of(plain: bytes, chunk: bytes) -> int:
     """The number, from 0, of the line whose escapes, undone, hold this one."""
+    return _escaped_lines(chunk).get(plain, 0)
+
+
+@functools.lru_cache(maxsize=1)
+def _escaped_lines(chunk: bytes) -> Mapping[bytes, int]:
+    found: dict[bytes, int] = {}
     for number, line in enumerate(chunk.split(b"\n")):
-        if plain in (unescaped(line) or b"").split(b"\n"):
-            return number
-    return 0
+        for plain in (unescaped(line) or b"").split(b"\n"):
+            found.setdefault(plain, number)
+    return found
 
 
 def _shown(line: bytes, span: tuple[int, int]) -> str:

@@ -111,16 +111,19 @@ class Outline:
     lines: int = 0
     last: int = 0  # the number of the last line that is not blank
     raised: tuple[int, str] | None = None  # the first exception that nothing caught
+    joined: tuple[tuple[int, str], ...] | None = None  # what last_end found
 
-    def last_end(self) -> list[tuple[int, str]]:
-        """The lines of the last end: those that are joined, back from the last one."""
-        ends = list(self.ends)
-        found = ends[-1:]
-        for one in ends[-2::-1]:
-            if not self.is_joined(one[0], found[0][0]):
-                break
-            found.insert(0, one)
-        return found
+    def last_end(self) -> Sequence[tuple[int, str]]:
+        """The lines of the last end: those that are joined, back from the last one. Asked once the
+        text is read: each cause asks.
+        """
+        if self.joined is None:
+            ends = list(self.ends)
+            first = max(len(ends) - 1, 0)
+            while first and self.is_joined(ends[first - 1][0], ends[first][0]):
+                first -= 1
+            self.joined = tuple(ends[first:])
+        return self.joined
 
     def is_joined(self, first: int, then: int) -> bool:
         """Whether two ends are near to one another, or exceptions of one chain."""
@@ -132,9 +135,20 @@ class Outline:
 
     def ends_after(self, first: int, last: int, *, but: re.Pattern[str] | None = None) -> bool:
         """Whether a line from `first` to `last`, `but` some, says that something ended badly."""
-        return any(
-            first <= number <= last and not (but and but.search(line)) for number, line in self.ends
-        )
+        place = bisect.bisect_left(self.ends, first, key=_number)
+        while place < len(self.ends) and self.ends[place][0] <= last:
+            if not (but and but.search(self.ends[place][1])):
+                return True
+            place += 1
+        return False
+
+    def has_end(self, number: int) -> bool:
+        """Whether something ended by this line."""
+        return self.ends_after(number, number)
+
+
+def _number(end: tuple[int, str]) -> int:
+    return end[0]
 
 
 def outline(stream: BinaryIO, source: str) -> Outline:

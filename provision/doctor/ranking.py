@@ -138,17 +138,18 @@ def confidence_in(one: Suspect, all_of_them: Iterable[Suspect]) -> Confidence:
         return "high"
     if one.strength == "hint":
         return "medium" if one.supported else "low"
+    if one.beaten_by is not None:
+        return "medium"
+    lines, points = one.lines, one.points
     rivals = [
         other
         for other in all_of_them
         if other is not one
-        and other.beaten_by is None
-        and other.lines & one.lines
         and other.strength != "hint"
+        and other.beaten_by is None
+        and any((hit.source, hit.number) in lines for hit in other.hits)
     ]
-    better = [other for other in rivals if other.points >= one.points]
-    if one.beaten_by is not None:
-        return "medium"
+    better = [other for other in rivals if other.points >= points]
     if one.strength == "proof":
         doubtful = any(other.strength == "proof" for other in better)
         known = one.is_sure or bool(one.supported)

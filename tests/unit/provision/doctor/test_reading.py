@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from provision.doctor.matching import (
     unwrapped,
 )
 from provision.doctor.model import Hit
+from provision.doctor.outline import Outline
 from provision.doctor.reading import (
     CHUNK_BYTES,
     LineCounter,
@@ -316,6 +318,37 @@ def test_hostile_text_is_read_to_its_end(name: str) -> None:
         text = (HOSTILE[name] + end) * ((1 << 20) // len(HOSTILE[name]))
         found = every.in_text(io.BytesIO(text + b"\nthe message at the very end"), "x")
         assert "the message at the very end" in found
+
+
+def test_escapes_are_undone_a_bounded_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many patterns match however many lines of a JSON log."""
+    undone = 0
+
+    def counted(piece: bytes) -> bytes | None:
+        nonlocal undone
+        undone += len(piece)
+        return unescaped(piece)
+
+    monkeypatch.setattr("provision.doctor.matching.unescaped", counted)
+    text = "".join(f'{{"log": "{MESSAGE} {n}\\\\n"}}\n' for n in range(2_000)).encode()
+    asked = [PATTERN, "fallen off", "has fallen", "the bus"]
+    found = Patterns(asked).every_hit(io.BytesIO(text), "log", asked)
+    assert all(len(found[pattern]) >= 1_000 for pattern in asked)
+    assert undone <= 3 * len(text)
+
+
+@given(
+    st.sets(st.integers(1, 200)).map(sorted),
+    st.integers(0, 210),
+    st.integers(0, 210),
+)
+def test_ends_are_found_by_their_numbers(numbers: list[int], first: int, last: int) -> None:
+    found = Outline("log")
+    found.ends.extend((number, f"end {number % 3}") for number in numbers)
+    within = [number for number in numbers if first <= number <= last]
+    assert found.ends_after(first, last) == bool(within)
+    others = re.compile("end 0")
+    assert found.ends_after(first, last, but=others) == any(number % 3 for number in within)
 
 
 def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:

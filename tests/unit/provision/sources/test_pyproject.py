@@ -207,7 +207,9 @@ def test_what_uv_takes_from_elsewhere_is_not_taken_from_an_index(tmp_path: Path)
     assert "lib (pyproject.toml, line 3; from workspace" in said
     assert "secret" not in said
     line = SOURCES.splitlines().index('url = "https://user:secret@own.example/simple"') + 1
-    own = DeclaredIndex("https://own.example/simple", "index", f"pyproject.toml, line {line}")
+    own = DeclaredIndex(
+        "https://own.example/simple", "index", f"pyproject.toml, line {line}", name="own"
+    )
     assert found.indexes == (own,)
 
 

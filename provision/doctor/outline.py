@@ -47,17 +47,37 @@ ENDS = (
     r"\*\*\* .+ (?:Error|Stop)\b",
     r"(?:^|\s)FAILED(?:\s|:|\b.{0,3}\()",
     r": undefined reference to |: line \d+: \w+: unbound variable",
+    # a row of Slurm's accounting, of Ansible's recap, of dcgmi's table
+    r"\s(?:TIMEOUT|CANCELLED|OUT_OF_ME\w*|NODE_FAIL|PREEMPTED)\+?(?: by \d+)?\s+\d+:\d+\s*$",
+    r"^\S+\s*: ok=\d.*\b(?:unreachable|failed)=[1-9]|^\|[^|]+\|\s*Fail\b",
+    r"\bHTTP/[\d.]+\" 5\d\d\b",
+)
+# A server's answer, which its other failures do not keep it from.
+ANSWERED = r"\"(?:GET|HEAD|POST) \S+ HTTP/[\d.]+\" 200\b"
+# A row that says that a job, a host or a test is well: wherever another line says the contrary, it
+# counts for nothing.
+ROWS = (
+    r"^# Out of bounds values : 0 OK|^# Avg bus bandwidth",
+    ANSWERED,
+    r"^\S+\s.*\sCOMPLETED\s+0:0\s*$",
+    r"^\S+\s*: ok=\d.*\bunreachable=0\s+failed=0\b",
+    r"^\|[^|]+\|\s*Pass\b",
 )
 # This is said of a program that failed, too, by a wrapper that forgets its exit code.
 ENDED = (
     r"(?:exit(?:ed)?(?: with)?|return(?:ed)?) ?(?:status|code|exit status)[: =]*0\b",
     r"(?i)\b(?:training|tuning|build|installations?|run|job)\b.{0,20}\b(?:completed?|finished|done)\b",
-    r"(?:^|\s)(?:All done\.?|Done\.|\[OK\])\s*$|^# Avg bus bandwidth",
+    r"(?:^|\s)(?:All done\.?|Done\.|\[OK\])\s*$",
+    r"\bsystemd\[\d+\]: .*\b(?:Deactivated successfully|Succeeded)\.\s*$",
+    ANSWERED,
 )
-# "0 failed" is no failure, "10 failed" is one.
+# "0 failed" and "failed=0" are no failure, "10 failed" is one.
 GAVE_UP = re.compile(
     rb"(?i)(?:^|[^ ]|[^0] |[0-9]0 )\b(?:failed|aborting|aborted|refused|denied|giving up)\b"
+    rb"(?! ?[=:] ?0\b)"
 )
+# A task that failed; the recap counts it, unless that was to be ignored.
+IS_COUNTED = re.compile(r"^fatal: \[[^\]]+\]: FAILED! ", re.ASCII)
 # What wrote into a pipe says this when its reader (head) has read enough.
 READ_ENOUGH = re.compile(r"^BrokenPipeError: \[Errno 32\]", re.ASCII)
 # A line by which programs say that all is done.
@@ -65,6 +85,7 @@ DONE = (
     r"(?i)\bsuccessfully (?:built|installed|tagged|uninstalled|completed|finished|downloaded)\b",
     r"(?i)\b(?:completed|finished|done|exited)(?: \w+)? successfully\b",
     *ENDED,
+    *ROWS,
     r"^=+ .*\b\d+ passed\b|^\d+ passed\b|^test result: ok|^OK \(|^Ran \d+ tests? in |^PASS(?:ED)?$",
     r"(?:^|\s)(?:Complete!|BUILD SUCCESS\w*)\s*$",
     r"^(?:Verdict: |verdict     )(?:fit|no-verdict)",
@@ -153,7 +174,7 @@ def _number(end: tuple[int, str]) -> int:
 
 def outline(stream: BinaryIO, source: str) -> Outline:
     """Read a text for how it ends."""
-    ends, done, raised, ended = _patterns()
+    ends, done, raised, ended, rows = _patterns()
     found = Outline(source)
     number = 1
     tail: deque[tuple[int, bytes]] = deque(maxlen=_TAIL)
@@ -184,7 +205,9 @@ def outline(stream: BinaryIO, source: str) -> Outline:
     said = [
         at
         for at, line in tail
-        if done.match(line) and not (failed and (ended.match(line) or GAVE_UP.search(line)))
+        if done.match(line)
+        and not (failed and (ended.match(line) or GAVE_UP.search(line)))
+        and not (rows.match(line) and found.ends_after(0, number, but=IS_COUNTED))
     ]
     if said and not found.ends_after(said[-1], number):
         found.done = said[-1]
@@ -213,7 +236,7 @@ def _shown(line: bytes) -> str:
     return text if len(line) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
-def _patterns() -> tuple[Lines, Lines, Lines, Lines]:
+def _patterns() -> tuple[Lines, Lines, Lines, Lines, Lines]:
     from provision.doctor.matching import Lines
 
-    return Lines(ENDS), Lines(DONE), Lines([RAISED]), Lines(ENDED)
+    return Lines(ENDS), Lines(DONE), Lines([RAISED]), Lines(ENDED), Lines(ROWS)

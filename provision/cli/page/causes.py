@@ -128,6 +128,8 @@ def _outline() -> Mapping[str, str]:
         "done": _any_of(outline.DONE),
         "raised": _any_of([outline.RAISED]),
         "ended": _any_of(outline.ENDED),
+        "rows": _any_of(outline.ROWS),
+        "isCounted": outline.IS_COUNTED.pattern,
         "gaveUp": outline.GAVE_UP.pattern.decode(),
         "readEnough": outline.READ_ENOUGH.pattern,
         "warning": outline.WARNING.pattern,

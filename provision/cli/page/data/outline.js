@@ -28,9 +28,11 @@ class Outline {
     this.chains = this.chains.slice(-MOST_ENDS);
     this.lines = number;
     this.last = tail.at(-1)?.[0] ?? 0;
-    const {done, ended, gaveUp, readEnough} = this.patterns;
+    const {done, ended, rows, isCounted, gaveUp, readEnough} = this.patterns;
     const hasFailed = tail.some(([, line]) => gaveUp.test(line)) || tail.length > 0 && this.endsAfter(tail[0][0], number, readEnough);
-    const said = tail.filter(([, line]) => done.test(line) && !(hasFailed && (ended.test(line) || gaveUp.test(line))));
+    const isContradicted = this.endsAfter(0, number, isCounted);
+    const said = tail.filter(([, line]) => done.test(line) && !(hasFailed && (ended.test(line) || gaveUp.test(line)))
+      && !(isContradicted && rows.test(line)));
     if (said.length && !this.endsAfter(said.at(-1)[0], number)) this.done = said.at(-1)[0];
   }
 

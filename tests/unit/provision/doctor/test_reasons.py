@@ -11,7 +11,7 @@ import pytest
 
 from provision.cli.render.doctor import describe_diagnosis
 from provision.doctor import diagnose
-from provision.doctor.account import of_a_machine
+from provision.doctor.account import of_a_machine, verdict_of
 from provision.doctor.outline import outline
 from provision.doctor.reasons import reasons
 from tests import ROOT
@@ -399,3 +399,61 @@ def test_what_any_program_has_counts_where_it_is_the_reason() -> None:
         f"{builds}RuntimeError: Error compiling objects for extension\n"
     )
     assert diagnose([("log", text)]).causes[0].code == "connection-cut"
+
+
+GOOD_ENDS = {
+    "Slurm's accounting": "4711  fit  gpu  8  COMPLETED  0:0\n4711.0  fit  8  COMPLETED  0:0\n",
+    "Ansible's recap": (
+        "PLAY RECAP ***\n"
+        "node-a : ok=4    changed=0    unreachable=0    failed=0    skipped=1    ignored=0\n"
+    ),
+    "nccl-tests": (
+        "node-a:90:90 [0] NCCL INFO NET/Plugin: Failed to find ncclCollNetPlugin symbol.\n"
+        "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 301.22\n"
+    ),
+    "dcgmi": "| Denylist    | Pass        |\n| PCIe        | Pass - All  |\n+----+-----+\n",
+    "a server": (
+        "INFO:     Uvicorn running on http://0.0.0.0:8000\n"
+        'INFO:     192.0.2.7:50412 - "POST /v1/completions HTTP/1.1" 200 OK\n'
+    ),
+    "systemd": "Nov 02 10:00:09 node-a systemd[1]: fit.service: Deactivated successfully.\n",
+}
+BAD_LINES = {
+    "an exception": "RuntimeError: the shapes do not fit",
+    "a job out of time": "4713  fit  gpu  8  TIMEOUT  0:0",
+    "a job out of memory": "4713  fit  gpu  8  OUT_OF_ME+  0:125",
+    "a failed job": "4713  fit  gpu  8  FAILED  1:0",
+    "a host out of reach": "node-b : ok=1 changed=0 unreachable=1 failed=0",
+    "a failed host": "node-b : ok=1 changed=0 unreachable=0 failed=2",
+    "a failed test": "| Memory      | Fail - GPU 0 |",
+    "a request that failed": 'INFO:     192.0.2.7:50412 - "POST /v1/chat HTTP/1.1" 500 Error',
+    "an exit code": "srun: task 3: Exited with exit code 1",
+}
+
+
+def verdict(text: str) -> str:
+    return verdict_of(diagnose([("log", text)]), asked_of_a_text=True)
+
+
+@pytest.mark.parametrize("name", GOOD_ENDS)
+def test_a_good_end_is_healthy(name: str) -> None:
+    assert verdict(f"it begins\n{GOOD_ENDS[name]}") == "healthy"
+
+
+@pytest.mark.parametrize("bad", BAD_LINES)
+@pytest.mark.parametrize("good", GOOD_ENDS)
+def test_a_good_end_hides_no_failure_behind_it(good: str, bad: str) -> None:
+    assert verdict(f"{GOOD_ENDS[good]}{BAD_LINES[bad]}\n") != "healthy"
+
+
+@pytest.mark.parametrize("between", [0, 40], ids=["just before", "far before"])
+@pytest.mark.parametrize("bad", BAD_LINES)
+@pytest.mark.parametrize("good", sorted({*GOOD_ENDS} - {"systemd"}))
+def test_a_good_row_hides_no_other_row(good: str, bad: str, between: int) -> None:
+    text = f"{BAD_LINES[bad]}\n" + "a line\n" * between + GOOD_ENDS[good]
+    assert verdict(text) != "healthy"
+
+
+def test_an_ignored_failure_of_a_task_is_none() -> None:
+    failed = 'fatal: [node-a]: FAILED! => {"msg": "no module loaded yet"}\n...ignoring\n'
+    assert verdict(failed + GOOD_ENDS["Ansible's recap"]) == "healthy"

@@ -13,17 +13,18 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from provision.catalog.reading import DATA
 
-Kind: TypeAlias = Literal["compiler", "nvcc", "ffmpeg", "libgl", "git"]
+Kind: TypeAlias = Literal["compiler", "nvcc", "ffmpeg", "libgl", "libpython", "git"]
 
 
 class NeedKind(NamedTuple):
     """A kind of need in words ("FFmpeg"), the packages of Debian that have it, and whether the
-    full official images of Python do.
+    full official images of Python do, and the slim ones.
     """
 
     words: str
     debian: tuple[str, ...]
     in_full_image: bool
+    in_slim_image: bool
 
 
 class RunTimeNeed(NamedTuple):
@@ -64,7 +65,7 @@ def is_known(package: str) -> bool:
 def kind_of(kind: Kind) -> NeedKind:
     """What is known of a kind."""
     row = next(row for row in _table()["kinds"] if row["kind"] == kind)
-    return NeedKind(row["words"], tuple(row["debian"]), row["image"])
+    return NeedKind(row["words"], tuple(row["debian"]), row["image"], row.get("slim", False))
 
 
 def debian_packages(kinds: Iterable[Kind]) -> tuple[str, ...]:

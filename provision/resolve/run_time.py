@@ -72,6 +72,8 @@ def _requests(request: Request, first: Plan, needs: Sequence[RunTimeNeed]) -> It
     kinds = {need.kind: None for need in needs if not has(first, need.kind)}
     if not kinds or request.base not in {None, "bootstrap"}:
         return
+    # the base of the first plan has them, the one that takes its place has not
+    kinds |= {need.kind: None for need in needs if kind_of(need.kind).in_slim_image}
     if "nvcc" in kinds and request.flavour is None:
         yield _with(replace(request, flavour="devel"), [*kinds])
     kinds.pop("nvcc", None)
@@ -95,16 +97,16 @@ def has(plan: Plan, kind: Kind) -> bool | None:
     base = plan.base
     if base is None:
         return None
-    name = base.reference.partition("@")[0].rpartition("/")[2]
+    name, known = base.reference.partition("@")[0].rpartition("/")[2], kind_of(kind)
     if kind in {"nvcc", "compiler"} and plan.flavour == "devel":
         return True if base.kind == "bootstrap" or name.startswith("cuda:") else None
-    if kind != "nvcc" and {*kind_of(kind).debian} <= {*base.apt}:
+    if kind != "nvcc" and {*known.debian} <= {*base.apt}:
         return True
     if base.kind == "bootstrap" or name.startswith("cuda:"):
         return False
     if name.startswith("python:"):
-        return kind_of(kind).in_full_image and "-slim" not in name
-    return None
+        return known.in_slim_image if "-slim" in name else known.in_full_image
+    return True if known.in_slim_image else None  # what even a slim image of Python has
 
 
 def with_remarks(

@@ -29,6 +29,7 @@ from provision.build.source.substitute import (
     with_local_wheels,
 )
 from provision.catalog.catalog import Catalog
+from provision.catalog.needs import RunTimeNeed
 from provision.errors import (
     IndexUnreachableError,
 )
@@ -126,7 +127,28 @@ def choose_packages(
     for one in request.indexes:
         if one.kind == "silent":
             console.note(f"{one.where}: {shown_url(one.url)} does not answer, and is left out.")
-    if needs := requested_needs(request):
+    needs = requested_needs(request)
+    try:
+        return _chosen(plan, hosts, request, catalog, settings, console, engine, needs)
+    except NoSolutionError:
+        # the CUDA that the packages are compiled for may have no nvcc: then a warning says so
+        others = [need for need in needs if need.kind != "nvcc"]
+        if len(others) == len(needs) or request.flavour is not None:
+            raise
+        return _chosen(plan, hosts, request, catalog, settings, console, engine, others)
+
+
+def _chosen(
+    plan: Plan,
+    hosts: Sequence[HostFacts],
+    request: Request,
+    catalog: Catalog,
+    settings: BuildSettings,
+    console: Console,
+    engine: Callable[[], Docker | None],
+    needs: Sequence[RunTimeNeed],
+) -> tuple[Plan, Request, PackageChoice]:
+    if needs:
         request, plan = plan_for_needs(hosts, request, catalog, needs)
     packages = PackageChoice(hosts, request, catalog, settings, console)
     if packages.leads(plan) or request.settled:
@@ -140,10 +162,11 @@ def choose_packages(
     with naming_silent(request):
         chosen = packages.choose(plan)
         needs = packages.run_time_needs()
-        other, start = plan_for_needs(hosts, request, catalog, needs)
+        other = plan_for_needs(hosts, request, catalog, needs, chosen).request
         if other != request:  # what was requested brought packages that need more
             packages = PackageChoice(hosts, other, catalog, settings, console)
-            request, chosen = other, packages.choose(require_plan(start))
+            start = require_plan(resolve(hosts, other, catalog))
+            request, chosen = other, packages.choose(start)
         return with_remarks(chosen, hosts, request, catalog, needs), request, packages
 
 

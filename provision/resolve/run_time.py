@@ -39,15 +39,24 @@ def requested_needs(request: Request) -> tuple[RunTimeNeed, ...]:
 
 
 def plan_for_needs(
-    hosts: Sequence[HostFacts], request: Request, catalog: Catalog, needs: Sequence[RunTimeNeed]
+    hosts: Sequence[HostFacts],
+    request: Request,
+    catalog: Catalog,
+    needs: Sequence[RunTimeNeed],
+    chosen: Plan | None = None,
 ) -> Planned:
     """The plan for a request, on a base and of a flavour that have what its packages need, as far
-    as there is one with the same build of the framework.
+    as there is one with the same build of the framework: that of `chosen`, if packages led to it.
     """
-    first = resolve(hosts, request, catalog)
+    first = chosen or resolve(hosts, request, catalog)
+    exact = (
+        {"framework_version": f"=={chosen.framework_version}", "cuda": chosen.cuda}
+        if chosen
+        else {}
+    )
     if first.error is None:
         for asked in _requests(request, first, needs):
-            plan = resolve(hosts, asked, catalog)
+            plan = resolve(hosts, replace(asked, **exact), catalog)
             if _is_same_build(first, plan) and (asked.flavour == request.flavour or _own(plan)):
                 return Planned(asked, plan)
     return Planned(request, first)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from provision.catalog.loading import load
+from provision.catalog.needs import needs_of
 from provision.model.plan import HostFacts, Plan, Request
 from provision.resolve import resolve
 from provision.resolve.run_time import (
@@ -156,3 +157,12 @@ def test_every_option_in_a_fix_gives_a_plan_that_has_it(names: str, limits: dict
         cured = planned(request)
         kinds = {need.kind for need in requested_needs(request) if need.package in warning.message}
         assert all(has(cured, kind) for kind in kinds), (warning, cured.base)
+
+
+def test_a_base_is_for_the_build_that_the_packages_led_to() -> None:
+    catalog, needs = load(), needs_of(["gsplat", "torchcodec"], ["gsplat", "torchcodec"])
+    led = resolve([H100], Request(cuda="12.8"), catalog)
+    assert plan_for_needs([H100], Request(), catalog, needs).request.flavour == "devel"
+    request = plan_for_needs([H100], Request(), catalog, needs, led).request
+    assert request.flavour is None  # NVIDIA's wheels for that CUDA have no nvcc
+    assert request.apt == ("ffmpeg", "libpython3-dev")

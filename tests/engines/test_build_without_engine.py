@@ -29,6 +29,7 @@ from tests.engines.test_push_real import serving
 from tests.kit.elf_maker import elf
 from tests.kit.memory_target import tar_of
 from tests.kit.private_index import Index, make_wheel, serve
+from tests.kit.projects import project
 
 pytestmark = pytest.mark.docker
 
@@ -140,6 +141,30 @@ def test_an_image_in_a_layout_is_found_by_its_name(
     assert asked.account["verdict"] in {"fit", "no-verdict"}, asked.out
     used = alone.provision("store", "du", "--json").account["usage"]
     assert {one["kind"] for one in used} >= {"wheels", "images"}
+
+
+def test_a_changed_line_of_a_project_runs_on_what_is_unpacked(
+    alone: World, source: Source, index: Index, lock: Path, tmp_path: Path
+) -> None:
+    need.program("bwrap", "bubblewrap")
+    place = project(tmp_path / "project", {"main.py": "print('first')\n", "gone.py": ""})
+    words = (str(place), "--lock", str(lock), "--no-verify", "--tag", "project:1")
+
+    def shown(command: str) -> list[str]:
+        build(alone, source, index, *words)
+        ran = ("run", "--engine", "sandbox", "project:1", "--", "sh", "-c", command)
+        done = alone.provision(*ran)
+        assert done.code == 0, done.err
+        return done.out.split()
+
+    assert shown("python3 /app/main.py") == ["first"]
+    (root,) = (alone.cache / "gpu-provision/roots").glob("*/root")
+    (root / "usr/unpacked-once").touch()
+    (root / "app/__pycache__").mkdir()
+    (place / "main.py").write_text("print('second')\n")
+    (place / "gone.py").unlink()
+    seen = shown("python3 /app/main.py; ls /app /usr/unpacked-once")
+    assert seen == ["second", "/usr/unpacked-once", "/app:", "main.py"]
 
 
 def test_an_image_is_exported_by_its_labels_and_needs_no_root(

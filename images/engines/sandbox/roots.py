@@ -1,7 +1,9 @@
 """Keeps unpacked images, each under its image ID: `<directory>/<64 hex>/{root,about.json}`.
 
 A root takes gigabytes, and unpacking takes a while, so the last one used is kept for the next run,
-and only that one. A root gets its name only when it is complete. A process that uses or unpacks one
+and only that one. If another image differs from it only in the last layers, as after a changed line
+of a project, only these are exchanged: about.json has what the last layer added. A root gets its
+name only when it is complete, and loses it before it is changed. A process that uses or unpacks one
 holds a lock on its directory (flock, which ends with the process); a root without a lock may be
 removed, and so are leftovers of killed processes. Files that were not yet on disk at a power cut
 are empty afterwards, and syncing them takes longer than unpacking: so a root is used only until the
@@ -15,18 +17,19 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from images.engines.sandbox.additions import remove_additions
 from images.engines.sandbox.errors import SandboxError
 from images.engines.sandbox.mounts import MOUNT_POINT, mount, remove_leftover
 from images.engines.sandbox.unpack import root_space, unpack
 from images.oci.errors import ImageUnreadableError
 from images.oci.inflate import ANEW_FIX
 from images.oci.model import is_digest, read_object, to_bytes
-from images.oci.sources import Image
+from images.oci.sources import Image, ImageLayer
 from images.system.ownership import another_owner
 
 _WORK = ".work-"
@@ -65,15 +68,15 @@ class Roots:
         self.directory = directory.absolute()
 
     def use(self, image: Image, on_bytes: Callable[[int], None]) -> Root:
-        """Unpack an image, if it is not here already. Removes others that are not in use."""
+        """Unpack an image, if it is not here already: whole, or onto the lower layers of an unused
+        root. Removes others that are not in use.
+        """
         if not is_digest(image.image_id):
             raise ImageUnreadableError(f"{image.shown} has no sha256 digest.", fix=ANEW_FIX)
         self._make_directory()
         place = self._place(image.image_id)
         root = self._open(place)
         if root is None:
-            self.clear()
-            self._check_space(image)
             root = self._make(place, image, on_bytes)
         self.clear()
         return root
@@ -169,7 +172,7 @@ class Roots:
             lock = os.open(place, _DIRECTORY)
             try:
                 _flock(lock, fcntl.LOCK_SH)
-                about = read_object((place / _ABOUT).read_bytes(), str(place))
+                about = _read_about(place)
             except BaseException:
                 os.close(lock)
                 raise
@@ -179,13 +182,23 @@ class Roots:
         return None
 
     def _make(self, place: Path, image: Image, on_bytes: Callable[[int], None]) -> Root:
-        work, lock = self._begin(_WORK)
+        ids = [layer.diff_id for layer in image.layers]
+        work, lock, has = self._take_over(ids) or (*self._begin(_WORK), 0)
         try:
             tree = work / MOUNT_POINT
-            tree.mkdir(mode=0o755)
-            tree.chmod(0o755)
-            unpack(image.layers, tree, on_bytes)
-            about = {"boot": boot_id(), "config": dict(image.config)}
+            missing = image.layers[has:]
+            self.clear()
+            self._check_space(missing)
+            if not has:
+                tree.mkdir(mode=0o755)
+                tree.chmod(0o755)
+            added = unpack(missing, tree, on_bytes)
+            about = {
+                "boot": boot_id(),
+                "config": dict(image.config),
+                "below": ids[:-1] if missing else ids,
+                "added": added,
+            }
             (work / _ABOUT).write_bytes(to_bytes(about))
             with contextlib.suppress(OSError):  # another process was faster: then both are used
                 work.rename(place)
@@ -196,6 +209,44 @@ class Roots:
             raise
         return Root(place=work, config=dict(image.config), lock=lock)
 
+    def _take_over(self, ids: Sequence[str]) -> tuple[Path, int, int] | None:
+        """Make an unused root a tree of lower layers of an image, whose diffIDs are `ids`. Returns
+        its directory, which has no image's name now, its lock, and the number of these layers.
+        """
+        taken = self._take_kept(ids)
+        if taken is None:
+            return None
+        work, lock, about = taken
+        try:
+            for entry in work.iterdir():  # about.json, the script that enters it
+                if entry.name != MOUNT_POINT:
+                    _remove(entry)
+            remove_additions(work / MOUNT_POINT, about["added"])
+        except BaseException as error:
+            os.close(lock)
+            _remove(work)
+            if isinstance(error, OSError):
+                return None
+            raise
+        return work, lock, len(about["below"])
+
+    def _take_kept(self, ids: Sequence[str]) -> tuple[Path, int, dict[str, Any]] | None:
+        """Lock and rename an unused root that has lower layers of an image; about it."""
+        with contextlib.suppress(OSError), self._locked():
+            for place in self.entries():
+                if place.name.startswith("."):  # half made, or half removed
+                    continue
+                lock = os.open(place, _DIRECTORY)
+                with contextlib.suppress(OSError, ImageUnreadableError):  # used, or incomplete
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    about = _read_about(place)
+                    if lower_layers(about, ids):
+                        work = place.rename(tempfile.mkdtemp(prefix=_WORK, dir=self.directory))
+                        fcntl.flock(lock, fcntl.LOCK_SH)  # as every user: no other may wait for it
+                        return work, lock, about
+                os.close(lock)
+        return None
+
     def _begin(self, prefix: str) -> tuple[Path, int]:
         """A new directory, and its lock."""
         with self._locked():
@@ -204,8 +255,8 @@ class Roots:
             _flock(lock, fcntl.LOCK_SH)
         return work, lock
 
-    def _check_space(self, image: Image) -> None:
-        packed = sum(layer.blob.size for layer in image.layers)
+    def _check_space(self, layers: Sequence[ImageLayer]) -> None:
+        packed = sum(layer.blob.size for layer in layers)
         free = shutil.disk_usage(self.directory).free
         if free < packed * _GROWS:
             raise root_space(self.directory, packed * _GROWS)
@@ -228,8 +279,25 @@ class Roots:
             os.close(lock)
 
 
-def _remove(directory: Path) -> None:
-    shutil.rmtree(directory, ignore_errors=True)
+def lower_layers(about: Mapping[str, Any], ids: Sequence[str]) -> int:
+    """How many of an image's layers, whose diffIDs are `ids`, a kept root has below its last one;
+    0 if it cannot be used for them: it is from another boot, or its last layer cannot be removed.
+    """
+    below, added = about.get("below"), about.get("added")
+    if about.get("boot") != boot_id() or not isinstance(below, list) or not isinstance(added, list):
+        return 0
+    return len(below) if list(ids[: len(below)]) == below else 0
+
+
+def _read_about(place: Path) -> dict[str, Any]:
+    return read_object((place / _ABOUT).read_bytes(), str(place))
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _flock(descriptor: int, kind: int) -> None:

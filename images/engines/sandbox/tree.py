@@ -113,13 +113,18 @@ class RootTree:
             for descriptor in way:
                 os.close(descriptor)
 
-    def kind(self, parts: tuple[bytes, ...]) -> int | None:
-        """The type of an entry (`stat.S_IFMT`), without following a link; None if it is missing."""
+    def status(self, parts: tuple[bytes, ...]) -> os.stat_result | None:
+        """The status of an entry, without following a link; None if it is missing."""
         try:
             parent = self.directory(parts[:-1], make=False)
-            return stat.S_IFMT(os.lstat(parts[-1], dir_fd=parent).st_mode)
+            return os.lstat(parts[-1], dir_fd=parent)
         except (FileNotFoundError, NotADirectoryError):
             return None
+
+    def kind(self, parts: tuple[bytes, ...]) -> int | None:
+        """The type of an entry (`stat.S_IFMT`), without following a link; None if it is missing."""
+        found = self.status(parts)
+        return None if found is None else stat.S_IFMT(found.st_mode)
 
     def remove(self, parts: tuple[bytes, ...]) -> None:
         """Remove an entry and all that is below it; removes a link itself, not its target."""

@@ -14,11 +14,12 @@ import errno
 import os
 import stat
 import tarfile
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
+from images.engines.sandbox.additions import Additions, Parts
 from images.engines.sandbox.ahead import ahead
 from images.engines.sandbox.tree import RootTree, names_in
 from images.errors import DiskFullError
@@ -36,15 +37,17 @@ _PIECE = 1 << 20
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
-Parts = tuple[bytes, ...]
-
 # Paths that every container needs and an image may lack; engines create the same ones.
 MOUNT_DIRECTORIES = ("dev", "proc", "sys", "tmp", "run", "var/tmp", "root", "usr/local/nvidia")
 MOUNT_FILES = ("etc/hosts", "etc/hostname", "etc/resolv.conf")
 
 
-def unpack(layers: Iterable[ImageLayer], root: Path, on_bytes: Callable[[int], None]) -> None:
-    """Unpack layers over each other into the empty directory `root`.
+def unpack(
+    layers: Sequence[ImageLayer], root: Path, on_bytes: Callable[[int], None]
+) -> tuple[str, ...] | None:
+    """Unpack layers over each other into the directory `root`: an empty one, or a tree of lower
+    layers without mount points. Returns the paths that the last layer and the mount points add to
+    the tree below; None if they change it in another way, too.
 
     `on_bytes` is called with how many more bytes of the layers, as stored, have been read. After an
     error the contents of `root` are unusable.
@@ -52,9 +55,13 @@ def unpack(layers: Iterable[ImageLayer], root: Path, on_bytes: Callable[[int], N
     left = MOST_MEMBERS
     try:
         with RootTree(root) as tree:
-            for layer in layers:
+            for layer in layers[:-1]:
                 left -= _apply(tree, _counted(layer, on_bytes), left)
-            _add_mount_points(tree)
+            additions = Additions(tree)
+            for layer in layers[-1:]:
+                _apply(tree, _counted(layer, on_bytes), left, additions)
+            _add_mount_points(tree, additions)
+            return additions.paths
     except OSError as error:
         if error.errno in _FULL:
             raise root_space(root) from error
@@ -83,7 +90,7 @@ def _counted(layer: ImageLayer, on_bytes: Callable[[int], None]) -> ImageLayer:
     return replace(layer, stream=stream)
 
 
-def _apply(tree: RootTree, layer: ImageLayer, most: int) -> int:
+def _apply(tree: RootTree, layer: ImageLayer, most: int, additions: Additions | None = None) -> int:
     """Apply one layer; returns its number of members."""
     made: set[Parts] = set()  # by this layer: its whiteouts apply only to lower layers
     count = 0
@@ -102,6 +109,8 @@ def _apply(tree: RootTree, layer: ImageLayer, most: int) -> int:
             if not parts:
                 continue
             try:
+                if additions is not None:
+                    _expect(additions, member, content, parts)
                 _apply_member(tree, member, content, parts, made)
             except OSError as error:
                 if error.errno in _FULL:
@@ -127,6 +136,18 @@ def _parts(name: str) -> Parts:
             )
         parts.append(part)
     return tuple(parts)
+
+
+def _expect(
+    additions: Additions, member: tarfile.TarInfo, content: IO[bytes] | None, parts: Parts
+) -> None:
+    """Record what a member adds, as `_apply_member` will apply it."""
+    if parts[-1].startswith(_WHITEOUT):
+        additions.give_up()
+    elif member.isdir():
+        additions.expect(parts, directory_mode=_directory_mode(member.mode))
+    elif content is not None or member.issym() or member.islnk():
+        additions.expect(parts)
 
 
 def _apply_member(
@@ -203,8 +224,12 @@ def _make_directory(tree: RootTree, parts: Parts, mode: int) -> None:
     if tree.kind(parts) != stat.S_IFDIR:
         parent = _cleared(tree, parts)
         os.mkdir(parts[-1], 0o700, dir_fd=parent)
-    sticky = mode & stat.S_ISVTX
-    os.chmod(parts[-1], (mode & 0o777) | sticky | 0o700, dir_fd=parent)
+    os.chmod(parts[-1], _directory_mode(mode), dir_fd=parent)
+
+
+def _directory_mode(mode: int) -> int:
+    """The mode here of a directory that has this one in a layer."""
+    return (mode & 0o777) | (mode & stat.S_ISVTX) | 0o700
 
 
 def _make_file(tree: RootTree, parts: Parts, mode: int, content: IO[bytes]) -> None:
@@ -256,13 +281,25 @@ def _held(descriptor: int) -> Iterator[int]:
         os.close(held)
 
 
-def _add_mount_points(tree: RootTree) -> None:
+def _add_mount_points(tree: RootTree, additions: Additions) -> None:
     """Create the sandbox's mount points; keeps what an image has there."""
     for path in MOUNT_DIRECTORIES:
+        parts = tuple(path.encode().split(b"/"))
         with contextlib.suppress(OSError, ImageUnreadableError):
-            tree.directory(tuple(path.encode().split(b"/")))
+            if not _leads_to_directory(tree, parts):
+                additions.expect(parts)
+                tree.directory(parts)
     for path in MOUNT_FILES:
         parts = tuple(path.encode().split(b"/"))
         with contextlib.suppress(OSError, ImageUnreadableError):
             if tree.kind(parts) is None:
+                additions.expect(parts)
                 os.close(os.open(parts[-1], _NEW_FILE, 0o644, dir_fd=tree.directory(parts[:-1])))
+
+
+def _leads_to_directory(tree: RootTree, parts: Parts) -> bool:
+    try:
+        tree.directory(parts, make=False)
+    except FileNotFoundError:
+        return False
+    return True

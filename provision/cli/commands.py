@@ -27,7 +27,7 @@ from provision.model.frozen import replace
 from provision.model.plan import Cell, Plan
 from provision.model.request import quoted
 from provision.output.console import Console
-from provision.output.stdout import print_json, print_result
+from provision.output.stdout import print_document, print_json, print_result
 
 if TYPE_CHECKING:
     from provision.build.maker import LockedImage
@@ -127,7 +127,7 @@ def _show_install(
 
     plan = require_plan(plan)
     show_remarks(plan, console)
-    print_result(install(host_install(plan, build_of(plan, catalog))))
+    print_document(install(host_install(plan, build_of(plan, catalog))))
 
 
 def do_lock(args: argparse.Namespace, console: Console) -> int:

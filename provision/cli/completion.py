@@ -14,7 +14,7 @@ from typing import Any
 from provision.errors import BadInputError, Exit
 from provision.model.request import quoted
 from provision.output.console import Console
-from provision.output.stdout import print_result
+from provision.output.stdout import print_document
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -33,7 +33,7 @@ def do_completion(args: argparse.Namespace, console: Console) -> int:
         raise BadInputError(
             f"Completion for {quoted(args.shell)} is not supported.", fix=f"Use {_or(SHELLS)}."
         )
-    print_result(shellcode(["provision"], shell=args.shell).strip("\n"))
+    print_document(shellcode(["provision"], shell=args.shell).strip("\n"))
     return Exit.DONE
 
 

@@ -14,7 +14,7 @@ from provision.cli.suite_options import read_image
 from provision.errors import BadInputError
 from provision.model.request import quoted
 from provision.output.console import Console
-from provision.output.stdout import print_json, print_result
+from provision.output.stdout import print_document, print_json
 
 if TYPE_CHECKING:
     from provision.catalog.catalog import Catalog
@@ -243,7 +243,7 @@ def do_export(args: argparse.Namespace, console: Console) -> int:
             }
         )
     else:
-        print_result(text.removesuffix("\n") if output is None else str(output))
+        print_document(text.removesuffix("\n") if output is None else str(output))
     return 0
 
 

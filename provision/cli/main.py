@@ -20,9 +20,10 @@ from images.errors import DiskFullError, Failure
 from images.system.interruption import ENDING
 from images.text.printable import printable
 from provision.cli.consult import causes_of_failure, tell
-from provision.cli.groups import Command
-from provision.cli.parser import build_parser, parse
+from provision.cli.groups import GROUPS, Command
+from provision.cli.parser import COMMANDS, build_parser, parse
 from provision.errors import BadInputError, Exit
+from provision.output.called import begin
 from provision.output.console import Console
 from provision.output.stdout import (
     OutputError,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from provision.doctor.model import Cause
 
 LEAVE_WITHIN_S = 5.0
+RUN_SCRIPT = "PROVISION_RUN_SCRIPT"  # the path of ./run, as it was typed
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -174,6 +176,8 @@ def run() -> NoReturn:
         if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores one; Python has Ctrl-C
             signal.signal(number, _interrupt)
     _keep_others_out()
+    known = frozenset(one.name for one in (*COMMANDS, *GROUPS))
+    begin(os.environ.pop(RUN_SCRIPT, ""), sys.argv[0], known)
     drop_relative_path_entries()
     code = main(when_interrupted=_leave_whatever_happens)
     if code == Exit.INTERRUPTED:

@@ -31,6 +31,7 @@ from provision.cli.commands import do_build, do_detect, do_lock, do_plan, do_ver
 from provision.cli.examples import examples_of
 from provision.cli.groups import GROUPS, Command, later
 from provision.errors import BadInputError
+from provision.output.called import as_called
 from provision.output.stdout import print_result
 from provision.version import VERSION
 
@@ -59,6 +60,11 @@ class _Parser(argparse.ArgumentParser):
         # Only --help and --version come here: results, so a pipe may be closed as for any other.
         del file
         print_result(message.rstrip("\n"))
+
+    def format_help(self) -> str:
+        """The help, its usage as this program was called."""
+        self.prog = as_called(f"{self.prog} --help").removesuffix(" --help")
+        return super().format_help()
 
 
 def build_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:

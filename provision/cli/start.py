@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from images.errors import Failure
 from provision.errors import Exit
 from provision.output.stdout import print_result
+from provision.output.text import LABEL, row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,19 +65,11 @@ def start_text(facts: HostFacts, planned: Callable[[], Plan], *, has_project: bo
         else:
             rows += [("next", "provision build"), ("", "builds this image, and tests it here")]
     rows += [("help", "provision --help")]
-    return "\n".join(_row(*row) for row in rows)
-
-
-def _row(name: str, text: str) -> str:
-    import textwrap
-
-    return textwrap.fill(
-        text,
-        80,
-        initial_indent=f"{name:<12}",
-        subsequent_indent=" " * 12,
-        break_long_words=False,
-        break_on_hyphens=False,
+    return "\n".join(
+        line
+        for name, text in rows
+        # a command is copied whole
+        for line in ([f"{name:<{LABEL}}{text}"] if name == "next" else row(name, text))
     )
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from images.text.printable import printable, printable_lines
+from provision.output.called import as_called
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
@@ -80,8 +81,8 @@ class Console:
         self._stage: _Stage | None = None
 
     def say(self, text: str) -> None:
-        """Lines of text from any source: control characters are removed."""
-        self._write(printable_lines(text))
+        """Lines of text: control characters are removed, and commands are as they are typed."""
+        self._write(as_called(printable_lines(text)))
 
     @staticmethod
     def _write(text: str) -> None:
@@ -126,14 +127,18 @@ class Console:
     def fail(self, message: str, fix: str, detail: str = "") -> None:
         """Why the job ends here, and the fix."""
         if detail:
-            self.say("\n".join(f"    | {line}" for line in detail.splitlines()))
-        words = f"{printable_lines(message)}\n  fix: {printable_lines(fix)}"
+            self._quote(detail)
+        words = as_called(f"{printable_lines(message)}\n  fix: {printable_lines(fix)}")
         self._write(f"{self._paint('31;1', 'error:')} {words}")
 
     def detail(self, line: str) -> None:
         """Raw output, with --verbose only."""
         if self._verbose:
-            self.say(f"    | {line}")
+            self._quote(line)
+
+    def _quote(self, text: str) -> None:
+        """Output of other programs, as it is."""
+        self._write(printable_lines("\n".join(f"    | {line}" for line in text.splitlines())))
 
     @contextlib.contextmanager
     def step(self, name: str, what: str, *, named: bool = False) -> Iterator[None]:
@@ -333,19 +338,13 @@ def _in_bytes(count: int) -> str:
 
 def _wrapped(text: str, first: str, rest: str) -> str:
     """Lines of at most 80 columns; what cannot be broken (a URL, a command) stays whole."""
+    text = as_called(text)
     lines = text.splitlines() or [""]
     if len(lines) > 1 or len(first) + len(text) <= WIDTH:
         return "\n".join(f"{first if i == 0 else rest}{line}" for i, line in enumerate(lines))
-    import textwrap
+    from provision.output.text import filled
 
-    return textwrap.fill(
-        text,
-        WIDTH,
-        initial_indent=first,
-        subsequent_indent=rest,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return "\n".join(filled(text, first, rest))
 
 
 class BuildProgress:

@@ -11,6 +11,7 @@ from typing import TextIO
 from images.errors import Failure
 from images.text.printable import printable_json, printable_lines
 from provision.errors import Exit
+from provision.output.called import as_called
 
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 
@@ -52,9 +53,19 @@ def print_json(value: object) -> None:
 
 
 def print_result(text: str, *, coloured: bool = False) -> None:
-    """A result for people on stdout. Control characters are removed: names in it come from images,
-    logs and registries. In a `coloured` one colours are kept, so it must contain no raw name.
+    """A result for people on stdout, with its commands as they are typed. Control characters are
+    removed: names in it come from images, logs and registries. In a `coloured` one colours are
+    kept, so it must contain no raw name.
     """
+    _print_lines(as_called(text), coloured=coloured)
+
+
+def print_document(text: str) -> None:
+    """A file's text on stdout, which other machines may read. Control characters are removed."""
+    _print_lines(text)
+
+
+def _print_lines(text: str, *, coloured: bool = False) -> None:
     parts = _COLOUR.split(text) if coloured else [text]  # every second one is a colour
     _print("".join(part if i % 2 else printable_lines(part) for i, part in enumerate(parts)))
 

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
+from provision.output.called import as_called
+
 WIDTH = 80
 LABEL = 12
+# A word of a shell, whose quotes may hold spaces.
+_WORD = re.compile(r"""(?:\\.|'[^']*'|"(?:\\.|[^"\\])*"|\S)+""", re.DOTALL)
 
 
 def command(text: str) -> list[str]:
     """A command that can be pasted, over as many lines as it needs."""
-    words = textwrap.wrap(
-        text,
-        WIDTH - 2,
-        initial_indent="  ",
-        subsequent_indent="    ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return [*(f"{line} \\" for line in words[:-1]), words[-1]]
+    first, *others = _WORD.findall(as_called(text))
+    lines = [f"  {first}"]
+    for word in others:
+        if len(lines[-1]) + len(word) + 1 <= WIDTH - 2:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(f"    {word}")
+    return [*(f"{line} \\" for line in lines[:-1]), lines[-1]]
 
 
 def listed(label: str, items: Sequence[str]) -> list[str]:
@@ -41,9 +45,21 @@ def row(label: str, text: object) -> list[str]:
 
 def wrap(text: str) -> list[str]:
     """The lines of a value, as wide as the label leaves room; at least one."""
-    return textwrap.wrap(text, WIDTH - LABEL, break_long_words=False, break_on_hyphens=False) or [
-        ""
-    ]
+    return filled(text, width=WIDTH - LABEL) or [""]
+
+
+def filled(text: str, first: str = "", rest: str = "", *, width: int = WIDTH) -> list[str]:
+    """The lines of a text, with its commands as they are typed; what cannot be broken (a URL)
+    stays whole.
+    """
+    return textwrap.wrap(
+        as_called(text),
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def table(rows: Iterable[tuple[str, ...]], *, gap: int = 2) -> list[str]:

@@ -382,6 +382,16 @@ def test_what_changed_is_set_up_again(
     assert checkout.asked()[before:] == []
 
 
+def test_only_the_project_s_command_gets_to_know_how_it_was_called(checkout: Checkout) -> None:
+    checkout.run("tool")
+    program = checkout.root / ".venv/bin/provision"
+    program.write_text('#!/bin/sh\necho "$PROVISION_RUN_SCRIPT"\n')
+    program.chmod(0o755)
+    stale = {"PROVISION_RUN_SCRIPT": "/elsewhere/run"}
+    assert checkout.run("provision", **stale).stdout == f"{checkout.root}/run\n"
+    assert "PROVISION_RUN_SCRIPT" not in checkout.run("env", **stale).stdout
+
+
 def test_another_name_of_the_checkout_is_no_move(checkout: Checkout) -> None:
     checkout.run("tool")
     before = checkout.asked()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from provision.doctor.lint.findings import LEVELS, LintFinding
-from provision.output.text import WIDTH
+from provision.output.text import filled
 
 _INDENT = "    "
 _SILENCE = "To silence one, on its line or the line before: # provision: ignore=RULE"
@@ -42,14 +41,7 @@ def _described(one: LintFinding) -> Iterator[str]:
 
 
 def _wrapped(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(
-        text,
-        WIDTH,
-        initial_indent=indent,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return filled(text, indent, indent)
 
 
 def _counted(findings: Sequence[LintFinding]) -> str:

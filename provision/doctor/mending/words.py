@@ -11,20 +11,13 @@ from images.text.printable import printable
 from provision.doctor.mending.backup import KeptFile
 from provision.doctor.mending.choice import Refusal
 from provision.doctor.model import Cause, Fix
-from provision.output.text import WIDTH
+from provision.output.text import filled
 
 _INDENT = "    "
 
 
 def wrapped(text: str, indent: str = "") -> str:
-    return textwrap.fill(
-        clean(text),
-        WIDTH,
-        initial_indent=indent,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return "\n".join(filled(clean(text), indent, indent))
 
 
 def clean(line: str) -> str:

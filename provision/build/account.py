@@ -11,15 +11,13 @@ from provision.build.destination import Choice
 from provision.build.maker import MadeImage
 from provision.build.pipeline import dry_run_argv
 from provision.build.project.code import ProjectCode
-from provision.build.words import next_words, verify_words
+from provision.build.words import CARRIED, elsewhere_words, run_words, verify_words
 from provision.build.work import BuildJob, FinishedImage
 from provision.model.plan import Plan
 from provision.model.planfile import plan_to_json
 from provision.output.console import Console
 from provision.verification.scope import SuiteScope
 from provision.verification.suite import proven
-
-_RUN_HERE = ("local", "layout")  # `provision run` passes the GPUs of a machine that has some
 
 
 def dry_run(plan: Plan, tag: str, choice: Choice, job: BuildJob) -> dict[str, Any]:
@@ -52,11 +50,9 @@ def account(
     console: Console | None = None,
     reports: Sequence[dict[str, Any]] = (),
     notes: Sequence[str] = (),
-    shell: str | None = None,
     not_verified: str | None = None,
     scope: SuiteScope | None = None,
     code: ProjectCode | None = None,
-    gpus: str = "none",
     elsewhere: bool = False,
 ) -> dict[str, Any]:
     """What `build --json` prints; `plan` is the first image's. `elsewhere`: no image is for this
@@ -64,11 +60,13 @@ def account(
     `withheld`: the name that an unfit image did not get, and why; `tag` is the one that it has, if
     it could be kept.
     """
-    gpus = "runtime" if elsewhere else gpus
     shown = [proven(report) for report in reports]
     prove = verify_words(choice.destination, place, tag) if tag and not withheld else None
     name = tag or (image.image_id if image else "IMAGE")
     place = choice.destination.where if withheld and choice.destination.where else place
+    by_others = None
+    if choice.destination.kind in CARRIED and not withheld:
+        by_others = elsewhere_words(choice.destination, place, name)
     lock = built[0].lock if built else None
     digest = image.manifest.digest if image and image.manifest else image and image.image_id
     return {
@@ -115,11 +113,8 @@ def account(
         "notes": list(notes),
         "next": None
         if withheld and tag is None
-        else (None if choice.destination.kind == "local" else shell)
-        or next_words(choice.destination, place, name, gpus=gpus, notes=notes),
-        "next_on_gpu_host": next_words(choice.destination, place, name, gpus="runtime", notes=())
-        if gpus == "none" and not withheld and choice.destination.kind not in _RUN_HERE
-        else None,
+        else (elsewhere and by_others) or run_words(choice.destination, place, name),
+        "next_on_gpu_host": None if elsewhere else by_others,
         "next_on_arch": plan.arch if elsewhere else None,
         "command": None,
         "error": None,

@@ -65,7 +65,6 @@ from provision.build.words import made_in_short
 from provision.build.work import BuildJob, FinishedImage
 from provision.errors import BadInputError, Exit
 from provision.host import in_short
-from provision.host.gpu_request import gpus_to_request
 from provision.lock.labels import targets_of
 from provision.lock.lockfile import Lock, read_lock_file, refuse_unlocked, write_lock
 from provision.model.plan import HostFacts, Plan, Request
@@ -147,7 +146,7 @@ def build(
                 console.result(made_in_short(one.made))
         kept = [_keep_lock(one.path, tag, one.plan, job.settings) for one in built]
         with kept_if_untested(maker, built, console):
-            reports, notes, shell = test(job, maker, built, here, console)
+            reports, notes = test(job, maker, built, here, console)
         images_made = tuple(one.made for one in built)
         unfit = any(report["verdict"] == "unfit" for report in reports)
         keep_verdict(job.documenting.home, built, reports, here)
@@ -180,11 +179,9 @@ def build(
             console=console,
             reports=reports,
             notes=notes,
-            shell=shell,
             not_verified=not_verified(job, built, here),
             scope=test_scope(job, built, here) if reports else None,
             code=job.code,
-            gpus=gpus_to_request(here),
             elsewhere=not any(runs_here(one.plan, here) for one in built),
         )
     return told, Exit.UNFIT if unfit else Exit.DONE

@@ -27,16 +27,14 @@ from provision.verification.suite import SuiteRequest, run_suite
 
 def test(
     job: BuildJob, maker: Maker, built: Sequence[FinishedImage], here: HostFacts, console: Console
-) -> tuple[list[dict[str, Any]], tuple[str, ...], str | None]:
+) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
     """Run the suite in the image for this machine, if there is one: for the plan's framework, then
-    for others, as far as they say something here. Returns the reports, what could not be granted,
-    and how to get into the image if no engine has it.
+    for others, as far as they say something here. Returns the reports, and what could not be
+    granted.
     """
-    from images.engines.sandbox.run import Sandbox
-
     image = next((one for one in built if runs_here(one.plan, here)), None)
     if not job.verify or image is None or other_gpu(job.making.cut, here, job.catalog):
-        return [], (), None
+        return [], ()
     gpus = gpus_to_request(here)
     scope = test_scope(job, built, here)
     what = f"at level {job.asked.level}" if scope is None else scope.words
@@ -62,12 +60,7 @@ def test(
                 scope=scope,
             )
             reports.append(report)
-        mounted = image.made.image is not None and image.made.image.squashfs is not None
-        unpacked = isinstance(ready.runner, Sandbox) and not mounted
-        shell = (
-            ready.runner.shell_command(ready.handle, gpus=gpus, notes=notes) if unpacked else None
-        )
-    return reports, notes, shell
+    return reports, notes
 
 
 def test_scope(job: BuildJob, built: Sequence[FinishedImage], here: HostFacts) -> SuiteScope | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
 
 from provision.build.destination import Destination
 from provision.build.maker import MadeImage
@@ -34,32 +33,43 @@ def kept_name(name: str, state: str) -> str:
     return f"{path}{slash}{base}:{tag}-{state}"
 
 
-def next_words(
-    destination: Destination, place: str, tag: str, *, gpus: str, notes: Sequence[str]
-) -> str:
-    """A command that runs the image. `place`: the path of what is on this disk."""
-    if destination.kind == "registry":
-        return run_command(destination.where, gpus=gpus, notes=notes)
-    if destination.kind == "squashfs":
-        file = shlex.quote(os.path.abspath(place))  # noqa: PTH100  no links
-        if place.endswith(".sif"):
-            return f"apptainer run{' --nv' if gpus != 'none' else ''} {file}"
-        return f"enroot start {file}"  # which gives it the GPUs of a host by itself
-    if destination.kind == "archive":
-        load = f"docker load --input {shlex.quote(place)}"
-        return f"{load} && {run_command(tag, gpus=gpus, notes=notes)}"
-    if destination.kind == "engine":
-        return run_command(tag, gpus=gpus, notes=notes)
-    name = tag if destination.kind == "local" else f"oci:{place}:{tag}"
-    return f"provision run {shlex.quote(name)}"  # which passes GPUs by itself
+CARRIED = ("registry", "archive", "squashfs")
+"""Where other machines can take an image from."""
+
+
+def run_words(destination: Destination, place: str, tag: str) -> str:
+    """The command that runs the image here, with the GPUs of this machine. `place`: the path of
+    what is on this disk.
+    """
+    return f"provision run {_name(destination, place, tag)}"
 
 
 def verify_words(destination: Destination, place: str, tag: str) -> str:
     """The command that tests the image on another machine, which can get it from there."""
+    return f"provision verify {_name(destination, place, tag)}"
+
+
+def _name(destination: Destination, place: str, tag: str) -> str:
+    """The image as commands find it, quoted for a shell."""
     if destination.kind == "registry":
         name = destination.where
-    elif destination.kind in {"archive", "squashfs"}:
+    elif destination.kind == "squashfs":
         name = place
+    elif destination.kind == "archive":
+        name = place if place.endswith(".tar") else f"oci-archive:{place}"
     else:
         name = f"oci:{place}:{tag}" if destination.kind == "layout" else tag
-    return f"provision verify {shlex.quote(name)}"
+    return shlex.quote(name)
+
+
+def elsewhere_words(destination: Destination, place: str, tag: str) -> str:
+    """The command that runs an image of `CARRIED` with GPUs where gpu-provision is not."""
+    if destination.kind == "registry":
+        return run_command(destination.where, gpus="runtime", notes=())
+    if destination.kind == "squashfs":
+        file = shlex.quote(os.path.abspath(place))  # noqa: PTH100  no links
+        if place.endswith(".sif"):
+            return f"apptainer run --nv {file}"
+        return f"enroot start {file}"  # which gives it the GPUs of a host by itself
+    load = f"docker load --input {shlex.quote(place)}"
+    return f"{load} && {run_command(tag, gpus='runtime', notes=())}"

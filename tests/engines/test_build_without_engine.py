@@ -334,7 +334,8 @@ def test_one_file_is_the_image_for_verify_and_inspect(
     account = build(alone, source, index, *words, str(file), "--no-verify")
     assert account["image"]["destination"] == "squashfs"
     assert account["image"]["size_bytes"] == file.stat().st_size
-    assert account["next"] == f"enroot start {file}"
+    assert account["next"] == f"provision run {file}"
+    assert account["next_on_gpu_host"] == f"enroot start {file}"
     layout = build(alone, source, index, *words, str(place / "layout"), "--no-verify")
     assert account["image"]["digest"] == layout["image"]["digest"]
     # a torch that is only a name is no torch: the suite has run inside, and says so

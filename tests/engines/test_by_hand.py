@@ -15,6 +15,7 @@ import yaml
 
 from images.engines.buildkit import ask, find_builder
 from provision.lock.network import ca_bundle
+from provision.verification.suite import run_command
 from tests import need
 from tests.engines.lab import ROOT, Built, World
 
@@ -124,8 +125,8 @@ def test_compose_asks_for_every_gpu(service: Any) -> None:
     assert wanted == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
 
 
-def test_compose_gives_the_limits_that_the_next_command_gives(service: Any, built: Built) -> None:
-    words = built.account["next_on_gpu_host"] or built.account["next"]
+def test_compose_gives_the_limits_of_the_next_command(service: Any, built: Built) -> None:
+    words = run_command(built.tag, gpus="runtime", notes=())
     assert f"--shm-size {service['shm_size'].removesuffix('b')} " in words
     assert f"--ulimit stack={service['ulimits']['stack']} " in words
     assert f"--ulimit memlock={service['ulimits']['memlock']} " in words

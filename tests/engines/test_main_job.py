@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 import shlex
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -136,24 +135,10 @@ def test_a_person_reads_at_most_80_columns(world: World, built: Built) -> None:
 
 
 def test_the_next_command_runs_as_typed(world: World, built: Built) -> None:
-    words = shlex.split(built.account["next"])
-    words.remove("-it")
-
-    def typed(*more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*words[:2], *more, *words[2:], "python3", "-c", "print('here')"],
-            env=dict(world.env),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            text=True,
-            timeout=120,
-        )
-
-    done = typed()
-    if "on network bridge" in done.stderr:  # the engine lost its interface, and that is all
-        done = typed("--network", "none")
-    assert (done.returncode, done.stdout) == (0, "here\n"), done.stderr
+    program, *words = shlex.split(built.account["next"])
+    assert program == "provision"
+    done = world.provision(*words, "--", "python3", "-c", "print('here')")
+    assert (done.code, done.out) == (0, "here\n"), done.err
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from provision.build.destination import Destination, EngineState, choose, read_d
 from provision.build.job import build
 from provision.build.packing import Making
 from provision.build.pipeline import apt_packages
-from provision.build.words import next_words
+from provision.build.words import elsewhere_words, run_words
 from provision.errors import BadInputError
 from provision.model.plan import Base, Plan
 
@@ -123,22 +123,33 @@ def test_what_names_no_place_is_bad_input(output: str | None, push: str | None) 
 
 
 @pytest.mark.parametrize(
-    ("kind", "gpus", "says", "never"),
+    ("kind", "place", "name"),
     [
-        pytest.param("local", "runtime", "provision run t:1", "--gpus", id="an own image"),
-        pytest.param("layout", "cdi", "provision run oci:x:t:1", "--device", id="a layout's"),
-        pytest.param("archive", "none", "docker load --input x &&", "--gpus", id="an archive"),
-        pytest.param("squashfs", "runtime", "enroot start /", "--gpus", id="a squashfs"),
-        pytest.param("engine", "runtime", "docker run", "--device", id="an engine's"),
-        pytest.param("registry", "cdi", "r/t:1", "--gpus", id="a registry's"),
+        pytest.param("engine", "engine", "t:1", id="an engine's"),
+        pytest.param("local", "/p", "t:1", id="an own image"),
+        pytest.param("layout", "a b", "'oci:a b:t:1'", id="a layout's"),
+        pytest.param("archive", "x.tar", "x.tar", id="an archive"),
+        pytest.param("archive", "x", "oci-archive:x", id="an archive of another name"),
+        pytest.param("squashfs", "x.sqfs", "x.sqfs", id="a squashfs"),
+        pytest.param("registry", "r", "r/t:1", id="a registry's"),
     ],
 )
-def test_what_is_typed_next_asks_for_gpus_where_there_are_some(
-    kind: Any, gpus: str, says: str, never: str
-) -> None:
-    words = next_words(Destination(kind=kind, where="r/t:1"), "x", "t:1", gpus=gpus, notes=())
-    assert says in words
-    assert never not in words
+def test_what_is_typed_next_is_one_command_for_all(kind: Any, place: str, name: str) -> None:
+    assert run_words(Destination(kind=kind, where="r/t:1"), place, "t:1") == f"provision run {name}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "says"),
+    [
+        pytest.param("archive", "x", "docker load --input x && docker run ", id="an archive"),
+        pytest.param("squashfs", "x.sqfs", "enroot start /", id="a squashfs"),
+        pytest.param("squashfs", "x.sif", "apptainer run --nv /", id="a SIF file"),
+        pytest.param("registry", "r", "docker run --rm -it --gpus all ", id="a registry's"),
+    ],
+)
+def test_other_machines_need_no_gpu_provision(kind: Any, place: str, says: str) -> None:
+    words = elsewhere_words(Destination(kind=kind, where="r/t:1"), place, "t:1")
+    assert words.startswith(says)
 
 
 def test_an_engine_without_buildkit_is_refused_where_it_has_to_build(

@@ -157,7 +157,7 @@ def test_an_unknown_scope_is_refused() -> None:
         pytest.param(Destination(kind="local"), "provision verify t:1", id="one's own layout"),
         pytest.param(Destination(kind="layout", where="out"), "provision verify oci:/p:t:1",
                      id="a directory"),
-        pytest.param(Destination(kind="archive", where="out.tar"), "provision verify /p",
+        pytest.param(Destination(kind="archive", where="out"), "provision verify oci-archive:/p",
                      id="a file"),
         pytest.param(Destination(kind="registry", where="r.example/t:2"),
                      "provision verify r.example/t:2", id="a registry"),

@@ -139,7 +139,7 @@ def account(**changes: object) -> dict[str, Any]:
         "not_verified": None,
         "scope": None,
         "notes": ["ulimit memlock: not permitted on this machine, skipped"],
-        "next": "docker run --rm -it --gpus all gpu-provision:pytorch2.0.1-cu117",
+        "next": "provision run gpu-provision:pytorch2.0.1-cu117",
         "next_on_gpu_host": None,
         "next_on_arch": None,
         "command": None,
@@ -244,7 +244,7 @@ def test_a_build_reads_like_this() -> None:
         "not run     nccl.ring, nccl.bus: one GPU",
         "note        ulimit memlock: not permitted on this machine, skipped",
         "next:",
-        "  docker run --rm -it --gpus all gpu-provision:pytorch2.0.1-cu117",
+        "  provision run gpu-provision:pytorch2.0.1-cu117",
     ]
 
 
@@ -292,7 +292,7 @@ def test_a_build_reads_like_this() -> None:
         ),
         pytest.param(
             {"next_on_arch": "aarch64"},
-            "\nnext, on a machine with NVIDIA GPUs (aarch64):\n  docker run",
+            "\nnext, on a machine with NVIDIA GPUs (aarch64):\n  provision run",
             id="built for another processor",
         ),
         pytest.param(

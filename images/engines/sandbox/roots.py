@@ -68,7 +68,7 @@ class Roots:
         self.directory = directory.absolute()
 
     def use(self, image: Image, on_bytes: Callable[[int], None]) -> Root:
-        """Unpack an image, if it is not here already: whole, or onto the lower layers of an unused
+        """Unpack an image, if it is not here already: whole, or onto the lower layers of a kept
         root. Removes others that are not in use.
         """
         if not is_digest(image.image_id):
@@ -210,10 +210,11 @@ class Roots:
         return Root(place=work, config=dict(image.config), lock=lock)
 
     def _take_over(self, ids: Sequence[str]) -> tuple[Path, int, int] | None:
-        """Make an unused root a tree of lower layers of an image, whose diffIDs are `ids`. Returns
-        its directory, which has no image's name now, its lock, and the number of these layers.
+        """Make a kept root, or a copy of one in use, a tree of lower layers of an image, whose
+        diffIDs are `ids`. Returns its directory, which has no image's name now, its lock, and the
+        number of these layers.
         """
-        taken = self._take_kept(ids)
+        taken = self._take_kept(ids) or self._copy_kept(ids)
         if taken is None:
             return None
         work, lock, about = taken
@@ -246,6 +247,35 @@ class Roots:
                         return work, lock, about
                 os.close(lock)
         return None
+
+    def _copy_kept(self, ids: Sequence[str]) -> tuple[Path, int, dict[str, Any]] | None:
+        """Copy a root in use that has lower layers of an image, as hard links: programs in a root
+        cannot write to its files, and a layer that is unpacked replaces them. None: there is none,
+        or it cannot be copied here.
+        """
+        for place in self.entries():
+            used = None if place.name.startswith(".") else self._open(place)
+            if used is None:
+                continue
+            with (
+                contextlib.suppress(OSError, ImageUnreadableError),
+                contextlib.ExitStack() as stack,
+            ):
+                stack.callback(used.release)
+                about = _read_about(place)
+                if lower_layers(about, ids):
+                    return *self._linked(used.tree), about
+        return None
+
+    def _linked(self, tree: Path) -> tuple[Path, int]:
+        work, lock = self._begin(_WORK)
+        try:
+            shutil.copytree(tree, work / MOUNT_POINT, symlinks=True, copy_function=os.link)
+        except BaseException:
+            os.close(lock)
+            _remove(work)
+            raise
+        return work, lock
 
     def _begin(self, prefix: str) -> tuple[Path, int]:
         """A new directory, and its lock."""

@@ -19,8 +19,9 @@ class RootsRoom:
         self._roots = Roots(directory)
 
     def du(self) -> tuple[Usage, ...]:
-        sizes = self._sizes().values()
-        return (Usage(kind=KIND, count=len(sizes), size=sum(sizes)),)
+        count = len(self._roots.entries())
+        size = disk_bytes(self._roots.directory) if count else 0  # roots may share files
+        return (Usage(kind=KIND, count=count, size=size),)
 
     def verify(self, on_bytes: Callable[[str, int], None]) -> StoreCheck:
         """Check nothing: programs in a root may change it, so it has no digest."""

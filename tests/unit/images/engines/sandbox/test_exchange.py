@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import subprocess
 import sys
@@ -136,8 +137,7 @@ def tree_of(directory: Path) -> dict[str, tuple[Any, ...]]:
         elif stat.S_ISREG(status.st_mode):
             content = path.read_bytes()
         same = names.setdefault(status.st_ino, name)
-        links = 0 if path.is_dir() else status.st_nlink
-        found[name] = (oct(status.st_mode), content, same, links)
+        found[name] = (oct(status.st_mode), content, same)
     return found
 
 
@@ -194,11 +194,34 @@ def test_what_was_written_beside_the_old_code_is_gone(tmp_path: Path) -> None:
     assert Roots(tmp_path).use(NEW, lambda _: None).config == NEW.config
 
 
-def test_one_in_use_is_left_alone(tmp_path: Path) -> None:
+OTHERS = layer(entry("lib/f", b"other"), entry("lib", mode=0o700), entry("app/main.py", b"new"))
+
+
+@pytest.mark.parametrize("new", [NEW, image([LOWER, OTHERS])])
+def test_one_in_use_is_left_alone_and_its_files_are_shared(tmp_path: Path, new: Image) -> None:
+    root = Roots(tmp_path / "a").use(OLD, lambda _: None)
+    before, shared = tree_of(root.tree), (root.tree / "lib/f").stat().st_ino
+    read: list[int] = []
+    other = Roots(tmp_path / "a").use(new, read.append)
+    assert sum(read) == new.layers[-1].blob.size
+    assert ((other.tree / "lib/f").stat().st_ino == shared) is (new is NEW)
+    assert tree_of(root.tree) == before
+    assert tree_of(other.tree) == whole(tmp_path / "b", new)
+    root.release()
+    other.release()
+
+
+def test_where_files_cannot_be_shared_it_is_unpacked_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_: object) -> None:
+        raise PermissionError
+
     root = Roots(tmp_path).use(OLD, lambda _: None)
+    monkeypatch.setattr(os, "link", denied)
     assert use(tmp_path, NEW) > SIZE
-    assert (root.tree / "app/main.py").read_text() == "old"
-    assert (root.tree / "app/gone.py").exists()
+    names = {path.name for path in tmp_path.iterdir() if path.is_dir()}
+    assert names == {one.image_id.removeprefix("sha256:") for one in (OLD, NEW)}
     root.release()
 
 

@@ -24,7 +24,7 @@ class RootsRoom:
         return (Usage(kind=KIND, count=count, size=size),)
 
     def verify(self, on_bytes: Callable[[str, int], None]) -> StoreCheck:
-        """Check nothing: programs in a root may change it, so it has no digest."""
+        """Check nothing: a root has no digest, and its owner may change it."""
         del on_bytes
         return StoreCheck(count=0, size=0, damaged=())
 

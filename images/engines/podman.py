@@ -11,7 +11,7 @@ import json
 import re
 import secrets
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from images.engines.podman_words import (
     own_limits,
 )
 from images.engines.spec import Foreground, RunJob, RunResult, not_permitted
-from images.engines.words import gpu_words, limit_values, limit_words
+from images.engines.words import limit_values, limit_words
 from images.errors import DiskFullError, Failure
 from images.oci.model import Platform
 from images.oci.sources import Image
@@ -237,15 +237,6 @@ class Podman:
         if "container-init" in made.output:  # podman can be installed without it
             made = self._run(["create", *(word for word in words if word != "--init")])
         return self._run(["init", name]) if made.ok else made
-
-    def shell_command(self, handle: str, *, gpus: str, notes: Sequence[str] = ()) -> str:
-        """The command that a user types to enter the image."""
-        words = ["podman", "run", "--rm", "-it"]
-        words += [*gpu_words("podman", gpus), "--shm-size", "1g"]
-        refused = " ".join(notes)
-        for name, value in (("memlock", "-1:-1"), ("stack", f"{64 << 20}:{64 << 20}")):
-            words += [] if f"ulimit {name}" in refused else ["--ulimit", f"{name}={value}"]
-        return " ".join([*words, bare(handle)])
 
     def _run_once(
         self, job: RunJob, limits: Mapping[str, str], on_line: Callable[[str], None]

@@ -24,7 +24,6 @@ from images.engines.docker_errors import EngineError
 from images.engines.podman import Podman
 from images.engines.sandbox.run import Sandbox
 from images.engines.spec import Foreground, RunJob, RunResult
-from images.engines.words import gpu_words
 from images.errors import Failure
 from images.oci.sources import Image
 from images.system.errors import NoRunnerError
@@ -66,9 +65,6 @@ class Runner(Protocol):
 
     def remove(self, handle: str) -> None:
         """Remove what `prepare` loaded; keeps images from before, and what other runs use."""
-
-    def shell_command(self, handle: str, *, gpus: str, notes: Sequence[str] = ()) -> str:
-        """The command that a user types to enter the image; `notes` are those of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,15 +164,6 @@ class DockerRunner(Docker):
         except APIError as error:
             if error.status_code != HTTPStatus.CONFLICT:
                 raise
-
-    def shell_command(self, handle: str, *, gpus: str, notes: Sequence[str] = ()) -> str:
-        """The command that a user types to enter the image."""
-        words = ["docker", "run", "--rm", "-it"]
-        words += [*gpu_words("docker", gpus), "--shm-size", "1g"]
-        refused = " ".join(notes)
-        for name, value in (("memlock", -1), ("stack", 64 << 20)):
-            words += [] if f"ulimit {name}" in refused else ["--ulimit", f"{name}={value}"]
-        return " ".join([*words, handle])
 
 
 def choose_runner(

@@ -15,7 +15,7 @@ from typing import Any
 from images.engines.sandbox import launch
 from images.engines.sandbox.devices import find_driver
 from images.engines.sandbox.run import Sandbox
-from images.engines.spec import RunJob
+from images.engines.spec import Foreground, RunJob
 from images.errors import Failure
 from images.oci.archive_reading import open_archive
 from tests.engines.hostile_images import hostile_image
@@ -35,6 +35,9 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     handle = sandbox.prepare(image, lambda _: None)
     files = {name: text.encode() for name, text in job.get("files", {}).items()}
     told = {**job["job"], "command": tuple(job["job"]["command"]), "files": files}
+    if job.get("terminal"):
+        front = Foreground(terminal=True)
+        sys.exit(sandbox.attend(RunJob(image=handle, **told), front, lambda _: None))
     lines: list[str] = []
 
     def on_line(line: str) -> None:
@@ -48,7 +51,6 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         "stderr_tail": result.stderr_tail,
         "notes": list(result.notes),
         "lines": lines,
-        "shell": sandbox.shell_command(handle, gpus="none"),
     }
 
 

@@ -137,12 +137,6 @@ def plan_run(
     )
 
 
-def image_command(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """What the image runs by default; () if its configuration names nothing."""
-    settings = config.get("config")
-    return _words(settings.get("Cmd")) if isinstance(settings, dict) else ()
-
-
 def resolve(tree: Path, path: str) -> tuple[str, str]:
     """Resolve a path in a tree as from inside: (existing part, missing part).
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-import shlex
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from images.engines.sandbox.bounds import bounded, bounds_of
+from images.engines.sandbox.bounds import bounded
 from images.engines.sandbox.devices import Driver, find_driver
 from images.engines.sandbox.errors import SandboxError
 from images.engines.sandbox.launch import Launcher, environment, explain, find_launcher
-from images.engines.sandbox.plan import Mount, SandboxPlan, image_command, plan_run
+from images.engines.sandbox.plan import Mount, SandboxPlan, plan_run
 from images.engines.sandbox.roots import Root, Roots
 from images.engines.spec import Foreground, Port, RunJob, RunResult
 from images.oci.sources import Image
@@ -162,33 +160,6 @@ class Sandbox:
                 first=first_below,
             )
 
-    def shell_command(self, handle: str, *, gpus: str, notes: Sequence[str] = ()) -> str:
-        """The command that a user types to enter the image: a script next to the root, removed with
-        it.
-        """
-        del notes  # the script has no limits that are refused here
-        root = self._root(handle)
-        scratch = root.place / "enter.d"
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(mode=0o700)
-        # as engines set it for a terminal
-        job = RunJob(image=handle, command=("sh",), gpus=gpus, environment={"TERM": "xterm"})
-        argv, _ = self._command(job, root, scratch, typed=True)
-        script = root.place / "enter"
-        # Keeps the root from being removed meanwhile; the image does not get the open directory.
-        flock = process.which("flock")
-        words = [flock, "--shared", "--close", str(root.place)] if flock else []
-        words += [sys.executable, "-I", "-S", str(_TERMINAL), *bounds_of(job).words, *argv]
-        kept = [f"{name}={value}" for name, value in environment().items()]
-        script.write_text(
-            "#!/bin/sh\n[ $# -gt 0 ] || set -- sh\n"
-            f'exec env -i {shlex.join([*kept, *words])} "$@"\n',
-            encoding="utf-8",
-            errors="surrogateescape",
-        )
-        script.chmod(0o700)
-        return shlex.join([str(script), *(image_command(root.config) or ("python3",))])
-
     def _root(self, handle: str) -> Root:
         found = self._in_use.get(handle)
         if found is None:
@@ -201,12 +172,9 @@ class Sandbox:
         root: Root,
         scratch: Path,
         *,
-        typed: bool = False,
         front: Foreground | None = None,
     ) -> tuple[list[str], tuple[str, ...]]:
-        """The command of a job, and notes on what differs from the request. `typed`: the user adds
-        what is run, in a terminal.
-        """
+        """The command of a job, and notes on what differs from the request."""
         files = scratch / "files"
         files.mkdir()
         driver = self._driver() if job.gpus != "none" else None
@@ -215,9 +183,9 @@ class Sandbox:
         if (user := image_user(root.config)) != "":
             notes.append(f"user {user}: the sandbox runs everything as its own root")
         notes += driver.notes if driver is not None else ()
-        terminal = typed or (front is not None and front.terminal)
+        terminal = front is not None and front.terminal
         words = self._launcher.command(plan, scratch, terminal=terminal)
-        return [*words, *(plan.argv if terminal and not typed else ())], tuple(notes)
+        return [*words, *(plan.argv if terminal else ())], tuple(notes)
 
 
 def image_user(config: Mapping[str, Any]) -> str:

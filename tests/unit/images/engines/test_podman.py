@@ -302,12 +302,3 @@ def test_no_podman_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(NoEngineError, match="not installed") as caught:
         Podman.connect()
     assert "apt-get install" in caught.value.fix
-
-
-def test_what_a_person_types_leaves_out_what_was_refused(fake: Fake) -> None:
-    handle = f"sha256:{'b' * 64}"
-    words = fake.podman.shell_command(handle, gpus="cdi", notes=("ulimit memlock: refused",))
-    assert words == (
-        "podman run --rm -it --device nvidia.com/gpu=all --shm-size 1g "
-        f"--ulimit stack=67108864:67108864 {'b' * 64}"
-    )

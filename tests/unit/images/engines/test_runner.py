@@ -16,8 +16,7 @@ import requests
 
 from images.engines.archive import engine_archive, engine_image_id
 from images.engines.docker_errors import EngineError, NoEngineError
-from images.engines.runner import DockerRunner, Runner, choose_runner
-from images.engines.spec import RunJob
+from images.engines.runner import DockerRunner, choose_runner
 from images.oci.archive_reading import open_archive
 from images.oci.model import Platform, digest_of
 from images.oci.sources import Image
@@ -289,12 +288,3 @@ def test_docker_is_given_an_image_for_another_processor() -> None:
     other = replace(made(), platform=Platform(architecture="s390x"))
     runner: Any = DockerRunner(Client())  # type: ignore[arg-type]
     assert runner.prepare(other, lambda _: None) == other.image_id
-
-
-def test_what_a_person_types_asks_for_gpus_as_the_engine_can() -> None:
-    runner: Runner = DockerRunner(Client())  # type: ignore[arg-type]
-    assert "--gpus all" in runner.shell_command("x", gpus="runtime")
-    assert "--device nvidia.com/gpu=all" in runner.shell_command("x", gpus="cdi")
-    shown = runner.shell_command("x", gpus="none", notes=("ulimit stack: no",))
-    assert shown == "docker run --rm -it --shm-size 1g --ulimit memlock=-1 x"
-    assert RunJob(image="x", command=()).gpus == "none"

@@ -513,30 +513,6 @@ def test_removing_takes_the_root_away(fake: Callable[[str], Sandbox], tmp_path: 
         sandbox.run(RunJob(image=handle, command=("python3",)), lambda _: None)
 
 
-def test_the_script_to_get_in_lies_beside_the_root(
-    fake: Callable[[str], Sandbox], tmp_path: Path
-) -> None:
-    sandbox = fake('echo "$@" | grep -o -- "--chdir.*"')
-    handle = sandbox.prepare(image([layer(PROGRAM, entry("usr/bin/sh", b""))]), lambda _: None)
-    command = sandbox.shell_command(handle, gpus="none")
-    import subprocess
-
-    done = subprocess.run(["sh", "-c", command], check=True, capture_output=True, text=True)
-    assert done.stdout == "--chdir / -- python3\n"
-    sandbox.remove(handle)
-    assert not list((tmp_path / "roots").glob("*/enter"))
-
-
-def test_what_the_image_runs_is_what_the_script_is_called_with(
-    fake: Callable[[str], Sandbox],
-) -> None:
-    sandbox = fake("true")
-    settings = {"Cmd": ["chat-server", "--port", "8 0"]}
-    one = image([layer(PROGRAM, entry("usr/bin/sh", b""))], settings)
-    command = sandbox.shell_command(sandbox.prepare(one, lambda _: None), gpus="none")
-    assert command.endswith("/enter chat-server --port '8 0'")
-
-
 @pytest.mark.parametrize(
     ("arch", "covered"),
     [

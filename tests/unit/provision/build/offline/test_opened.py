@@ -60,7 +60,8 @@ def test_bases_that_need_this_machine_are_not_packed() -> None:
     refuse_unpackable(good)
     for base, word in (("oci:/data/base", "path on this machine"), ("nvidia/cuda:1", "apt-get")):
         kind = "local" if ":/" in base else "registry"
-        plan: Any = SimpleNamespace(base=SimpleNamespace(kind=kind, reference=f"docker.io/{base}"))
+        named = SimpleNamespace(kind=kind, reference=f"docker.io/{base}", apt=())
+        plan: Any = SimpleNamespace(base=named)
         with pytest.raises(Failure, match=word) as caught:
             refuse_unpackable(plan)
         assert caught.value.code == "not-packable"

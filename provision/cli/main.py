@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from images.errors import DiskFullError, Failure
@@ -109,7 +110,7 @@ def _fail(console: Console, failure: Failure, *, command: str, as_json: bool) ->
     return failure.exit_code
 
 
-_NO_MEMORY = ("can't start new thread", "failed to map segment")
+_NO_MEMORY = ("can't start new thread", "failed to map segment", "cannot create shared object")
 
 
 def _lacking(error: Exception) -> Failure | None:
@@ -145,16 +146,18 @@ def _lacking(error: Exception) -> Failure | None:
 
 
 def _no_memory() -> Failure:
-    import resource
+    limits: list[str] = []
+    with suppress(ImportError, MemoryError):  # there may be none left to load it
+        import resource
 
-    limits = [
-        f"ulimit {word} is {found // unit}"
-        for word, what, unit in (
-            ("-v", resource.RLIMIT_AS, 1024),
-            ("-u", resource.RLIMIT_NPROC, 1),
-        )
-        if (found := resource.getrlimit(what)[0]) != resource.RLIM_INFINITY
-    ]
+        limits += [
+            f"ulimit {word} is {found // unit}"
+            for word, what, unit in (
+                ("-v", resource.RLIMIT_AS, 1024),
+                ("-u", resource.RLIMIT_NPROC, 1),
+            )
+            if (found := resource.getrlimit(what)[0]) != resource.RLIM_INFINITY
+        ]
     return HostResourceError(
         "This machine gives no more memory or no more processes"
         + (f" ({', '.join(limits)})." if limits else "."),

@@ -893,6 +893,10 @@ def test_what_a_killed_lock_left_goes_with_the_next(here: Path) -> None:
         pytest.param("OSError(errno.EAGAIN, 'x')", id="too many processes"),
         pytest.param('RuntimeError("can\'t start new thread")', id="too many threads"),
         pytest.param("ImportError('x.so: failed to map segment')", id="none for a library"),
+        pytest.param(
+            "ImportError('x.so: cannot create shared object descriptor')",
+            id="none to begin with a library",
+        ),
     ],
 )
 def test_a_machine_without_memory_is_no_bug(here: Path, error: str) -> None:

@@ -127,8 +127,9 @@ def build(
     if job.code is not None:
         of_wheels = [image.lock for image in images]
         check_imports(job.code, of_wheels, job.without, job.settings, console)
-    if not job.again and (verdict := known_verdict(job.documenting.home, images)):
-        console.note(f"not tested again: an image with these packages was tested here ({verdict})")
+    known = None if job.again else known_verdict(job.documenting.home, images)
+    if known is not None:
+        console.note(f"not tested again: an image with these packages was tested here ({known})")
         job = replace(job, verify=False)
     choice, found = choose_builder(job, found, [image.plan for image in images])
     with ExitStack() as stack:
@@ -149,7 +150,7 @@ def build(
             reports, notes = test(job, maker, built, here, console)
         images_made = tuple(one.made for one in built)
         unfit = any(report["verdict"] == "unfit" for report in reports)
-        keep_verdict(job.documenting.home, built, reports, here)
+        keep_verdict(job.documenting.home, built, reports, here, known)
         failed = keep_unfit(maker, images_made, console) if unfit else None
         whole = images_made[0] if unfit else maker.publish(images_made)
         documents: dict[str, object] = {}

@@ -107,11 +107,12 @@ def keep_verdict(
     built: Sequence[FinishedImage],
     reports: Sequence[Mapping[str, Any]],
     here: HostFacts,
+    known: str | None,
 ) -> None:
     """Keep the worst verdict of the image that was tested, for the list of images, and of its lock,
-    for images that differ in the project's code alone.
+    for images that differ in the project's code alone. `known`: that of its packages, instead.
     """
-    verdicts = {report["verdict"] for report in reports}
+    verdicts = {known, *(report["verdict"] for report in reports)}
     tested = next((one for one in built if runs_here(one.plan, here)), None)
     worst = next((one for one in ("unfit", "no-verdict", "fit") if one in verdicts), None)
     if tested is not None and worst is not None:

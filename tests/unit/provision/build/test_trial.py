@@ -11,6 +11,7 @@ import pytest
 from images.errors import Failure
 from images.oci.archive import ArchiveTarget
 from images.oci.model import Descriptor
+from provision.attestation.record.store import last_verdict
 from provision.build.destination import Choice, Destination
 from provision.build.engine import EngineMaker
 from provision.build.maker import KeptImage, MadeImage
@@ -173,6 +174,14 @@ def test_packages_that_were_tested_are_not_tested_again(
         lock = SimpleNamespace(sha256=name * 64)
         return SimpleNamespace(lock=lock, made=MADE, plan=SimpleNamespace(arch=None))
 
-    keep_verdict(tmp_path, [image("a")], [{"verdict": one} for one in reports], HostFacts())
+    found = [{"verdict": one} for one in reports]
+    keep_verdict(tmp_path, [image("a")], found, HostFacts(), None)
     assert known_verdict(tmp_path, [image(lock)]) == known
     assert known_verdict(tmp_path, [image(lock), image("c")]) is None
+
+
+def test_an_image_whose_packages_were_tested_has_their_verdict(tmp_path: Path) -> None:
+    lock = SimpleNamespace(sha256="a" * 64)
+    image: Any = SimpleNamespace(lock=lock, made=MADE, plan=SimpleNamespace(arch=None))
+    keep_verdict(tmp_path, [image], [], HostFacts(), "fit")
+    assert last_verdict(tmp_path, MADE.image_id) == "fit"

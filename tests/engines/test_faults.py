@@ -252,7 +252,7 @@ def test_an_image_that_gives_no_report_is_a_failure_in_one_sentence(
     assert done.code in {1, 5}, done.err
     assert set(done.account) - {"doctor"} == {"schema", "error"}
     if lines == "RUN rm /usr/bin/python3*":
-        assert done.account["doctor"][0]["code"] == "image-no-python"
+        assert done.account["error"]["code"] == "no-program"
     assert done.account["error"]["fix"]
 
 

@@ -74,7 +74,7 @@ ENDED = (
 # "0 failed" and "failed=0" are no failure, "10 failed" is one.
 GAVE_UP = re.compile(
     rb"(?i)(?:^|[^ ]|[^0] |[0-9]0 )\b(?:failed|aborting|aborted|refused|denied|giving up)\b"
-    rb"(?! ?[=:] ?0\b)"
+    rb"(?:$|[^\w =:]| (?:$|[^=:])| ?[=:](?:$|[^ 0]| (?:$|[^0])| ?0\w))"  # without a look-ahead
 )
 # A task that failed; the recap counts it, unless that was to be ignored.
 IS_COUNTED = re.compile(r"^fatal: \[[^\]]+\]: FAILED! ", re.ASCII)

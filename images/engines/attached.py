@@ -55,7 +55,7 @@ class Attached:
                 threading.Thread(target=self._give_input, daemon=True).start()
                 try:
                     self._show_output()
-                except BrokenPipeError:  # whoever reads ours has gone: as the kernel ends a program
+                except BrokenPipeError:  # our reader has gone: as the kernel ends a program
                     self._send(signal.SIGKILL)
                     return 128 + signal.SIGPIPE
                 return int(self._container.wait(timeout=None)["StatusCode"])

@@ -36,7 +36,7 @@ class Authority:
 
 
 def make_authority(place: Path, comment: str, *names: str) -> Authority:
-    """Make both; `comment` stands in the bundle, as such files often say whose they are. `names`
+    """Make both; `comment` is in the bundle, as such files often say whose they are. `names`
     of hosts are in the certificate beside this machine's address.
     """
     openssl, address = need.program("openssl"), own_address()

@@ -148,6 +148,7 @@ def _chosen(
     engine: Callable[[], Docker | None],
     needs: Sequence[RunTimeNeed],
 ) -> tuple[Plan, Request, PackageChoice]:
+    """As `choose_packages`, for what the requested packages need when they run. NoSolutionError."""
     if needs:
         request, plan = plan_for_needs(hosts, request, catalog, needs)
     packages = PackageChoice(hosts, request, catalog, settings, console)

@@ -172,6 +172,7 @@ def uv_environment(env: Mapping[str, str], ca_bundle: Path | None) -> dict[str, 
         "UV_PREVIEW": None,
         "UV_PREVIEW_FEATURES": None,
         "UV_TORCH_BACKEND": None,  # the plan has decided it
+        "UV_NO_WRAP": "1",  # its errors are read: a long address must stay in one line
         "UV_HTTP_TIMEOUT": env.get("UV_HTTP_TIMEOUT") or "15",
         "UV_HTTP_RETRIES": env.get("UV_HTTP_RETRIES") or "1",
     }

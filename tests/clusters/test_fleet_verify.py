@@ -212,7 +212,8 @@ def test_nodes_of_slurm_from_good_to_dead(cluster: SlurmCluster) -> None:
     cluster.command("scontrol", "update", "nodename=n3", "state=resume")
 
     # killed, and resumed: what was tested is kept
-    cluster.wait(lambda: cluster.states()["n1"] == "idle", "n1 is not back")
+    back = {"n1": "idle", "n3": "idle"}.items()
+    cluster.wait(lambda: back <= cluster.states().items(), "n1 and n3 are not back")
     tested.find(n0="fit", n1="hangs", n3="fit")
     killed = subprocess.Popen(tested.argv("--json"), env=tested.env, stdout=subprocess.PIPE)
     for name in ("n0", "n3"):

@@ -17,7 +17,7 @@ from images.oci.layout_reading import open_layout
 from tests import need
 from tests.engines.lab import World, new_world
 from tests.engines.podman_place import podman_storage
-from tests.engines.private_engine import PrivateEngine
+from tests.engines.private_engine import private_engine
 from tests.engines.small_build import Source
 from tests.engines.test_build_without_engine import ASKED, NO_ENGINE, an_index, build, run
 from tests.kit.private_index import Index
@@ -114,11 +114,12 @@ def test_without_an_engine(
         assert left(world) == []
 
 
-def test_in_docker(source: Source, index: Index, lock: Path, own_engine: PrivateEngine) -> None:
+def test_in_docker(source: Source, index: Index, lock: Path) -> None:
     with (
-        new_world(DOCKER_HOST=own_engine.url) as world,
+        private_engine() as engine,  # the one that tests share may have images of theirs
+        new_world(DOCKER_HOST=engine.url) as world,
         own_bases(world),
-        own_engine.client() as docker,
+        engine.client() as docker,
     ):
         broken = world.place / "bin"
         broken.mkdir()

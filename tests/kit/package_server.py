@@ -180,17 +180,19 @@ class Proxy:
 
 
 def join_sockets(one: socket.socket, other: socket.socket) -> None:
-    """Pass bytes both ways until one side has ended."""
+    """Pass bytes both ways until one side has ended, and then what the other had sent by then."""
     ends = {one: other, other: one}
-    while True:
-        for ready in select.select(list(ends), [], [], 30)[0]:
+    limit_s = 30.0
+    while ready := select.select(list(ends), [], [], limit_s)[0]:
+        for side in ready:
             try:
-                data = ready.recv(1 << 16)
+                data = side.recv(1 << 16)
+                ends[side].sendall(data)
             except OSError:
-                return
+                data = b""
             if not data:
-                return
-            ends[ready].sendall(data)
+                ends.pop(side)
+                limit_s = 0
 
 
 @contextlib.contextmanager

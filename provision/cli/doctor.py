@@ -106,7 +106,7 @@ def _diagnose(image: str | None, args: argparse.Namespace, console: Console) -> 
         of_a_machine,
         verdict_of,
     )
-    from provision.doctor.overview import overview
+    from provision.doctor.overview import overview, without_gpu
 
     with contextlib.ExitStack() as stack:
         logs = [(_name(log), stack.enter_context(_opened(log))) for log in args.logs]
@@ -131,6 +131,7 @@ def _diagnose(image: str | None, args: argparse.Namespace, console: Console) -> 
                 verdict,
                 about=seen.about,
                 readings=readings,
+                no_gpu="" if logs else without_gpu(seen.facts),
                 whole=args.all,
                 colour=colour,
             ),

@@ -30,6 +30,23 @@ def overview(facts: Facts, *, unfit: bool) -> tuple[OverviewLine, ...]:
     return (gpu, driver, engine, here)
 
 
+def without_gpu(facts: Facts) -> str:
+    """Why no program sees a GPU here; "" if one may see it, or if nothing is known of it."""
+    count = _number(facts, "gpu.count")
+    if _none_in_container(facts):
+        return "the container was given none of the machine's GPUs"
+    if _is(facts, "wsl") or _is(facts, "device.dxg"):
+        given = _value(facts, "driver.installed") is not False
+        return "" if given else "no NVIDIA GPU is given by Windows"
+    if _words(facts, "gpu.names") or count is None:
+        return ""
+    if count == 0:
+        return "no NVIDIA GPU is on the PCI bus"
+    if _words(facts, "gpu.bound_to") == ("vfio-pci",):
+        return "the GPU is held for virtual machines (vfio-pci)"
+    return "the driver is not loaded" if _value(facts, "driver.loaded") is False else ""
+
+
 def _gpu(facts: Facts) -> OverviewLine:
     names, count = _words(facts, "gpu.names"), _number(facts, "gpu.count")
     if names:

@@ -31,10 +31,13 @@ def describe_diagnosis(
     *,
     about: str,
     readings: Sequence[OverviewLine] = (),
+    no_gpu: str = "",
     whole: bool = False,
     colour: bool = False,
 ) -> str:
-    """The first cause in full and the others in short, or all in full; then the machine."""
+    """The first cause in full and the others in short, or all in full; then the machine. `no_gpu`:
+    why no program sees a GPU there.
+    """
     causes = diagnosis.causes
     lines: list[str] = []
     in_full = causes if whole else [c for i, c in enumerate(causes) if i == 0 or _stands_out(c)]
@@ -47,7 +50,7 @@ def describe_diagnosis(
         lines += [""] if causes else []
         in_full = causes if whole else ()
     elif not causes:
-        lines += [_nothing(about)]
+        lines += _nothing(about, no_gpu)
     for i, cause in enumerate(in_full):
         said = diagnosis.reasons if i == 0 else ()
         lines += [*_in_full(cause, said, whole=whole, colour=colour), ""]
@@ -62,9 +65,9 @@ def describe_diagnosis(
     return "\n".join(lines).rstrip()
 
 
-def _nothing(about: str) -> str:
+def _nothing(about: str, no_gpu: str) -> Iterator[str]:
     where = "on this machine" if about == THIS_MACHINE else f"in {about}"
-    return f"No problems found {where}."
+    yield f"No GPU can be used {where}: {no_gpu}." if no_gpu else f"No problems found {where}."
 
 
 def describe_known(causes: Sequence[Cause]) -> str:

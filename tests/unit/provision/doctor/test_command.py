@@ -123,7 +123,7 @@ def test_a_healthy_machine_is_fit(
     code, out, _ = run(capsys)
     assert code == 0
     assert out.splitlines() == [
-        "No problems found on this machine.",
+        "No GPU can be used on this machine: no NVIDIA GPU is on the PCI bus.",
         "gpu         no NVIDIA GPU on the PCI bus",
         "driver      not installed",
         "engine      none (not needed to build images)",

@@ -9,7 +9,7 @@ import pytest
 from provision.doctor import Fact, diagnose
 from provision.doctor.account import host_is_unfit
 from provision.doctor.model import Value
-from provision.doctor.overview import overview
+from provision.doctor.overview import overview, without_gpu
 from provision.doctor.probes import read_facts
 from tests.kit.doctor_hosts import build, load_host
 
@@ -199,6 +199,40 @@ def test_a_machine_is_told_in_four_lines(
     facts: dict[str, Value], gpu: str, driver: str, engine: str, here: str
 ) -> None:
     assert lines(facts) == [gpu, driver, engine, here]
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        pytest.param(SERVER, "", id="the driver answers for its GPUs"),
+        pytest.param({}, "", id="nothing is known"),
+        pytest.param(LAPTOP, "no NVIDIA GPU is on the PCI bus", id="a laptop"),
+        pytest.param(
+            {**SERVER, **CONTAINER},
+            "the container was given none of the machine's GPUs",
+            id="a container that sees none of those that its host has",
+        ),
+        pytest.param(
+            {**LAPTOP, "gpu.count": 1, "driver.loaded": False},
+            "the driver is not loaded",
+            id="a GPU whose driver is not loaded",
+        ),
+        pytest.param(
+            {**LAPTOP, "gpu.count": 1, "gpu.bound_to": ("vfio-pci",), "driver.loaded": False},
+            "the GPU is held for virtual machines (vfio-pci)",
+            id="a GPU for virtual machines",
+        ),
+        pytest.param(WSL, "", id="a WSL with its GPU"),
+        pytest.param(
+            {**WSL, "driver.installed": False},
+            "no NVIDIA GPU is given by Windows",
+            id="a WSL without one",
+        ),
+    ],
+)
+def test_why_no_program_sees_a_gpu(facts: dict[str, Value], why: str) -> None:
+    known = {name: Fact(value=value, where="test") for name, value in facts.items()}
+    assert without_gpu(known) == why
 
 
 def test_a_machine_that_is_unfit_promises_no_test() -> None:

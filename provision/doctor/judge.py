@@ -96,7 +96,7 @@ def judge(
         unexplained=_is_unexplained(ranked, reading),
         ended_well=bool(reading.outlines)
         and all(one.done for one in reading.outlines)
-        and all(one.survived for one in standing if one.hits),
+        and all(one.survived or one.severity == "warns" for one in standing if one.hits),
     )
 
 

@@ -11,7 +11,7 @@ import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from images.text.printable import printable
 from provision.doctor.model import Evidence
@@ -51,6 +51,7 @@ ENDS = (
     r"\s(?:TIMEOUT|CANCELLED|OUT_OF_ME\w*|NODE_FAIL|PREEMPTED)\+?(?: by \d+)?\s+\d+:\d+\s*$",
     r"^\S+\s*: ok=\d.*\b(?:unreachable|failed)=[1-9]|^\|[^|]+\|\s*Fail\b",
     r"\bHTTP/[\d.]+\" 5\d\d\b",
+    r"^=+ .*\b[1-9]\d* (?:failed|errors?)\b.* in [\d.:]+|^CMake Generate step failed",
 )
 # A server's answer, which its other failures do not keep it from.
 ANSWERED = r"\"(?:GET|HEAD|POST) \S+ HTTP/[\d.]+\" 200\b"
@@ -62,13 +63,23 @@ ROWS = (
     r"^\S+\s.*\sCOMPLETED\s+0:0\s*$",
     r"^\S+\s*: ok=\d.*\bunreachable=0\s+failed=0\b",
     r"^\|[^|]+\|\s*Pass\b",
+    r"\bJobState=COMPLETED\b|_job_complete: JobId=\d+ (?:WEXITSTATUS 0|done)\s*$",
+    r"(?i)^State:\s+COMPLETED \(exit code 0\)|\bslurm job_id=\d+ .*\bCOMPLETED, ExitCode 0\b",
+    r"^Status:\s+Succeeded\s*$|^\S+\s+0/\d+\s+Completed\s+\d",
+    r"^job\.batch/\S+ condition met\s*$|^Pods Statuses:.* [1-9]\d* Succeeded / 0 Failed",
+)
+# A row that says that one is not: it ends nothing, and no row counts beside it.
+UNFIT = (
+    r"\bJobState=(?:FAILED|TIMEOUT|OUT_OF_MEMORY|NODE_FAIL|CANCELLED)\b|\bWEXITSTATUS [1-9]",
+    r"^Status:\s+Failed\b|^\s+(?:Containers)?Ready\s+False\b|^\s+Active: failed\b",
+    r"^\S+\s+\d+/\d+\s+(?:[A-Z]\w*BackOff|\w*Error|OOMKilled|Evicted)\s+\d",
 )
 # This is said of a program that failed, too, by a wrapper that forgets its exit code.
 ENDED = (
     r"(?:exit(?:ed)?(?: with)?|return(?:ed)?) ?(?:status|code|exit status)[: =]*0\b",
     r"(?i)\b(?:training|tuning|build|installations?|run|job)\b.{0,20}\b(?:completed?|finished|done)\b",
-    r"(?:^|\s)(?:All done\.?|Done\.|\[OK\])\s*$",
-    r"\bsystemd\[\d+\]: .*\b(?:Deactivated successfully|Succeeded)\.\s*$",
+    r"(?:^|\s)(?:All done\.?|Done\.|\[OK\])\s*$|^(?:\[\w+\] ?)?[Dd]one\s*$",
+    r"\bsystemd\[\d+\]: (?:.*\b(?:Deactivated successfully|Succeeded)\.\s*$|Finished \S)",
     ANSWERED,
 )
 # "0 failed" and "failed=0" are no failure, "10 failed" is one.
@@ -76,6 +87,8 @@ GAVE_UP = re.compile(
     rb"(?i)(?:^|[^ ]|[^0] |[0-9]0 )\b(?:failed|aborting|aborted|refused|denied|giving up)\b"
     rb"(?:$|[^\w =:]| (?:$|[^=:])| ?[=:](?:$|[^ 0]| (?:$|[^0])| ?0\w))"  # without a look-ahead
 )
+# Words behind which a bare "Done." is none, of a program that goes on whatever happens.
+NOT_DONE = re.compile(rb"(?i)\b(?:not supported|unable to|currently in use)\b")
 # A task that failed; the recap counts it, unless that was to be ignored.
 IS_COUNTED = re.compile(r"^fatal: \[[^\]]+\]: FAILED! ", re.ASCII)
 # What wrote into a pipe says this when its reader (head) has read enough.
@@ -95,7 +108,129 @@ DONE = (
     r"^Installed \d+ packages? in |^Resolved \d+ packages? in |^Audited \d+ packages? in ",
     r"^\[100%\] Built target|^-- (?:Build files have been written to|Generating done|Installing: )",
     r"naming to \S+ (?:\d+\.\d+s )?done$|^Successfully tagged ",
+    r"^(?:added|changed|removed) \d+ packages?\b.* in \d|^Would install \d+ packages?$",
+    r"\bWriting \d+ bytes to \S+$|^No broken requirements found\.$",
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shown:
+    """What a program shows at the end of a text: its first line, the lines that follow, and those
+    by which something is wrong. `over`: what of the text is settled by it: what it shows of a
+    machine says nothing of what failed before.
+    """
+
+    first: str
+    then: re.Pattern[str]
+    unwell: re.Pattern[str] | None = None
+    over: Literal["nothing", "what was before", "all"] = "nothing"
+
+
+_KERNEL = re.compile(r"^\[ *\d+\.\d+\] |\bkernel: ", re.ASCII)
+_BAD_KERNEL = re.compile(
+    r"NVRM|(?i:\bxid\b|\bnvidia.*(?:fail|error|unable|cannot|timed? ?out|denied))"
+    r"|(?i:hardware error|\bmce: |\baer: |segfault|call trace|\bbug: |\boops\b|panic"
+    r"|out of memory|lockup|blocked for)",
+    re.ASCII,
+)
+_SHOWN = (
+    # an installation, and the packages that there are now
+    _Shown(
+        first=r"^Successfully (?:installed|uninstalled) |^No broken requirements found\.$",
+        then=re.compile(
+            r"^Package +Version|^[- ]+$|^[\w.-]+ +\d\S*(?: +\S+)?$|^\[notice\]", re.ASCII
+        ),
+        over="what was before",
+    ),
+    _Shown(
+        first=r"^\d+ upgraded, \d+ newly installed, ",
+        then=re.compile(
+            r"^(?:Inst|Conf|Remv|Purg|Need to get|After this operation) |^\d+ not ", re.ASCII
+        ),
+        over="what was before",
+    ),
+    _Shown(
+        first=r"^Would install \d+ packages?$|^(?:Installed|Audited) \d+ packages? in ",
+        then=re.compile(r"^ [+~-] \S+$|^[\w.-]+==\S+$", re.ASCII),
+        over="what was before",
+    ),
+    _Shown(
+        first=r"^(?:added|changed|up to date)\b.*\bin \d+\w+$",
+        then=re.compile(
+            r"^\d+ packages? (?:is|are) looking|^ +run `npm |^[\w@/.-]+@\d\S* /|^[\s│├└─┬]+\S"
+        ),
+        over="what was before",
+    ),
+    _Shown(
+        first=r"^verdict     (?:direct|minor-version|compat|likely)",
+        then=re.compile(r"^(?:[a-z]+ {2,}| {2,})\S", re.ASCII),
+        over="what was before",
+    ),
+    _Shown(  # a program's help
+        first=r"^ +-h, --help\b",
+        then=re.compile(r"^\s+\S|^[A-Za-z][\w -]*:$", re.ASCII),
+    ),
+    # a pod that is ready: its events tell the past
+    _Shown(
+        first=r"^  Ready +True\s*$",
+        then=re.compile(r"^\s|^[A-Z][\w -]*:", re.ASCII),
+        over="all",
+    ),
+    _Shown(
+        first=r"^\s+Active: active \((?:running|exited)\) since ",
+        then=re.compile(r"^\s|^[A-Z][a-z]{2} +\d+ [\d:]+ ", re.ASCII),
+        unwell=re.compile(
+            r"(?i)\b(?:error|fail|fatal|denied|refused|cannot|unable)|Active: ", re.ASCII
+        ),
+    ),
+    _Shown(
+        first=r"^\| NVIDIA-SMI \d[\d.]* +Driver Version: [\d.]+ +CUDA Version: \d",
+        then=re.compile(r"^[|+]", re.ASCII),
+        unwell=re.compile(r"ERR!|Unknown Error|Not Found", re.ASCII),
+    ),
+    _Shown(first=r"\[drm\] Initialized nvidia-drm ", then=_KERNEL, unwell=_BAD_KERNEL),
+)
+
+
+class _Settling:
+    """Reads the lines of a text for what a program shows at its end."""
+
+    def __init__(self) -> None:
+        self._firsts = [(re.compile(one.first, re.ASCII), one) for one in _SHOWN]
+        self._shown: _Shown | None = None
+        self._done = 0
+
+    def read(self, number: int, lines: Sequence[bytes]) -> None:
+        for at, line in enumerate(lines, start=number):
+            if line.strip():
+                self._read(at, line[:_LONGEST].decode("utf-8", "replace"))
+
+    def _read(self, number: int, line: str) -> None:
+        for first, one in self._firsts:
+            if first.search(line):
+                self._shown = one
+                self._done = 1 if one.over == "nothing" else number
+                return
+        shown = self._shown
+        if shown is None:
+            return
+        if not shown.then.search(line) or (shown.unwell and shown.unwell.search(line)):
+            self._shown = None
+        elif shown.over == "all":
+            self._done = number
+
+    @property
+    def is_open(self) -> bool:
+        return self._shown is not None
+
+    @property
+    def done(self) -> int:
+        """Up to which line nothing counts that was printed, at least 1; 0: the text's end is no
+        such thing.
+        """
+        return self._done if self._shown is not None else 0
+
+
 # The code around a place, as IPython shows it: behind the number of its line.
 CODE = r"^\s*\d+ +(?:(?:el)?if|raise|return|except|assert|def)\b"
 IS_CODE = re.compile(CODE, re.ASCII)
@@ -104,6 +239,7 @@ IS_CODE = re.compile(CODE, re.ASCII)
 WARNING = re.compile(
     r"\b[A-Z]\w*Warning: |\bwarnings\.warn\(|[: ]W (?:tensorflow|external)/|\[W \w+\.cpp|^warning: "
     r"|\bIgnor(?:e|ing) \w+ error\b|\bSkipping import\b|-- Could (?:NOT|not) find "
+    r"|^\[I\d* \S+ \w+\.cpp"
     r"|(?:^|[\s\[(|])(?:INFO|DEBUG)(?:[\s\])|]|: )"
     r"|" + CODE,
     re.ASCII,
@@ -112,6 +248,7 @@ WARNING = re.compile(
 CHAINS = (b"another exception occurred:", b"direct cause of the following exception:")
 CHAIN = re.compile(b"|".join(CHAINS))
 _TAIL = 12  # lines that are not blank, at the end: where a run says that it is done
+_LAST = 4  # lines of them: where a program's bare "Done." is the last word
 _MOST_SHOWN = 6
 _TOGETHER = 60  # lines: as far apart as the lines of one message may be (scope.py)
 _CHAINED = 600  # lines: as far apart as two exceptions of a chain may be
@@ -174,10 +311,12 @@ def _number(end: tuple[int, str]) -> int:
 
 def outline(stream: BinaryIO, source: str) -> Outline:
     """Read a text for how it ends."""
-    ends, done, raised, ended, rows = _patterns()
+    ends, done, raised, ended, rows, unfit, shown = _patterns()
     found = Outline(source)
     number = 1
     tail: deque[tuple[int, bytes]] = deque(maxlen=_TAIL)
+    settling = _Settling()
+    is_unfit = False
     for chunk in chunks(stream):
         counter = LineCounter(chunk)
         for start, end in ends.in_chunk(chunk):
@@ -190,7 +329,10 @@ def outline(stream: BinaryIO, source: str) -> Outline:
             counter = LineCounter(chunk)
             found.chains += [number + counter.before(one.start()) for one in CHAIN.finditer(chunk)]
             del found.chains[:-_MOST_ENDS]
+        is_unfit = is_unfit or unfit.match(chunk)
         lines = chunk.split(b"\n")
+        if settling.is_open or shown.match(chunk):
+            settling.read(number, lines)
         tail.extend(
             (number + i, line)
             for i, line in enumerate(lines[-3 * _TAIL :], start=max(0, len(lines) - 3 * _TAIL))
@@ -199,19 +341,32 @@ def outline(stream: BinaryIO, source: str) -> Outline:
         number += chunk.count(b"\n")
     found.lines = number
     found.last = tail[-1][0] if tail else 0
-    failed = any(GAVE_UP.search(line) for _, line in tail) or bool(
+    said = [(at, line) for at, line in tail if not _is_mild(line)]
+    failed = any(GAVE_UP.search(line) for _, line in said) or bool(
         tail and found.ends_after(tail[0][0], number, but=READ_ENOUGH)
     )
-    said = [
-        at
-        for at, line in tail
-        if done.match(line)
-        and not (failed and (ended.match(line) or GAVE_UP.search(line)))
-        and not (rows.match(line) and found.ends_after(0, number, but=IS_COUNTED))
-    ]
-    if said and not found.ends_after(said[-1], number):
-        found.done = said[-1]
+    is_unfit = is_unfit or found.ends_after(0, number, but=IS_COUNTED)
+    doubtful = failed or any(NOT_DONE.search(line) for _, line in said)
+    closing = min((at for at, _ in said[-_LAST:]), default=0)
+    for at, line in tail:
+        if unfit.match(line):
+            found.done = 0
+        bare = ended.match(line)
+        if not done.match(line) or (rows.match(line) and is_unfit):
+            continue
+        if bare and (doubtful or at < closing):
+            continue
+        if not (failed and GAVE_UP.search(line)):
+            found.done = at
+    if not found.done and not is_unfit:
+        found.done = settling.done
+    elif found.ends_after(found.done, number):
+        found.done = 0
     return found
+
+
+def _is_mild(line: bytes) -> bool:
+    return is_warning(line[:_LONGEST].decode("utf-8", "replace"))
 
 
 def is_warning(line: str) -> bool:
@@ -236,7 +391,8 @@ def _shown(line: bytes) -> str:
     return text if len(line) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
-def _patterns() -> tuple[Lines, Lines, Lines, Lines, Lines]:
+def _patterns() -> list[Lines]:
     from provision.doctor.matching import Lines
 
-    return Lines(ENDS), Lines(DONE), Lines([RAISED]), Lines(ENDED), Lines(ROWS)
+    shown = [one.first for one in _SHOWN]
+    return [Lines(one) for one in (ENDS, DONE, [RAISED], ENDED, ROWS, UNFIT, shown)]

@@ -403,6 +403,9 @@ def test_what_any_program_has_counts_where_it_is_the_reason() -> None:
 
 GOOD_ENDS = {
     "Slurm's accounting": "4711  fit  gpu  8  COMPLETED  0:0\n4711.0  fit  8  COMPLETED  0:0\n",
+    "Slurm's controller": "[2026-11-02T10:00:09.100] _job_complete: JobId=4711 done\n",
+    "Slurm's mail": "Slurm Job_id=4711 Name=fit Ended, Run time 01:02:03, COMPLETED, ExitCode 0\n",
+    "seff": "Job ID: 4711\nState: COMPLETED (exit code 0)\nCPU Utilized: 00:21:10\n",
     "Ansible's recap": (
         "PLAY RECAP ***\n"
         "node-a : ok=4    changed=0    unreachable=0    failed=0    skipped=1    ignored=0\n"
@@ -417,18 +420,51 @@ GOOD_ENDS = {
         'INFO:     192.0.2.7:50412 - "POST /v1/completions HTTP/1.1" 200 OK\n'
     ),
     "systemd": "Nov 02 10:00:09 node-a systemd[1]: fit.service: Deactivated successfully.\n",
+    "a service that runs": (
+        "     Active: active (running) since Mon 2026-11-02 10:00:09 UTC; 3min ago\n"
+        "   Main PID: 812 (dcgm)\n      Tasks: 9\n\n"
+        "Nov 02 10:00:09 node-a systemd[1]: Started dcgm.service.\n"
+    ),
+    "pods": "fit-0   0/1     Completed   0          12m\n",
+    "a pod that is ready": (
+        "Conditions:\n  Type              Status\n  Ready             True\n"
+        "QoS Class:  Burstable\nEvents:\n  Type     Reason     Age  From     Message\n"
+        "  Warning  Unhealthy  9m   kubelet  Readiness probe failed: connection refused\n"
+    ),
+    "pytest": "tests/test_fit.py ....\n======== 4 passed, 1 warning in 3.07s ========\n",
+    "a training": "step 90 loss 0.1\nSaving model checkpoint to out/checkpoint-90\n",
+    "an installation and what there is now": (
+        "Successfully installed numpy-2.1.0\nPackage Version\n------- -------\n"
+        + "numpy   2.1.0\n" * 40
+    ),
+    "nvidia-smi": (
+        "| NVIDIA-SMI 580.95.05    Driver Version: 580.95.05      CUDA Version: 13.0     |\n"
+        + "| N/A   33C    P0     62W /  400W |       4MiB /  81920MiB |      0%  Default |\n" * 16
+        + "+------+\n"
+    ),
+    "a kernel that has started": (
+        "[    5.610000] [drm] Initialized nvidia-drm 0.0.0 for 0000:01:00.0 on minor 1\n"
+        "[    9.900000] br-1a2b: port 1(veth1) entered forwarding state\n"
+    ),
 }
 BAD_LINES = {
     "an exception": "RuntimeError: the shapes do not fit",
     "a job out of time": "4713  fit  gpu  8  TIMEOUT  0:0",
     "a job out of memory": "4713  fit  gpu  8  OUT_OF_ME+  0:125",
     "a failed job": "4713  fit  gpu  8  FAILED  1:0",
+    "a job's state": "   JobState=NODE_FAIL Reason=NodeDown Dependency=(null)",
     "a host out of reach": "node-b : ok=1 changed=0 unreachable=1 failed=0",
     "a failed host": "node-b : ok=1 changed=0 unreachable=0 failed=2",
     "a failed test": "| Memory      | Fail - GPU 0 |",
     "a request that failed": 'INFO:     192.0.2.7:50412 - "POST /v1/chat HTTP/1.1" 500 Error',
     "an exit code": "srun: task 3: Exited with exit code 1",
+    "a pod that restarts": "fit-1   0/1     CrashLoopBackOff   7 (2m ago)   12m",
+    "a pod that is not ready": "  Ready             False",
+    "a failed unit": "     Active: failed (Result: exit-code) since Mon 2026-11-02 10:00:09 UTC",
+    "tests that failed": "======== 3 passed, 2 errors in 3.07s ========",
 }
+# Programs' own words that all is done: they say nothing of what was printed long before.
+LAST_WORDS = {"systemd", "pytest", "a training", "an installation and what there is now"}
 
 
 def verdict(text: str) -> str:
@@ -448,7 +484,7 @@ def test_a_good_end_hides_no_failure_behind_it(good: str, bad: str) -> None:
 
 @pytest.mark.parametrize("between", [0, 40], ids=["just before", "far before"])
 @pytest.mark.parametrize("bad", BAD_LINES)
-@pytest.mark.parametrize("good", sorted({*GOOD_ENDS} - {"systemd"}))
+@pytest.mark.parametrize("good", sorted({*GOOD_ENDS} - LAST_WORDS))
 def test_a_good_row_hides_no_other_row(good: str, bad: str, between: int) -> None:
     text = f"{BAD_LINES[bad]}\n" + "a line\n" * between + GOOD_ENDS[good]
     assert verdict(text) != "healthy"
@@ -457,3 +493,49 @@ def test_a_good_row_hides_no_other_row(good: str, bad: str, between: int) -> Non
 def test_an_ignored_failure_of_a_task_is_none() -> None:
     failed = 'fatal: [node-a]: FAILED! => {"msg": "no module loaded yet"}\n...ignoring\n'
     assert verdict(failed + GOOD_ENDS["Ansible's recap"]) == "healthy"
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [
+        pytest.param(
+            "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n",
+            GOOD_ENDS["nvidia-smi"],
+            id="the table of GPUs behind an exception",
+        ),
+        pytest.param(
+            "", GOOD_ENDS["nvidia-smi"].replace("33C", "ERR!"), id="a GPU that does not answer"
+        ),
+        pytest.param(
+            "",
+            GOOD_ENDS["a kernel that has started"]
+            + "[   99.100000] NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x62:0xffff:2477)\n",
+            id="a kernel whose driver fails later",
+        ),
+        pytest.param(
+            "",
+            GOOD_ENDS["a service that runs"]
+            + "Nov 02 10:00:10 node-a dcgm[812]: cannot open the library\n",
+            id="a service that runs and says what it cannot do",
+        ),
+        pytest.param(
+            "", GOOD_ENDS["a pod that is ready"] + "it began\n", id="a pod, and a log behind it"
+        ),
+        pytest.param(
+            "The compute mode is not supported on this device.\n",
+            "Treating as warning and moving on.\nAll done.\n",
+            id="a program that is done whatever happens",
+        ),
+        pytest.param("removed\nDone.\n", "Building the module\n" * 9, id="done, and more work"),
+    ],
+)
+def test_this_is_no_good_end(begin: str, end: str) -> None:
+    assert verdict(begin + end) != "healthy"
+
+
+def test_an_old_event_before_a_good_end_is_not_sure() -> None:
+    event = "[ 81.10] NVRM: Xid (PCI:0000:5e:00): 79, pid=7, GPU has fallen off the bus.\n"
+    old = event + "step\n" * 90 + "4711  fit  gpu  8  COMPLETED  0:0\n"
+    assert verdict(event) == "found"
+    assert verdict(old) == "healthy"
+    assert {one.confidence for one in diagnose([("log", old)]).causes} == {"medium"}

@@ -12,6 +12,7 @@ import json
 import pytest
 
 from provision.doctor import diagnose, load
+from provision.doctor.account import verdict_of
 from tests import ROOT
 
 DATA = ROOT / "tests" / "data" / "doctor"
@@ -84,6 +85,17 @@ def test_one_line_of_a_failure_is_found_among_all_ordinary_ones() -> None:
 
 def test_there_are_a_hundred_logs_of_runs_that_ended_well() -> None:
     assert len({run["id"] for run in SUCCESSFUL}) == len(SUCCESSFUL) > 100
+
+
+def is_healthy(text: str) -> bool:
+    return verdict_of(diagnose([("log", text)]), asked_of_a_text=True) == "healthy"
+
+
+def test_nine_of_ten_runs_that_ended_well_are_healthy_and_none_that_failed() -> None:
+    failed = json.loads((DATA / "failed.json").read_text(encoding="utf-8"))["runs"]
+    assert sum(is_healthy(run["text"]) for run in SUCCESSFUL) >= 0.9 * len(SUCCESSFUL)
+    assert [run["id"] for run in failed if is_healthy(run["text"])] == []
+    assert [case for case in TRACEBACKS if is_healthy(str(case.values[0]))] == []
 
 
 def test_no_run_that_ended_well_is_surely_accused() -> None:

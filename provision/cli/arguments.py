@@ -363,6 +363,11 @@ def doctor_options(verb: argparse.ArgumentParser) -> None:
         action="store_true",
         help="diagnose only the log, not this machine",
     )
+    verb.add_argument(
+        "--here",
+        action="store_true",
+        help="the log was written on this machine, whose facts count",
+    )
     verb.add_argument("--all", action="store_true", help="show all causes in full")
     verb.add_argument("--driver", metavar="V", help="check files for this driver version")
     verb.add_argument(

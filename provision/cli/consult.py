@@ -54,20 +54,11 @@ def _causes(texts: Sequence[tuple[str, str]]) -> tuple[Cause, ...]:
     from provision.doctor.here import this_machine
     from provision.doctor.probes import read_facts
 
-    diagnosis = diagnose(texts, read_facts(this_machine()))
+    diagnosis = diagnose(texts, read_facts(this_machine()), facts_of="texts")
     if diagnosis.unexplained:
         return ()  # what is known does not say why the step failed
-    sure = [
-        cause
-        for cause in diagnosis.causes
-        if cause.confidence != "low" and any(_of(cause, name) for name, _ in texts)
-    ]
+    sure = [cause for cause in diagnosis.causes if cause.confidence != "low"]
     return tuple(sure[:_SHOWN])
-
-
-def _of(cause: Cause, text: str) -> bool:
-    """Whether the text itself shows it: other faults of the machine are not the question."""
-    return any(evidence.where.startswith(f"{text}:") for evidence in cause.evidence)
 
 
 def _words(check: Mapping[str, Any]) -> list[str]:

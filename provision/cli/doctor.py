@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
@@ -22,8 +22,8 @@ from provision.output.console import Console
 from provision.output.stdout import print_json, print_result
 
 if TYPE_CHECKING:
-    from provision.doctor.account import Kind
-    from provision.doctor.model import Diagnosis, Facts
+    from provision.doctor.account import Kind, Place
+    from provision.doctor.model import Diagnosis, Facts, FactsOf
 
 COLLECT, EXPLAIN = "collect", "explain"
 STDIN = "-"
@@ -92,7 +92,9 @@ class _Seen:
     kind: Kind
     names: tuple[str, ...]
     about: str
-    facts: Facts
+    facts_of: FactsOf
+    facts: Facts = field(default_factory=dict)
+    place: Place | None = None  # where the facts were read
     kernel_log: tuple[str, bytes] | None = None
 
 
@@ -113,13 +115,14 @@ def _diagnose(image: str | None, args: argparse.Namespace, console: Console) -> 
         seen = _look(image, args, console, stack)
         texts: list[tuple[str, BinaryIO | bytes | str]] = [*logs]
         texts += [seen.kernel_log] if seen.kernel_log is not None else []
-        diagnosis = diagnose(texts, seen.facts)
+        diagnosis = diagnose(texts, seen.facts, facts_of=seen.facts_of)
         if not logs:
             diagnosis = of_a_machine(diagnosis)
+    _refuse_elsewhere(diagnosis, seen, args)
     verdict = verdict_of(diagnosis, asked_of_a_text=bool(logs))
     if args.json:
         print_json(
-            account(diagnosis, kind=seen.kind, names=seen.names, verdict=verdict, facts=seen.facts)
+            account(diagnosis, kind=seen.kind, names=seen.names, verdict=verdict, place=seen.place)
         )
     else:
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
@@ -130,6 +133,7 @@ def _diagnose(image: str | None, args: argparse.Namespace, console: Console) -> 
                 diagnosis,
                 verdict,
                 about=seen.about,
+                place=seen.place,
                 readings=readings,
                 no_gpu="" if logs else without_gpu(seen.facts),
                 whole=args.all,
@@ -152,32 +156,49 @@ def _look(
     """The facts of the subject: an image's contents, a bundle, this machine, or none."""
     logs = tuple(_name(log) for log in args.logs)
     about = ", ".join(logs)
+    alone = _Seen(kind="log", names=logs, about=about, facts_of="texts" if logs else "subject")
     if image is not None:
         facts = _inside(image, args, console)
-        return _Seen(kind="image", names=(image,), about=about or image, facts=facts)
+        names: tuple[str, ...] = (image,)
+        return replace(
+            alone, kind="image", names=names, about=about or image, facts=facts, place="image"
+        )
     if args.no_host:
-        return _Seen(kind="log", names=logs, about=about, facts={})
+        return alone
     from provision.doctor.probes import kernel_log, read_facts
 
+    kind: Literal["host", "bundle"] = "bundle" if args.bundle is not None else "host"
     if args.bundle is not None:
         from provision.doctor.bundle import open_bundle
 
         machine = stack.enter_context(open_bundle(Path(args.bundle)))
-        names: tuple[str, ...] = (args.bundle,)
-        kind: Kind = "bundle"
+        names = (args.bundle,)
     else:
         from provision.doctor.here import this_machine
 
-        machine, names, kind = this_machine(), (), "host"
-    facts = read_facts(machine)
-    kernel = None if logs else kernel_log(machine)
-    return _Seen(
+        machine, names = this_machine(), ()
+        if logs and not args.here and not args.fix:
+            alone = replace(alone, facts_of="reader")
+    return replace(
+        alone,
         kind="log" if logs else kind,
         names=(*logs, *names),
         about=about or (args.bundle or "this machine"),
-        facts=facts,
-        kernel_log=kernel,
+        facts=read_facts(machine),
+        place="here" if kind == "host" else kind,
+        kernel_log=None if logs else kernel_log(machine),
     )
+
+
+def _refuse_elsewhere(diagnosis: Diagnosis, seen: _Seen, args: argparse.Namespace) -> None:
+    """A log that says that it is from another machine is no reason to change this one."""
+    origin = diagnosis.origin
+    if args.fix and not args.here and origin is not None and origin.agreement == "differs":
+        raise BadInputError(
+            f"--fix changes this machine, and {seen.about} is from another: "
+            f"{origin.says[0].says} ({origin.says[0].where}).",
+            fix="Run it on that machine, or add --here if the log is from this one.",
+        )
 
 
 def _inside(image: str, args: argparse.Namespace, console: Console) -> Facts:
@@ -308,6 +329,7 @@ def _refuse_contradictions(args: argparse.Namespace, meant: Collection[str]) -> 
         name
         for name, given in (
             ("--no-host", args.no_host),
+            ("--here", args.here),
             ("--bundle", args.bundle is not None),
             ("an image", "image" in meant),
         )
@@ -317,8 +339,9 @@ def _refuse_contradictions(args: argparse.Namespace, meant: Collection[str]) -> 
         raise BadInputError(
             f"{' and '.join(asked)} cannot be used together.", fix="Name one thing to look at."
         )
-    if args.no_host and not args.logs and meant != {"file"}:
-        raise BadInputError("--no-host requires --log.", fix="Add the log: --log FILE")
+    if not args.logs and (args.here or (args.no_host and meant != {"file"})):
+        name = "--here" if args.here else "--no-host"
+        raise BadInputError(f"{name} requires --log.", fix="Add the log: --log FILE")
     if args.fix and args.undo is not None:
         raise BadInputError(
             "--fix and --undo cannot be used together.", fix="provision doctor --undo FILE"

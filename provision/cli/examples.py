@@ -57,7 +57,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "doctor": (
         "provision doctor",
         "provision doctor train.log",
-        "docker build . 2>&1 | provision doctor -",
+        "docker build . 2>&1 | provision doctor --here -",
         "provision doctor Dockerfile",
     ),
     "completion": (

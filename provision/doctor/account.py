@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
-from provision.doctor.model import Cause, Diagnosis, Evidence, Facts, Fix
+from provision.doctor.model import Cause, Diagnosis, Evidence, Facts, Fix, LogOrigin
 from provision.doctor.overview import overview
 
 Kind: TypeAlias = Literal["host", "log", "image", "bundle", "step"]
+Place: TypeAlias = Literal["here", "image", "bundle"]
 Verdict: TypeAlias = Literal["found", "unknown", "healthy"]
 MACHINES: frozenset[Kind] = frozenset({"host", "bundle"})
 
@@ -24,16 +25,12 @@ COLLECT = (
 def verdict_of(diagnosis: Diagnosis, *, asked_of_a_text: bool) -> Verdict:
     """Without a cause a text is unknown, as is one that ends badly after all that was recognized;
     a machine that was merely looked at is healthy then, and so is a text that ends well, whatever
-    it warns of. What the machine alone shows answers for a text
-    only where it keeps GPUs from working.
+    it warns of.
     """
     if asked_of_a_text:
-        if any(not one.in_text and one.severity == "blocks" for one in diagnosis.causes):
-            return "found"
         if diagnosis.ended_well:
             return "healthy"
-        explained = any(one.in_text for one in diagnosis.causes) and not diagnosis.unexplained
-        return "found" if explained else "unknown"
+        return "found" if diagnosis.causes and not diagnosis.unexplained else "unknown"
     return "found" if diagnosis.causes else "healthy"
 
 
@@ -59,10 +56,13 @@ def account(
     kind: Kind,
     names: Sequence[str],
     verdict: Verdict,
-    facts: Facts | None = None,
+    place: Place | None,
 ) -> dict[str, Any]:
-    """The whole answer. A machine that was looked at gets its overview, too."""
-    readings = overview(facts or {}, unfit=host_is_unfit(diagnosis)) if kind in MACHINES else ()
+    """The whole answer. A machine that was looked at gets its overview, too. `place`: where facts
+    were read; None: nowhere.
+    """
+    facts = diagnosis.facts
+    readings = overview(facts, unfit=host_is_unfit(diagnosis)) if kind in MACHINES else ()
     return {
         "schema": 1,
         "kind": kind,
@@ -77,7 +77,9 @@ def account(
         "reasons": [_evidence(one) for one in diagnosis.reasons],
         "telling": [_evidence(one) for one in diagnosis.telling],
         "overview": [{"what": one.what, "says": one.says, "where": one.where} for one in readings],
-        "facts": _facts(facts or {}),
+        "facts": _facts(facts),
+        "machine": _machine(diagnosis.origin, place),
+        "besides": [{"code": one.code, "title": one.title} for one in diagnosis.besides],
     }
 
 
@@ -99,6 +101,15 @@ def causes_json(causes: Sequence[Cause]) -> list[dict[str, Any]]:
         }
         for one in causes
     ]
+
+
+def _machine(origin: LogOrigin | None, place: Place | None) -> dict[str, Any]:
+    """The machine whose facts were used, and what the logs say of the one that they are from."""
+    return {
+        "judged": place if place and (origin is None or origin.counts) else "log",
+        "log": origin and origin.agreement,
+        "evidence": [_evidence(one) for one in origin.says] if origin else [],
+    }
 
 
 def _evidence(evidence: Evidence) -> dict[str, str]:
@@ -126,4 +137,5 @@ def _facts(facts: Facts) -> Mapping[str, dict[str, Any]]:
             "where": fact.where,
         }
         for name, fact in sorted(facts.items())
+        if name != "machine.name"  # the answer may be shown to others
     }

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from provision.doctor.model import Evidence, Facts, Hit
 from provision.doctor.outline import IS_RAISED, Outline, is_warning
+from provision.doctor.said import Said, first_of
 from provision.doctor.scope import MESSAGE, PARAGRAPH
 
 ORDINARY = re.compile(
@@ -28,7 +29,7 @@ _SOON = 15  # lines: what ended the run stands so near to what it is about
 class TextContext:
     """What is known of the texts besides the first hit of each pattern. `together`: hits near to
     one another of symptoms whose first ones are not; `last`: the last hits; `outlines`: how
-    each text ends, and `reasons` the lines that say why; `stated`: what the texts say of the
+    each text ends, and `reasons` the lines that say why; `said`: what the texts say of the
     machine that they were written on.
     """
 
@@ -36,7 +37,12 @@ class TextContext:
     last: Mapping[str, Hit] = field(default_factory=dict)
     outlines: Sequence[Outline] = ()
     reasons: Sequence[Evidence] = ()
-    stated: Facts = field(default_factory=dict)
+    said: Said = field(default_factory=dict)
+
+    @property
+    def stated(self) -> Facts:
+        """What the texts say of their machine; of several values the first one."""
+        return first_of(self.said)
 
     def besides(self, seen: Sequence[Hit]) -> Facts:
         """What the texts state on other lines: a line does not speak for itself."""

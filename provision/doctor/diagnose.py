@@ -6,15 +6,17 @@ import contextlib
 import io
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import BinaryIO, cast
 
 from provision.doctor.context import TextContext
 from provision.doctor.judge import judge
 from provision.doctor.knowledge import Knowledge, load
-from provision.doctor.model import Diagnosis, Evidence, Fact, Facts, Hit, Symptom, Value
+from provision.doctor.model import Diagnosis, Evidence, Facts, FactsOf, Hit, Symptom
 from provision.doctor.outline import Outline, is_warning, outline
 from provision.doctor.reasons import reasons
+from provision.doctor.said import Said, merged, origin_of, read_said
 from provision.doctor.scope import closest, is_together
 
 _KEPT_IN_MEMORY = 8 << 20
@@ -22,15 +24,39 @@ Text = tuple[str, "BinaryIO | bytes | str"]
 
 
 def diagnose(
-    texts: Iterable[Text] = (), facts: Facts | None = None, *, knowledge: Knowledge | None = None
+    texts: Iterable[Text] = (),
+    facts: Facts | None = None,
+    *,
+    facts_of: FactsOf = "subject",
+    knowledge: Knowledge | None = None,
 ) -> Diagnosis:
     """What the texts (each a name and its content) and the machine's facts show. What a text
     states of the machine that it was written on is believed for what it shows; a fix is chosen by
-    what is known of the machine here.
+    what is known of the machine here. Before anything is ranked it is decided whether the facts
+    count. What they show alone never answers for a text: it is `besides`.
     """
     known = knowledge or load()
+    facts = facts or {}
+    found, reading = _read(texts, known)
+    if facts_of == "subject":
+        return replace(judge(known, found, facts, reading), facts=facts)
+    origin = origin_of(reading.said, facts)
+    counts = facts_of == "texts" or origin.agreement == "agrees"
+    judged = judge(known, found, facts if counts else {}, reading, machine=False)
+    shown = {cause.code for cause in judged.causes}
+    alone = judge(known, {}, facts).causes
+    return replace(
+        judged,
+        origin=replace(origin, counts=counts) if facts else None,
+        facts=facts if facts and counts else reading.stated,
+        besides=tuple(cause for cause in alone if cause.code not in shown),
+    )
+
+
+def _read(texts: Iterable[Text], known: Knowledge) -> tuple[dict[str, Hit], TextContext]:
+    """The first hit of each pattern, and what else is known of the texts."""
     found: dict[str, Hit] = {}
-    stated: dict[str, Fact] = {}
+    said: Said = {}
     together: dict[tuple[str, ...], tuple[Hit, ...]] = {}
     last: dict[str, Hit] = {}
     outlines: list[Outline] = []
@@ -41,11 +67,17 @@ def diagnose(
             stated_reasons += reasons(stream, outlines[-1])
             stream.seek(0)
             hits = known.patterns.in_text(stream, name)
+
+            def every_hit(
+                patterns: Collection[str], stream: BinaryIO = stream, name: str = name
+            ) -> dict[str, list[Hit]]:
+                stream.seek(0)
+                return known.patterns.every_hit(stream, name, patterns)
+
             apart = _apart(known, hits)
             wanted = _complete(known, hits) if apart or outlines[-1].ends else ()
             if wanted:
-                stream.seek(0)
-                every = known.patterns.every_hit(stream, name, wanted)
+                every = every_hit(wanted)
                 every = {part: every[part] or [hits[part]] for part in wanted}
                 last = {**{part: each[-1] for part, each in every.items()}, **last}
                 for symptom in apart:
@@ -53,13 +85,11 @@ def diagnose(
                     if chosen and is_together(symptom, chosen):
                         together.setdefault(symptom.parts, chosen)
                 hits.update((part, _worst(each)) for part, each in every.items())
-            stream.seek(0)
-            stated = {**_stated(known, hits, stream, name), **stated}
+            said = merged(said, read_said(known, hits, every_hit))
         found = {**hits, **found}
-    reading = TextContext(
-        together=together, last=last, outlines=outlines, reasons=stated_reasons, stated=stated
+    return found, TextContext(
+        together=together, last=last, outlines=outlines, reasons=stated_reasons, said=said
     )
-    return judge(known, found, facts or {}, reading)
 
 
 def _complete(knowledge: Knowledge, hits: Mapping[str, Hit]) -> set[str]:
@@ -76,48 +106,6 @@ def _complete(knowledge: Knowledge, hits: Mapping[str, Hit]) -> set[str]:
 def _worst(hits: Sequence[Hit]) -> Hit:
     """The first hit that is more than a warning, else the first one."""
     return next((hit for hit in hits if not is_warning(hit.line)), hits[0])
-
-
-def _stated(
-    knowledge: Knowledge, hits: Mapping[str, Hit], stream: BinaryIO, name: str
-) -> dict[str, Fact]:
-    """The facts that a text's lines state; of several such lines the first one counts."""
-    seen = [
-        (fact, kind.kind, one, hits[one.pattern])
-        for fact, kind in knowledge.facts.items()
-        for one in kind.stated
-        if one.pattern in hits and one.unless not in hits
-    ]
-    compared = [one.pattern for _, _, one, _ in seen if one.differs]
-    every = knowledge.patterns.every_hit(stream, name, compared) if compared else {}
-    found: dict[str, Fact] = {}
-    for fact, kind, one, hit in sorted(seen, key=lambda each: each[3].number):
-        value: Value | None
-        if one.differs:
-            other = _differs(every[one.pattern])
-            value, where = (True, other.where) if other else (None, "")
-        else:
-            said = hit.groups.get("value", "")
-            value, where = _value(kind, said) if one.value is None else one.value, hit.where
-        if value is not None:
-            found.setdefault(fact, Fact(value=value, where=where))
-    return found
-
-
-def _value(kind: str, said: str) -> Value | None:
-    if kind == "int":
-        return int(said) if said.isdecimal() else None
-    return tuple(said.split()) if kind == "list" else said
-
-
-def _differs(hits: Iterable[Hit]) -> Hit | None:
-    """The first line that says something else than one before it about the same."""
-    said: dict[str | None, str | None] = {}
-    for hit in hits:
-        value = hit.groups.get("value")
-        if said.setdefault(hit.groups.get("of"), value) != value:
-            return hit
-    return None
 
 
 def _apart(knowledge: Knowledge, hits: Mapping[str, Hit]) -> list[Symptom]:

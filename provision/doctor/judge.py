@@ -60,15 +60,18 @@ def judge(
     hits: Mapping[str, Hit],
     facts: Facts,
     reading: TextContext | None = None,
+    *,
+    machine: bool = True,
 ) -> Diagnosis:
     """Rank what the texts and the machine show. `hits` are by pattern, each the first of its text;
-    both may be empty.
+    both may be empty. `machine`: also what the facts show without any text.
     """
     reading = reading or TextContext()
     suspects = [
         suspect
-        for failure in knowledge.candidates(hits, host=True)
+        for failure in knowledge.candidates(hits, host=machine)
         if (suspect := _suspect(failure, hits, facts, reading)) is not None
+        and (machine or suspect.strength is not None)
     ]
     facts = {**reading.stated, **facts}  # a fix is for the machine here
     standing = survived_together([one for one in suspects if one.refuted is None])

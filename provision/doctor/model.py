@@ -43,6 +43,10 @@ Confidence: TypeAlias = Literal["high", "medium", "low"]
 # What the machine's facts say of a cause. proves: its `host` conditions hold. agrees: a clue does.
 Machine: TypeAlias = Literal["silent", "agrees", "proves"]
 Value: TypeAlias = bool | int | str | tuple[str, ...]
+# Whose the facts are that a diagnosis is given. subject: of the machine that is asked about, as are
+# its texts. texts: of the machine that wrote the texts, and only these are asked about. reader: of
+# the machine that reads the texts; they count only where the texts say that they are from there.
+FactsOf: TypeAlias = Literal["subject", "texts", "reader"]
 Operator: TypeAlias = Literal["is", "not", "under", "atleast", "has", "matches"]
 
 
@@ -223,8 +227,23 @@ class RuledOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogOrigin:
+    """Whether the texts are from the machine of which the facts are, by what they say of theirs:
+    `says` has what is the same, or what differs. silent: they say too little. `counts`: whether the
+    facts were used.
+    """
+
+    agreement: Literal["agrees", "differs", "silent"]
+    says: tuple[Evidence, ...] = ()
+    counts: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """Ranked causes, the most likely first; none: unknown (or healthy, where no text was given)."""
+    """Ranked causes, the most likely first; none: unknown (or healthy, where no text was given).
+    `facts` are those that the causes were judged by, `besides` what a machine shows alone, where
+    the texts were asked about.
+    """
 
     causes: tuple[Cause, ...] = ()
     ruled_out: tuple[RuledOut, ...] = ()
@@ -232,3 +251,6 @@ class Diagnosis:
     telling: tuple[Evidence, ...] = ()  # the lines of the texts by which a run ends, the last ones
     ended_well: bool = False  # every text ends with the word that all is done
     unexplained: bool = False  # a text ends badly, and what is known was survived
+    origin: LogOrigin | None = None
+    facts: Facts = field(default_factory=dict)
+    besides: tuple[Cause, ...] = ()

@@ -7,9 +7,9 @@ they can be copied, even where they are longer than a line.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from provision.doctor.account import COLLECT, Verdict
+from provision.doctor.account import COLLECT, Place, Verdict
 from provision.doctor.model import Cause, Diagnosis, Evidence, Fix
 from provision.doctor.overview import OverviewLine
 from provision.output.text import row
@@ -22,6 +22,11 @@ _LINKS = 2
 _ABOUT = 30  # characters: a quoted line that has no more than these besides is no news
 _SURE = {"high": "sure", "medium": "likely", "low": "possible"}
 _COLOURS = {"blocks": "31;1", "degrades": "33", "warns": "33"}
+_PLACES: Mapping[Place, str] = {
+    "here": "on this machine: {}. In full: provision doctor",
+    "image": "in the image: {}",
+    "bundle": "on the machine of the bundle: {}",
+}
 _SEVERITIES = {"blocks": "error", "degrades": "degraded", "warns": "trap"}
 
 
@@ -30,6 +35,7 @@ def describe_diagnosis(
     verdict: Verdict,
     *,
     about: str,
+    place: Place | None = None,
     readings: Sequence[OverviewLine] = (),
     no_gpu: str = "",
     whole: bool = False,
@@ -58,11 +64,35 @@ def describe_diagnosis(
     lines += _in_short(rest, "warned" if diagnosis.ended_well else "also")
     if whole:
         lines += _ruled_out(diagnosis)
-    if readings and rest:
-        lines += [""]
+    closing = [*_origin(diagnosis, verdict, place), *_besides(diagnosis, place)]
+    if (readings and rest) or closing:
+        lines = ["\n".join(lines).rstrip(), ""]
+    lines += closing
     for one in readings:
         lines += row(one.what, one.says)
     return "\n".join(lines).rstrip()
+
+
+def _origin(diagnosis: Diagnosis, verdict: Verdict, place: Place | None) -> Iterator[str]:
+    """Whose machine was judged, where it is not the one that the doctor was sent to."""
+    origin = diagnosis.origin
+    if origin is None or place != "here":
+        return
+    says = "; ".join(_seen(one) for one in origin.says)
+    if not origin.counts and origin.agreement == "differs":
+        yield from row("machine", f"The log is from another one: {says}. This one was not judged.")
+    elif not origin.counts and verdict != "healthy":
+        yield from row("machine", "Only the log was judged. If it was written here, add --here.")
+    elif origin.agreement == "agrees":
+        yield from row("machine", f"The log is from this one: {says}.")
+
+
+def _besides(diagnosis: Diagnosis, place: Place | None) -> Iterator[str]:
+    """What keeps a machine from working and no log shows: never the answer for a log."""
+    codes = [f"{one.title} ({one.code})" for one in diagnosis.besides if one.severity == "blocks"]
+    if codes and place is not None:
+        more = f"; {len(codes) - 1} more" if len(codes) > 1 else ""
+        yield from row("also", _PLACES[place].format(codes[0] + more))
 
 
 def _nothing(about: str, no_gpu: str) -> Iterator[str]:

@@ -16,6 +16,7 @@ from provision.host.system import distribution
 SECURE_BOOT_VARIABLE = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 
 _RELEASE = "/proc/sys/kernel/osrelease"
+_NAME = "/proc/sys/kernel/hostname"
 _FAMILIES: Mapping[str, frozenset[str]] = {
     "debian": frozenset({"debian", "ubuntu", "linuxmint", "pop", "raspbian", "kali"}),
     "rhel": frozenset(
@@ -65,6 +66,7 @@ def family(os_id: str, like: Sequence[str]) -> str:
 
 
 def probe_kernel(machine: ProbedMachine) -> Iterator[Found]:
+    yield from fact("machine.name", machine.word(_NAME) or None, _NAME)
     release = machine.word(_RELEASE)
     yield from fact("kernel.release", release or None, _RELEASE)
     yield from _arch(machine)

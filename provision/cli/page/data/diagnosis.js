@@ -68,7 +68,7 @@ function* statedIn(bytes, hits) {
 
 function valueOfKind(kind, said) {
   if (kind === "int") return /^\d+$/.test(said) ? Number(said) : null;
-  return kind === "list" ? said.split(/\s+/).filter(Boolean) : said;
+  return kind === "list" ? [said.trim()] : said;
 }
 
 // The first line that says something else than one before it about the same.

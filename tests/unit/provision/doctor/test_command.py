@@ -17,10 +17,12 @@ from jsonschema import Draft202012Validator
 from images.errors import Failure
 from provision.cli import main as cli
 from provision.cli.consult import causes_of_failure, causes_of_report
-from provision.doctor import Fact, load
+from provision.doctor import Fact, diagnose, load
 from provision.doctor.bundle import FORMAT
 from provision.doctor.model import Value
-from tests import ROOT
+from provision.doctor.probes import read_facts
+from tests import DATA, ROOT
+from tests.kit.doctor_hosts import build, load_host
 
 SCHEMA = json.loads((ROOT / "provision/doctor/doctor.schema.json").read_text(encoding="utf-8"))
 NO_GPU = (
@@ -162,22 +164,37 @@ def test_an_engine_that_is_down_does_not_answer_for_an_unknown_text(
 ) -> None:
     machine.update(STOPPED)
     log.write_text(UNRELATED)
-    code, out, _ = run(capsys, str(log))
+    code, out, _ = run(capsys, str(log), "--here")
     assert code == 7
     assert out.startswith("unknown ")
-    assert "also        Docker is installed, but its engine is not running" in out
+    assert "Docker is installed" not in out
     found = json.loads(run(capsys, str(log), "--json")[1])
     assert (found["verdict"], found["overview"]) == ("unknown", [])
     assert found["collect"]
 
 
-def test_what_keeps_gpus_from_working_answers_for_an_unknown_text(
-    machine: dict[str, Fact], capsys: pytest.CaptureFixture[str], log: Path
+@pytest.mark.parametrize("words", [[], ["--here"]], ids=["as typed", "a log from here"])
+@pytest.mark.parametrize(("text", "code"), [(UNRELATED, 7), (FALLEN, 0)], ids=["unknown", "known"])
+def test_what_the_machine_alone_shows_is_the_last_line(
+    machine: dict[str, Fact],
+    capsys: pytest.CaptureFixture[str],
+    log: Path,
+    text: str,
+    code: int,
+    words: list[str],
 ) -> None:
     machine.update(NOUVEAU)
-    log.write_text(UNRELATED)
-    code, out, _ = run(capsys, str(log), "--json")
-    assert (code, json.loads(out)["verdict"]) == (0, "found")
+    log.write_text(text)
+    ended, out, _ = run(capsys, str(log), "--all", *words)
+    assert ended == code
+    assert out.count("nouveau") == 2
+    assert out.splitlines()[-2:] == [
+        "also        on this machine: The nouveau driver holds the GPU",
+        "            (nouveau-owns-gpu). In full: provision doctor",
+    ]
+    found = json.loads(run(capsys, str(log), "--json", *words)[1])
+    assert "nouveau-owns-gpu" not in {cause["code"] for cause in found["causes"]}
+    assert [one["code"] for one in found["besides"]] == ["nouveau-owns-gpu"]
 
 
 def test_a_machine_that_cannot_run_a_gpu_is_unfit(
@@ -226,12 +243,11 @@ def test_a_log_of_one_word_is_no_requirements_file(
 def test_what_a_log_shows_makes_no_machine_unfit(
     machine: dict[str, Fact], capsys: pytest.CaptureFixture[str], log: Path
 ) -> None:
-    """The log may be of another machine, or of yesterday."""
+    """The log may be of yesterday."""
     machine.update(NOUVEAU)
-    code, out, _ = run(capsys, "--log", str(log), "--json")
+    code, out, _ = run(capsys, "--log", str(log), "--here", "--json")
     found = [cause["code"] for cause in json.loads(out)["causes"]]
     assert (code, found[0]) == (0, "xid-79-fallen-off-bus")
-    assert "nouveau-owns-gpu" in found
 
 
 @pytest.mark.usefixtures("machine")
@@ -292,18 +308,102 @@ def test_a_log_that_is_missing_is_no_image(
     assert said in err
 
 
-def test_the_machine_decides_unless_the_text_is_from_another(
+NAMED = "Linux box-1 6.8.0-1-x #1 SMP\n"
+BOX = known(docker__snap=True, gpu__count=1, machine__name="box-1", kernel__release="6.8.0-1-x")
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "judged", "says"),
+    [
+        pytest.param(NAMED, [], "here", "agrees", id="a log that says it is from here"),
+        pytest.param("", ["--here"], "here", "silent", id="a log of which the user says so"),
+        pytest.param(
+            NAMED.replace("6.8", "6.5"), ["--here"], "here", "differs",
+            id="the user knows better than an old log",
+        ),
+    ],
+)  # fmt: skip
+def test_the_machine_decides_for_a_log_from_there(
+    machine: dict[str, Fact],
+    capsys: pytest.CaptureFixture[str],
+    log: Path,
+    text: str,
+    words: list[str],
+    judged: str,
+    says: str,
+) -> None:
+    log.write_text(text + NO_GPU)
+    machine.update(BOX)
+    found = json.loads(run(capsys, str(log), "--json", *words)[1])
+    Draft202012Validator(SCHEMA).validate(found)
+    assert "snap" in found["causes"][0]["code"]
+    assert found["causes"][0]["confidence"] == "high"
+    assert (found["machine"]["judged"], found["machine"]["log"]) == (judged, says)
+    assert found["facts"]["docker.snap"]["value"] is True
+    assert "box-1" not in json.dumps(found["facts"])
+
+
+@pytest.mark.parametrize(
+    ("text", "says", "line"),
+    [
+        pytest.param(
+            "", "silent",
+            "machine     Only the log was judged. If it was written here, add --here.",
+            id="a log that does not say where it is from",
+        ),
+        pytest.param(
+            NAMED.replace("6.8", "6.5"), "differs",
+            "machine     The log is from another one: kernel 6.5.0-1-x (6.8.0-1-x here)",
+            id="a log of another kernel",
+        ),
+    ],
+)  # fmt: skip
+def test_the_machine_that_reads_a_log_from_elsewhere_decides_nothing(
+    machine: dict[str, Fact],
+    capsys: pytest.CaptureFixture[str],
+    log: Path,
+    text: str,
+    says: str,
+    line: str,
+) -> None:
+    log.write_text(text + NO_GPU)
+    machine.update(BOX)
+    out = run(capsys, str(log))[1]
+    assert line in out.splitlines()
+    typed = json.loads(run(capsys, str(log), "--json")[1])
+    alone = json.loads(run(capsys, str(log), "--no-host", "--json")[1])
+    Draft202012Validator(SCHEMA).validate(alone)
+    assert (typed["causes"], typed["facts"]) == (alone["causes"], alone["facts"])
+    assert typed["causes"][0]["confidence"] != "high"
+    assert (typed["machine"]["judged"], typed["machine"]["log"]) == ("log", says)
+    assert alone["machine"] == {"judged": "log", "log": None, "evidence": []}
+
+
+def test_a_log_from_elsewhere_changes_nothing_here(
     machine: dict[str, Fact], capsys: pytest.CaptureFixture[str], log: Path
 ) -> None:
-    log.write_text(NO_GPU)
-    machine.update(known(docker__snap=True, gpu__count=1))
-    here = json.loads(run(capsys, "--log", str(log), "--json")[1])
-    elsewhere = json.loads(run(capsys, "--log", str(log), "--no-host", "--json")[1])
-    assert "snap" in here["causes"][0]["code"]
-    assert here["causes"][0]["confidence"] == "high"
-    assert "snap" not in elsewhere["causes"][0]["code"]
-    assert elsewhere["causes"][0]["confidence"] != "high"
-    assert elsewhere["facts"] == {}
+    log.write_text(NAMED.replace("6.8", "6.5") + NO_GPU)
+    machine.update(BOX)
+    code, out, err = run(capsys, str(log), "--fix", "--yes")
+    assert code == 2
+    assert "from another: kernel 6.5.0-1-x (6.8.0-1-x here)" in " ".join(err.split())
+    assert "--here" in err
+    assert out == ""
+
+
+@pytest.mark.parametrize("host", ["ubuntu-workstation", "dgx"])
+def test_no_machine_decides_for_a_run_elsewhere(host: str, tmp_path: Path) -> None:
+    """Whoever reads them, runs that ended well accuse nobody surely, and failures have the causes
+    that they have without a machine.
+    """
+    facts = read_facts(build(load_host(host), tmp_path))
+    data = DATA / "doctor"
+    well = json.loads((data / "successful.json").read_text(encoding="utf-8"))["runs"]
+    failed = json.loads((data / "failed.json").read_text(encoding="utf-8"))["runs"]
+    for one in [*well[::8], *failed[::8]]:
+        text = [("log", one["text"])]
+        found = diagnose(text, facts, facts_of="reader")
+        assert found.causes == diagnose(text).causes, one["id"]
 
 
 @pytest.mark.usefixtures("machine")
@@ -316,6 +416,9 @@ def test_the_machine_decides_unless_the_text_is_from_another(
         (["./no/such/Dockerfile"], "There is no file"),
         (["no/such/compose.yaml"], "There is no file"),
         (["--no-host"], "--no-host requires --log"),
+        (["--here"], "--here requires --log"),
+        (["--here", "--no-host", "--log", "-"], "--no-host and --here cannot be used together"),
+        (["some/image:1", "--here", "--log", "-"], "cannot be used together"),
         (["--yes"], "--yes requires --fix or --undo"),
         (["--fix", "--undo", "x"], "--fix and --undo cannot be used together"),
         (["--bundle", "x", "--no-host", "--log", "-"], "cannot be used together"),

@@ -1,4 +1,5 @@
-"""Libraries that an image may need but not contain: the driver's, and those of optional parts.
+"""Libraries that an image may need but not contain: those of the driver, of optional parts
+and of Debian packages.
 
 The rows are in `data/known_libraries.json`, each with its source. A name is a pattern, because the
 version after it does not matter.
@@ -7,13 +8,14 @@ version after it does not matter.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
-Group = Literal["driver", "base", "optional"]
+Group = Literal["driver", "base", "optional", "debian"]
 _DATA = Path(__file__).parent / "data" / "known_libraries.json"
 
 
@@ -24,6 +26,7 @@ class KnownLibraries:
     "driver": an engine mounts them from the host. "base": a wheel may rely on them according to the
     manylinux policy. "optional": what needs them works without them, or is for some machines only;
     with `files`, only for files that one of these patterns fits, in or below any directory.
+    "debian": `what` is the package that has them in Debian 11 to 13 and in Ubuntu.
     `symbols` are patterns of all that a driver's libraries export; empty if that is unknown.
     """
 
@@ -61,6 +64,12 @@ def find_known(name: str, group: Group, file: str = "") -> KnownLibraries | None
         if row.group == group and fits and any(fnmatchcase(name, one) for one in row.names):
             return row
     return None
+
+
+def debian_packages(libraries: Iterable[str]) -> tuple[str, ...]:
+    """The Debian packages that have these libraries, as far as the table knows, each once."""
+    rows = (find_known(name, "debian") for name in libraries)
+    return tuple(dict.fromkeys(row.what for row in rows if row is not None))
 
 
 def _listed(found: object) -> list[object]:

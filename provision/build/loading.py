@@ -36,9 +36,9 @@ from images.wheels.directory import Member
 from images.wheels.locked import Wheel
 from provision.build.load_reader import LoadReader, Stopped, names_needed
 from provision.errors import NothingCompatibleError
-from provision.model.plan import PACKAGES, Plan
+from provision.model.plan import PACKAGES, Base, Plan
 from provision.resolve.packages import asked_for
-from provision.verification.inspection.needs import judge_needs
+from provision.verification.inspection.needs import APT_GET, judge_needs
 from provision.verification.inspection.outcome import InspectionOutcome, named
 from provision.verification.inspection.symbols import judge_symbols
 from provision.verification.inspection.versions import judge_versions
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from images.store import Store
 
 _VERDICTS = "load-verdicts"
-_FORMAT = 1
+_FORMAT = 2
 """Part of the key of kept verdicts: raise it when the same image is judged otherwise."""
 
 _JUDGES: Mapping[str, Callable[[Inspection], InspectionOutcome]] = {
@@ -190,9 +190,10 @@ def _judge(subject: LoadSubject, reader: LoadReader, base: LoadFacts) -> LoadVer
             found = placed.inspected(base, others | _defining(beside))
     ours = _of_packages(found, asked.__contains__)
     if failures := _failures(ours):
-        raise _refusal(ours, failures)
+        raise _refusal(ours, failures, subject.plan.base)
     brought = _of_packages(found, lambda name: name not in closure | asked)
-    refusal = _refusal(brought, failures) if (failures := _failures(brought)) else None
+    failures = _failures(brought)
+    refusal = _refusal(brought, failures, subject.plan.base) if failures else None
     return LoadVerdict(
         words=f"libraries: {judge_symbols(ours).message}",
         warning=(refusal.message, refusal.fix) if refusal else None,
@@ -225,8 +226,7 @@ def _is_settled(found: Inspection) -> bool:
 
 
 def _unchecked(why: str) -> LoadVerdict:
-    words = f"libraries: not checked, {why}; provision inspect IMAGE checks them"
-    return LoadVerdict(words=words)
+    return LoadVerdict(words=f"libraries: not checked, {why}; provision inspect IMAGE checks them")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,14 +347,18 @@ def _of_packages(found: Inspection, chosen: Callable[[str], bool]) -> Inspection
     )
 
 
-def _refusal(found: Inspection, failures: Mapping[str, InspectionOutcome]) -> WillNotLoadError:
+def _refusal(
+    found: Inspection, failures: Mapping[str, InspectionOutcome], base: Base | None
+) -> WillNotLoadError:
     kind, first = next(iter(failures.items()))
     file, library = _first_file(found, kind)
     own = _owner(found, file)
     message, fix = first.message, first.fix or ""
     if own is not None and kind != "symbols":
         message = f"{own.title}: {message}"
-    if own is not None and library is not None:
+    if packages := first.measured.get("debian") if _takes_apt(found, base) else None:
+        fix = f"Add {' '.join(f'--apt {name}' for name in packages)}"
+    elif own is not None and library is not None:
         fix = (
             f"Name a release of {own.name} that was built for this image "
             f"(--with {own.name}==VERSION), or a base that has {library}: --base IMAGE"
@@ -370,6 +374,12 @@ def _refusal(found: Inspection, failures: Mapping[str, InspectionOutcome]) -> Wi
     )
 
 
+def _takes_apt(found: Inspection, base: Base | None) -> bool:
+    """Whether --apt adds Debian packages to this base."""
+    kind = base.kind if base is not None else "local"
+    return kind == "bootstrap" or (kind == "registry" and bool(found.contents.tree.file(APT_GET)))
+
+
 def _first_file(found: Inspection, kind: str) -> tuple[str, str | None]:
     """The file that a judge names first, and the library that it lacks, if that is the fault."""
     needs = found.needs
@@ -381,8 +391,8 @@ def _first_file(found: Inspection, kind: str) -> tuple[str, str | None]:
     for broken in needs.unreadable:
         if broken.required:
             return broken.file, None
-    absent = {"missing", "elsewhere"}
-    return next((n.file, n.name) for n in needs.needs if n.required and n.status in absent)
+    absent = (n for n in needs.needs if n.required and n.status in {"missing", "elsewhere"})
+    return next((n.file, n.name) for n in absent)
 
 
 def _owner(found: Inspection, path: str) -> Distribution | None:

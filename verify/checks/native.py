@@ -184,7 +184,7 @@ def what_is_wrong(one: CompiledPackage) -> Optional[Tuple[str, str, str]]:
             continue
         message = "{} of {} cannot be loaded: {}".format(module, named, error.partition("\n")[0])
         cause = "the image lacks {}".format(library or symbol or "a version of a library")
-        return message, cause, "install what has it in the base: --base IMAGE, or --flavour devel"
+        return message, cause, "add the Debian package that has it: --apt PACKAGE, or --base IMAGE"
     return None
 
 

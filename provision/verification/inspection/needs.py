@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from images.inspect.loader import NeededLibrary
     from images.inspect.needs import Needs
 
+APT_GET = "/usr/bin/apt-get"
 _NOT_HERE = {"missing", "elsewhere"}
 
 
@@ -93,8 +94,8 @@ def _needs_failed(
         message=f"{path_of(found, first.file)}{for_whom} needs {first.name}, "
         "which the loader does not find" + (f"; other files need {others}" if others else ""),
         cause=_where_is_it(found, first),
-        fix=_bring(found, first),
-        measured=measured,
+        fix=_bring(found, failed),
+        measured={**measured, "debian": _debian(failed)},
     )
 
 
@@ -107,7 +108,8 @@ def _where_is_it(found: Inspection, need: NeededLibrary) -> str:
     return "No file of the image has this name or this soname."
 
 
-def _bring(found: Inspection, need: NeededLibrary) -> str:
+def _bring(found: Inspection, failed: Sequence[NeededLibrary]) -> str:
+    need = failed[0]
     if need.where is not None and basename(need.where) != need.name:
         return f"Run ldconfig in the image, which links {need.name} to {basename(need.where)}."
     if need.where is not None:
@@ -119,10 +121,23 @@ def _bring(found: Inspection, need: NeededLibrary) -> str:
     if lister:
         name, _, version = lister.partition(" ")
         return f"Reinstall it: pip install --force-reinstall {name}=={version}"
-    return (
-        f"Install the package with {need.name} (Debian: apt-file search {need.name}), or remove "
-        f"{path_of(found, need.file)}."
-    )
+    remove = f"or remove {path_of(found, need.file)}."
+    packages = _debian(failed)
+    if packages and (found.packages.debian or found.contents.tree.file(APT_GET)):
+        return (
+            f"Install {' '.join(packages)} in the image with apt-get, or build it with "
+            f"{' '.join(f'--apt {name}' for name in packages)}, {remove}"
+        )
+    return f"Install the package with {need.name} (Debian: apt-file search {need.name}), {remove}"
+
+
+def _debian(failed: Sequence[NeededLibrary]) -> list[str]:
+    """The Debian packages that have the missing libraries; [] if that of the first is not known."""
+    from images.inspect.known import debian_packages
+
+    if failed[0].status != "missing" or not debian_packages([failed[0].name]):
+        return []
+    return [*debian_packages(need.name for need in failed if need.status == "missing")]
 
 
 def _lister(found: Inspection, name: str) -> str | None:

@@ -13,7 +13,7 @@ import pytest
 from images.inspect.contents import Contents, read_image
 from images.inspect.dynamic import MAGIC, DynamicReader
 from images.inspect.image import Inspection, conclude
-from images.inspect.known import find_known, known_libraries
+from images.inspect.known import debian_packages, find_known, known_libraries
 from images.inspect.loader import NeededLibrary
 from images.inspect.segments import DamagedElf
 from images.inspect.tree import ImageFile, ImageTree, SymbolicLink
@@ -282,6 +282,13 @@ def test_every_row_of_the_table_names_its_source_and_can_be_found() -> None:
     assert find_known("libcuda.so.1", "driver")
     assert not find_known("libcudart.so.11.0", "driver")
     assert not find_known("libcublas.so.11", "optional")
+
+
+def test_debian_packages_are_named_once() -> None:
+    missing = ["libgthread-2.0.so.0", "libodd.so.1", "libGL.so.1", "libglib-2.0.so.0"]
+    assert debian_packages(missing) == ("libglib2.0-0", "libgl1")
+    libraries = [name for row in known_libraries() if row.group == "debian" for name in row.names]
+    assert len(libraries) == len(set(libraries))
 
 
 def test_a_library_can_be_optional_for_one_file_only() -> None:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -66,6 +67,7 @@ class Lab:
         self.asked: tuple[str, ...] = ("torchvision",)
         self.base = BASE
         self.local: Path | None = None
+        self.plan = PLAN
 
     def add(self, name: str, version: str, files: Mapping[str, bytes], *requires: str) -> None:
         self.packages[name] = (version, files, requires)
@@ -88,7 +90,7 @@ class Lab:
         )
 
         subject = LoadSubject(
-            plan=replace(PLAN, requirements=self.asked),
+            plan=replace(self.plan, requirements=self.asked),
             layers=[layer],
             base=self.image(),
             python="/usr/bin/python3.11",
@@ -182,6 +184,45 @@ def test_one_soname_changed_is_named(lab: Lab) -> None:
     error = refused(lab)
     assert f"torchvision 0.15.2: {SITE}/torchvision/{MODULE} needs libc10.so," in error.message
     assert "--with torchvision==VERSION" in error.fix
+
+
+@pytest.mark.parametrize(
+    ("kind", "programs", "needed", "fix"),
+    [
+        pytest.param(
+            "bootstrap", [], ["libXrender.so.1", "libSM.so.6", "libXrender.so.1"],
+            "Add --apt libxrender1 --apt libsm6", id="a base of Debian packages takes more of them",
+        ),
+        pytest.param(
+            "registry", ["apt-get"], ["libXrender.so.1", "libodd.so.4"], "Add --apt libxrender1",
+            id="an image with apt-get takes those that are known",
+        ),
+        pytest.param(
+            "registry", ["microdnf"], ["libXrender.so.1"], "or a base that has libXrender.so.1",
+            id="an image without apt-get takes none",
+        ),
+        pytest.param(
+            "local", ["apt-get"], ["libXrender.so.1"], "or a base that has libXrender.so.1",
+            id="nothing installs them in an image of this machine",
+        ),
+        pytest.param(
+            "bootstrap", [], ["libodd.so.4"], "or a base that has libodd.so.4",
+            id="nobody knows which package has it",
+        ),
+    ],
+)  # fmt: skip
+def test_the_debian_packages_with_missing_libraries_are_named(
+    lab: Lab,
+    kind: Literal["bootstrap", "registry", "local"],
+    programs: list[str],
+    needed: list[str],
+    fix: str,
+) -> None:
+    assert PLAN.base is not None
+    lab.plan = replace(PLAN, base=replace(PLAN.base, kind=kind))
+    lab.base = {**BASE, **{f"usr/bin/{name}": program() for name in programs}}
+    lab.add("torchvision", "0.15.2", {f"torchvision/{MODULE}": elf(needed=needed)})
+    assert refused(lab).fix.endswith((fix, f"{fix}: --base IMAGE"))
 
 
 def test_the_wheel_of_a_neighbour_release_is_named(lab: Lab) -> None:

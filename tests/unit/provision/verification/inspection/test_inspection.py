@@ -206,6 +206,30 @@ def test_the_fix_names_who_would_bring_the_library() -> None:
 
 
 @pytest.mark.parametrize(
+    ("needed", "programs", "words"),
+    [
+        pytest.param(
+            ["libXrender.so.1", "libSM.so.6"], ["apt-get"],
+            "apt-get, or build it with --apt libxrender1 --apt libsm6, or remove ",
+            id="all that are missing",
+        ),
+        pytest.param(
+            ["libodd.so.4", "libSM.so.6"], ["apt-get"], "apt-file search libodd.so.4",
+            id="a library of no known package",
+        ),
+        pytest.param(
+            ["libSM.so.6"], ["microdnf"], "apt-file search libSM.so.6", id="it has no apt-get"
+        ),
+    ],
+)  # fmt: skip
+def test_the_fix_names_the_debian_packages(
+    needed: list[str], programs: list[str], words: str
+) -> None:
+    files: Files = {f"usr/bin/{name}": program() for name in programs}
+    assert words in check(judged(looked(torch(needed=needed), files)), "needs")["fix"]
+
+
+@pytest.mark.parametrize(
     ("change", "words"),
     [
         pytest.param({}, None, id="what the label says"),

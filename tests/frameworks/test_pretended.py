@@ -130,3 +130,21 @@ def test_the_gpu_that_is_at_fault_is_named(
     row = run(framework, 2, (fault,), words)[fault][asked]
     assert row["status"] == "fail", row
     assert word in " | ".join(filter(None, (row["message"], row["cause"], row["fix"]))), row
+
+
+@pytest.mark.parametrize("probe", ["load", "collective", "soak", "faults"])
+def test_a_probe_of_the_recording_measures(probe: str) -> None:
+    done = subprocess.run(
+        [str(python_of("pytorch")), "-m", "tests.gpu.probes", "--pretend", probe],
+        cwd=ROOT,
+        env={**ENV, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert {row["probe"] for row in rows} == {probe}
+    errors = [row["error"] for row in rows if "error" in row]
+    assert set(errors) == ({"a pretended GPU has no such fault"} if probe == "faults" else set())

@@ -1,7 +1,8 @@
 """Render a diagnosis as text: the cause, its fix, and the evidence.
 
-The fix comes first, then the reasons. Commands are printed as they are, one a line, so that
-they can be copied, even where they are longer than a line.
+The fix comes first, then the reasons; before a fix that changes something, the command that checks
+whether the cause is there. Commands are printed as they are, one a line, so that they can be
+copied, even where they are longer than a line.
 """
 
 from __future__ import annotations
@@ -118,6 +119,7 @@ def describe_step(cause: Cause) -> str:
     fix = next(iter(cause.fixes), None)
     lines = row("cause", f"{cause.title} ({cause.layer}; {_SURE[cause.confidence]})")
     if fix is not None:
+        lines += _check_first(cause, [fix])
         lines += row("fix", fix.note or "type:")
         lines += _commands(fix)
     return "\n".join(lines)
@@ -136,6 +138,8 @@ def _in_full(cause: Cause, said: Sequence[Evidence], *, whole: bool, colour: boo
     yield from row("", f"{cause.code}, {cause.layer}: {_SURE[cause.confidence]}")
     yield from _log_says([one for one in said if not _is_seen(one, cause)])
     shown = cause.fixes if whole else cause.fixes[:_FIXES]
+    checked = tuple(_check_first(cause, shown))
+    yield from checked
     for i, fix in enumerate(shown):
         whom = f"({', '.join(fix.on)}) " if fix.on and len(cause.fixes) > 1 else ""
         yield from row("fix" if i == 0 else "or", f"{whom}{fix.note or 'Type:'}")
@@ -143,9 +147,8 @@ def _in_full(cause: Cause, said: Sequence[Evidence], *, whole: bool, colour: boo
     if len(shown) < len(cause.fixes):
         more = len(cause.fixes) - len(shown)
         yield from row("", f"{more} more: provision doctor explain {cause.code}")
-    if cause.confirm:
-        yield from row("then check", "")
-        yield from _indented(cause.confirm)
+    if not checked:
+        yield from _check("then check", cause)
     for i, evidence in enumerate(cause.evidence[:_EVIDENCE]):
         yield from row("seen" if i == 0 else "", _seen(evidence))
     yield from row("why", cause.cause)
@@ -159,13 +162,14 @@ def _known(cause: Cause) -> Iterator[str]:
     yield from row(_SEVERITIES[cause.severity], cause.title)
     yield from row("", f"{cause.code}, {cause.layer}")
     yield from row("why", cause.cause)
+    checked = tuple(_check_first(cause, cause.fixes))
+    yield from checked
     for fix in cause.fixes:
         whom = f"({', '.join(fix.on)}) " if fix.on else ""
         yield from row("fix", f"{whom}{fix.note or 'Type:'}")
         yield from _commands(fix)
-    if cause.confirm:
-        yield from row("then check", "")
-        yield from _indented(cause.confirm)
+    if not checked:
+        yield from _check("then check", cause)
     for i, link in enumerate(cause.sources):
         yield from row("more" if i == 0 else "", link)
 
@@ -221,16 +225,27 @@ def _seen(evidence: Evidence) -> str:
     return f"{evidence.says}  [{evidence.where}]"
 
 
-_TOLD = {"removes": "removes packages", "deletes": "deletes files", "reboots": "reboots"}
+def _check_first(cause: Cause, shown: Sequence[Fix]) -> Iterator[str]:
+    """The check of a cause, if one of the fixes that follow changes something."""
+    from provision.doctor.mending.effects import changes_anything
+
+    if any(changes_anything(fix.run) for fix in shown):
+        says = "Go on only if it shows the problem. Run it again after the fix."
+        yield from _check("check first", cause, says)
+
+
+def _check(name: str, cause: Cause, says: str = "") -> Iterator[str]:
+    if cause.confirm:
+        yield from row(name, says)
+        yield from _indented(cause.confirm)
 
 
 def _commands(fix: Fix) -> Iterator[str]:
-    from provision.doctor.mending.effects import effects
+    from provision.doctor.mending.effects import warning
 
     if fix.run:
-        told = [_TOLD[one] for one in effects(fix.run) if one in _TOLD]
-        if told:
-            yield from row("", f"This {' and '.join(told)}: review it first.")
+        if said := warning(fix.run):
+            yield from row("", said)
         yield from _indented(fix.run)
 
 

@@ -4,7 +4,6 @@ commands one by one, and checks the result.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,15 +18,12 @@ from provision.doctor.mending.choice import (
     other_cause,
 )
 from provision.doctor.mending.doors import FixEffects
-from provision.doctor.mending.effects import effects
+from provision.doctor.mending.effects import effects, stops
 from provision.doctor.mending.run import LOOK_LIMIT_S, FixJob, FixRun, asked
 from provision.doctor.mending.shell import commands, needs_sudo
 from provision.doctor.mending.written import written
 from provision.doctor.model import Cause, Fix
 from provision.errors import Exit
-
-_RESTARTS_DOCKER = re.compile(r"\b(?:systemctl|service|rc-service|snap)\b.*\brestart\b.*\bdocker\b"
-                              r"|\b(?:service|rc-service)\s+docker\s+restart\b")  # fmt: skip
 
 
 def mend(
@@ -197,7 +193,7 @@ def _question(steps: Sequence[str]) -> str:
 
 
 def _containers_stopped_by(steps: Sequence[str], doors: FixEffects) -> int:
-    if not any(_RESTARTS_DOCKER.search(step) for step in steps):
+    if not any("running containers" in stops(step) for step in steps):
         return 0
     ids: list[str] = []
     code = doors.run("docker ps -q", LOOK_LIMIT_S, ids.append)

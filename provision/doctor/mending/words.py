@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from images.text.printable import printable
 from provision.doctor.mending.backup import KeptFile
 from provision.doctor.mending.choice import Refusal
+from provision.doctor.mending.effects import changes_anything, warning
 from provision.doctor.model import Cause, Fix
 from provision.output.text import filled
 
@@ -52,8 +53,11 @@ def fix_text(fix: Fix, commands: Sequence[str], files: Sequence[str]) -> str:
 
 def by_hand_text(cause: Cause, refusal: Refusal) -> str:
     lines: list[str] = []
+    if cause.confirm and any(changes_anything(fix.run) for fix in cause.fixes):
+        lines += [wrapped("check first:", "  "), listed(cause.confirm.splitlines())]
     for fix in cause.fixes:
         lines += [wrapped(f"fix: {fix.note}", "  ")] * bool(fix.note)
+        lines += [wrapped(said, "  ")] if (said := warning(fix.run)) else []
         lines += [listed(fix.run.splitlines())] * bool(fix.run)
     return "\n".join([*lines, wrapped(f"not run: {refusal.why} {refusal.fix}", "  ")])
 

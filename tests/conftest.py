@@ -1,8 +1,8 @@
 """For every lane: a home of its own for each test, a time limit, the same inputs every time.
 
 The environment is cleaned here, before a test module is read: what a developer has configured for
-pip, uv, git, Docker or Python is not what is tested. Tests that talk to the package index (mark
-`network`, and the lanes that install from it) get this machine's index back.
+pip, uv, git, Docker or Python is not what is tested. The lanes that talk to the package index get
+this machine's index back; no other test knows one.
 """
 
 from __future__ import annotations
@@ -155,13 +155,15 @@ def pytest_unconfigure() -> None:
     shutil.rmtree(_OWN, ignore_errors=True)
 
 
+def _lane(item: pytest.Item) -> str:
+    return item.path.relative_to(ROOT / "tests").parts[0]
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Every test has a time limit."""
-    lane = item.path.relative_to(ROOT / "tests").parts[0]
+    lane = _lane(item)
     if item.get_closest_marker("timeout") is None:
         item.add_marker(pytest.mark.timeout(LIMITS_S.get(lane, LIMIT_S)))
-    if lane in ONLINE:
-        item.add_marker(pytest.mark.network)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -189,20 +191,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest is begun first."""
     lanes = list(LONG)
-    items.sort(
-        key=lambda item: (
-            lanes.index(lane)
-            if (lane := item.path.relative_to(ROOT / "tests").parts[0]) in LONG
-            else len(lanes)
-        )
-    )
+    items.sort(key=lambda item: lanes.index(lane) if (lane := _lane(item)) in LONG else len(lanes))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """This machine's package index for tests, and their fixtures, that talk to it."""
     here, gone = _INDEX_OF_THIS_MACHINE, _NO_INDEX
-    if not item.get_closest_marker("network"):
+    if _lane(item) not in ONLINE:
         here, gone = gone, here
     for name in gone.keys() - here.keys():
         os.environ.pop(name, None)

@@ -24,8 +24,6 @@ from tests import need
 from tests.kit.layer_maker import collect, files_of, stream_of
 from tests.wheels.pip_tree import Tree, locked, our_tree, pip_tree
 
-pytestmark = pytest.mark.network
-
 PIP = "pip==26.3"  # whose texts of scripts are ours
 # of every kind: pure and native, scripts, data, headers, many files and few, old and new tools
 PACKAGES = (

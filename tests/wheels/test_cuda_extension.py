@@ -25,7 +25,7 @@ import pytest
 
 from tests import ROOT
 
-pytestmark = [pytest.mark.network, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.timeout(3600)
 
 DIRECTORY = os.environ.get("GPU_PROVISION_CUDA_EXTENSION", "")
 PLAN = ("--gpu", "H100", "--driver", "580.95.05", "--base", "bootstrap")

@@ -9,12 +9,8 @@ import sys
 import zipfile
 from pathlib import Path
 
-import pytest
-
 from tests import ROOT
 from tests.kit.index_wheels import downloaded
-
-pytestmark = pytest.mark.network
 
 # As JAX opens it: by its path, before anything with a search path does.
 LOOK = """

@@ -9,13 +9,9 @@ import sys
 import zipfile
 from pathlib import Path
 
-import pytest
-
 from tests import ROOT
 from tests.kit.index_wheels import downloaded
 from verify.checks import native
-
-pytestmark = pytest.mark.network
 
 WHEELS = ("numpy==2.4.6", "ctranslate2==4.8.5")
 ASK = """

@@ -12,8 +12,6 @@ import pytest
 from images.layers import shared
 from tests import need
 
-pytestmark = pytest.mark.network
-
 WHEEL = ("nvidia-cuda-cupti-cu11", "11.7.101")  # the smallest of the table, 12 MB
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -752,18 +751,7 @@ def test_many_manifests_are_read_over_several_refreshes(
     assert "130 manifests of cuda to read; the newest 120 were read" in found.notes[0]
 
 
-# ---- what NVIDIA serves ----
-
-
-@pytest.mark.network
-@pytest.mark.skipif("CI" in os.environ, reason="CI does not reach NVIDIA's download server")
-def test_the_shipped_address_lists_the_newest_driver_of_the_catalog() -> None:
-    shipped = load()
-    found = refresh(shipped, sources=["driver-manifests"], today="2099-01-01")
-    if found.exit_code:
-        pytest.skip(f"NVIDIA's download server cannot be read: {found.failures[0].message}")
-    assert [c.sentence for c in found.changes if c.kind == "conflict"] == []
-    load(overlay=to_overlay(found, None))
+# ---- platforms ----
 
 
 def test_platforms_of_the_maker_are_those_that_are_read() -> None:

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from images.inspect import WheelUnreachableError, measure
 from provision.host.uv import uv_program
 from provision.lock.network import ca_bundle
@@ -19,8 +17,6 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
-
-pytestmark = pytest.mark.network
 
 
 def address(requirement: str, place: Path) -> str:

@@ -14,7 +14,6 @@ from provision.catalog.refresh import FetchLimits, Refreshed, refresh, to_overla
 from provision.lock.network import ca_bundle
 from tests.need import lacking
 
-pytestmark = pytest.mark.network
 PATIENT = FetchLimits(total_s=400.0)
 _RECHECKED = 8
 
@@ -93,3 +92,13 @@ def test_a_usual_refresh_of_the_index_is_small() -> None:
     assert [c.sentence for c in found.changes if c.kind in {"conflict", "gone"}] == []
     fresh = sum(change.kind == "new" for change in found.changes)
     assert sum(asked.received for asked in found.asked) < (6 + 8 * fresh) * 1_000_000
+
+
+@pytest.mark.skipif("CI" in os.environ, reason="CI does not reach NVIDIA's download server")
+def test_the_shipped_address_lists_the_newest_driver_of_the_catalog() -> None:
+    shipped = load()
+    found = refresh(shipped, sources=["driver-manifests"], today="2099-01-01")
+    if found.exit_code:
+        pytest.skip(f"NVIDIA's download server cannot be read: {found.failures[0].message}")
+    assert [c.sentence for c in found.changes if c.kind == "conflict"] == []
+    load(overlay=to_overlay(found, None))

@@ -20,8 +20,6 @@ from tests.kit.hosts import host
 from tests.kit.local_index import make_lock
 from tests.need import lacking
 
-pytestmark = pytest.mark.network
-
 
 def locked(request: Request, facts: HostFacts) -> Lock:
     plan = resolve([facts], request, load())

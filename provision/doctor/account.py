@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Literal, TypeAlias
 
 from provision.doctor.model import Cause, Diagnosis, Evidence, Facts, Fix, LogOrigin
@@ -76,6 +76,7 @@ def account(
         "collect": list(COLLECT) if verdict == "unknown" else [],
         "reasons": [_evidence(one) for one in diagnosis.reasons],
         "telling": [_evidence(one) for one in diagnosis.telling],
+        "partly_read": [asdict(one) for one in diagnosis.partly],
         "overview": [{"what": one.what, "says": one.says, "where": one.where} for one in readings],
         "facts": _facts(facts),
         "machine": _machine(diagnosis.origin, place),

@@ -13,8 +13,17 @@ from typing import BinaryIO, cast
 from provision.doctor.context import TextContext
 from provision.doctor.judge import judge
 from provision.doctor.knowledge import Knowledge, load
-from provision.doctor.model import Diagnosis, Evidence, Facts, FactsOf, Hit, Symptom
+from provision.doctor.model import (
+    Diagnosis,
+    Evidence,
+    Facts,
+    FactsOf,
+    Hit,
+    PartlyRead,
+    Symptom,
+)
 from provision.doctor.outline import Outline, is_warning, outline
+from provision.doctor.reading import Work
 from provision.doctor.reasons import reasons
 from provision.doctor.said import Said, merged, origin_of, read_said
 from provision.doctor.scope import closest, is_together
@@ -33,13 +42,14 @@ def diagnose(
     """What the texts (each a name and its content) and the machine's facts show. What a text
     states of the machine that it was written on is believed for what it shows; a fix is chosen by
     what is known of the machine here. Before anything is ranked it is decided whether the facts
-    count. What they show alone never answers for a text: it is `besides`.
+    count. What they show alone never answers for a text: it is `besides`. A text that costs too
+    much is read in part (Work).
     """
     known = knowledge or load()
     facts = facts or {}
-    found, reading = _read(texts, known)
+    found, reading, partly = _read(texts, known)
     if facts_of == "subject":
-        return replace(judge(known, found, facts, reading), facts=facts)
+        return replace(judge(known, found, facts, reading), facts=facts, partly=partly)
     origin = origin_of(reading.said, facts)
     counts = facts_of == "texts" or origin.agreement == "agrees"
     judged = judge(known, found, facts if counts else {}, reading, machine=False)
@@ -49,30 +59,38 @@ def diagnose(
         judged,
         origin=replace(origin, counts=counts) if facts else None,
         facts=facts if facts and counts else reading.stated,
+        partly=partly,
         besides=tuple(cause for cause in alone if cause.code not in shown),
     )
 
 
-def _read(texts: Iterable[Text], known: Knowledge) -> tuple[dict[str, Hit], TextContext]:
-    """The first hit of each pattern, and what else is known of the texts."""
+def _read(
+    texts: Iterable[Text], known: Knowledge
+) -> tuple[dict[str, Hit], TextContext, tuple[PartlyRead, ...]]:
+    """The first hit of each pattern, what else is known of the texts, and what is read in part."""
     found: dict[str, Hit] = {}
     said: Said = {}
     together: dict[tuple[str, ...], tuple[Hit, ...]] = {}
     last: dict[str, Hit] = {}
     outlines: list[Outline] = []
     stated_reasons: list[Evidence] = []
+    partly: list[PartlyRead] = []
     for name, content in texts:
+        work = Work()
         with _again(content) as stream:
             outlines.append(outline(stream, name))
             stated_reasons += reasons(stream, outlines[-1])
             stream.seek(0)
-            hits = known.patterns.in_text(stream, name)
+            hits = known.patterns.in_text(stream, name, work)
 
             def every_hit(
-                patterns: Collection[str], stream: BinaryIO = stream, name: str = name
+                patterns: Collection[str],
+                stream: BinaryIO = stream,
+                name: str = name,
+                work: Work = work,
             ) -> dict[str, list[Hit]]:
                 stream.seek(0)
-                return known.patterns.every_hit(stream, name, patterns)
+                return known.patterns.every_hit(stream, name, patterns, work)
 
             apart = _apart(known, hits)
             wanted = _complete(known, hits) if apart or outlines[-1].ends else ()
@@ -87,9 +105,11 @@ def _read(texts: Iterable[Text], known: Knowledge) -> tuple[dict[str, Hit], Text
                 hits.update((part, _worst(each)) for part, each in every.items())
             said = merged(said, read_said(known, hits, every_hit))
         found = {**hits, **found}
-    return found, TextContext(
+        partly += [work.partly] if work.partly else []
+    reading = TextContext(
         together=together, last=last, outlines=outlines, reasons=stated_reasons, said=said
     )
+    return found, reading, tuple(partly)
 
 
 def _complete(knowledge: Knowledge, hits: Mapping[str, Hit]) -> set[str]:

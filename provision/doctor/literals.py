@@ -28,6 +28,8 @@ COMMON = frozenset(
     container cuda docker gpu gpus image nccl nvidia python rank tensorflow torch
     """.split()  # noqa: SIM905  one word a line would be seventy lines
 )
+_ALL_DIGITS = re.compile(r"\\d|0-9|\{\d+(?:,\d*)?\}")
+_DIGIT = re.compile(r"\d")
 # A need of more words is of little help; the pattern has others.
 MOST_WORDS = 40
 TELLING = 4  # letters of a word that are in no common one
@@ -207,3 +209,10 @@ class _Reader:
 
     def _next(self) -> str:
         return self._pattern[self._at : self._at + 1]
+
+
+def tells_digits_apart(pattern: str) -> bool:
+    """Whether a match may depend on which digit stands somewhere (79, [1-4]) and not only on that
+    one does (\\d, [0-9], {3,8}).
+    """
+    return _DIGIT.search(_ALL_DIGITS.sub("", pattern)) is not None

@@ -9,27 +9,33 @@ it is found. Both read each byte a bounded number of times, so no text can make 
 from __future__ import annotations
 
 import functools
-import re
+from collections import deque
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, BinaryIO
 
 from images.text.printable import printable
-from provision.doctor.literals import beside, needs_of
-from provision.doctor.model import Hit
-from provision.doctor.reading import WRAPPED_LIMIT, LineCounter, chunks, unescaped
+from provision.doctor.literals import beside, needs_of, tells_digits_apart
+from provision.doctor.model import Hit, PartlyRead
+from provision.doctor.reading import (
+    WRAPPED_LIMIT,
+    LineCounter,
+    Work,
+    chunks,
+    unescaped,
+    unwrapped,
+)
 
 _EVIDENCE_LIMIT = 300
 # From so many lines on, one look at all of them is cheaper.
 _MANY = 10
 # A line that comes more often in one log is a status line.
 _MOST_HITS = 2_000
+# Of a text that costs too much so many pieces are kept for the end.
+_LAST_PIECES = 256
 # Of a log that never repeats itself not everything is remembered.
 _MEMORY_LIMIT = 20_000
 _SHAPE = bytes.maketrans(b"123456789", b"0" * 9)
-_ALL_DIGITS = re.compile(r"\\d|0-9|\{\d+(?:,\d*)?\}")
-_DIGIT = re.compile(r"\d")
-_WRAP_FROM, _WRAP_TO = 56, 78
 
 
 class Patterns:
@@ -57,27 +63,49 @@ class Patterns:
         self._by_digits = _Words(self._patterns, [n for n in numbers if told[n]])
         self._by_shape = _Words(self._patterns, [n for n in numbers if not told[n]])
 
-    def in_text(self, stream: BinaryIO, source: str) -> dict[str, Hit]:
-        """The first hit of every pattern that the text holds."""
-        found = _Found(self._patterns)
-        memory = _Memory()
-        number = 1
+    def in_text(self, stream: BinaryIO, source: str, work: Work | None = None) -> dict[str, Hit]:
+        """The first hit of every pattern that the text holds. Where the first lines cost as much as
+        `work` allows, that much again is spent on the last ones, the very last first; `work.partly`
+        then says how many these are.
+        """
+        work = work or Work()
+        found, memory = _Found(self._patterns, work), _Memory()
+        number = first = 1
+        size = 0
         kept: list[bytes] = []
-        kept_bytes = 0
+        unread: deque[tuple[int, bytes]] = deque(maxlen=_LAST_PIECES)
         for chunk in chunks(stream):
-            self._in_chunk(chunk, source, number, found, memory)
+            if unread or work.is_over:
+                unread.append((number, chunk))
+            else:
+                self._in_chunk(chunk, source, number, found, memory)
+                first = number + chunk.count(b"\n")
             number += chunk.count(b"\n")
-            kept_bytes += len(chunk)
-            if kept_bytes <= WRAPPED_LIMIT:
+            size += len(chunk)
+            if size <= WRAPPED_LIMIT:
                 kept.append(chunk)
-        if kept_bytes <= WRAPPED_LIMIT:
+        work.renew()
+        begin = number
+        while unread and not work.is_over:
+            begin, chunk = unread.pop()
+            self._in_chunk(chunk, source, begin, found, memory)
+        if begin > first:
+            work.partly = PartlyRead(
+                source=source, first=first - 1, last=number - begin, lines=number - 1
+            )
+        work.renew()
+        if size <= WRAPPED_LIMIT:
             self._in_wrapped(b"".join(kept).split(b"\n"), source, found)
+        work.renew()
         return found.hits()
 
     def every_hit(
-        self, stream: BinaryIO, source: str, patterns: Collection[str]
+        self, stream: BinaryIO, source: str, patterns: Collection[str], work: Work | None = None
     ) -> dict[str, list[Hit]]:
-        """All hits of a few patterns, in the order of their lines; of one pattern up to a bound."""
+        """All hits of a few patterns, in the order of their lines; of one pattern up to a bound,
+        and up to where the work is over.
+        """
+        work = work or Work()
         asked = tuple(dict.fromkeys(patterns))
         words = _Words(asked, range(len(asked)))
         found: dict[str, list[Hit]] = {pattern: [] for pattern in asked}
@@ -91,6 +119,7 @@ class Patterns:
                     line = text[start:end]
                     if (index, line) in missed:
                         continue
+                    work.try_on(line)
                     match = _compiled(asked[index]).search(line)
                     if match is None:
                         if len(missed) < _MEMORY_LIMIT:
@@ -103,6 +132,9 @@ class Patterns:
                     if len(hits) >= _MOST_HITS:
                         over.add(index)
             first += chunk.count(b"\n")
+            if work.is_over:
+                break
+        work.renew()
         return {
             pattern: sorted(hits, key=lambda hit: hit.number) for pattern, hits in found.items()
         }
@@ -134,6 +166,8 @@ class Patterns:
 
     def _in_wrapped(self, lines: Sequence[bytes], source: str, found: _Found) -> None:
         for number, joined in unwrapped(lines):
+            if found.work.is_over:
+                return
             for words in (self._by_digits, self._by_shape):
                 for index, start, end in words.lines(joined, found, found.may_match):
                     if found.note(index, joined[start:end], source, joined=True):
@@ -229,8 +263,9 @@ class _Words:
 class _Found:
     """Hits by pattern: the first line of each."""
 
-    def __init__(self, patterns: Sequence[str]) -> None:
+    def __init__(self, patterns: Sequence[str], work: Work) -> None:
         self._patterns = patterns
+        self.work = work
         self._first: dict[int, Hit] = {}
 
     def __contains__(self, index: object) -> bool:
@@ -241,10 +276,12 @@ class _Found:
 
     def may_match(self, index: int, text: bytes) -> bool:
         """Whether the pattern matches in the text, be it from one line into the next."""
+        self.work.try_on(text)
         return _compiled(self._patterns[index]).search(text) is not None
 
     def note(self, index: int, line: bytes, source: str, *, joined: bool = False) -> bool:
         """Keep the line if the pattern matches it, and say whether it does."""
+        self.work.try_on(line)
         match = _compiled(self._patterns[index]).search(line)
         if match is None:
             return False
@@ -309,35 +346,9 @@ def searched(pattern: str, text: str) -> bool:
     return _compiled(pattern).search(text.encode("utf-8")) is not None
 
 
-def unwrapped(lines: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Lines that a terminal or a mail may have broken, put together again, both ways: with a blank
-    between them, and without. Each with the number of its first line.
-    """
-    longest = max(map(len, lines), default=0)
-    width = min(longest, _WRAP_TO)
-    for i, line in enumerate(lines[:-1]):
-        together = [line.rstrip()]
-        for following in lines[i + 1 : i + 4]:
-            end = together[-1]
-            word = following.split(maxsplit=1)[0] if following.strip() else b""
-            if len(end) < _WRAP_FROM or not word or len(end) + 1 + len(word) <= width:
-                break
-            together.append(following.strip(b" \t|\r"))
-        if len(together) > 1:
-            yield i + 1, b" ".join(together)
-            yield i + 1, b"".join(together)
-
-
 def _end(text: bytes, place: int) -> int:
     end = text.find(b"\n", place)
     return len(text) if end < 0 else end
-
-
-def tells_digits_apart(pattern: str) -> bool:
-    """Whether a match may depend on which digit stands somewhere (79, [1-4]) and not only on that
-    one does (\\d, [0-9], {3,8}).
-    """
-    return _DIGIT.search(_ALL_DIGITS.sub("", pattern)) is not None
 
 
 def _line_of(line: bytes, chunk: bytes) -> int:

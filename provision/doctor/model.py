@@ -239,6 +239,18 @@ class LogOrigin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartlyRead:
+    """How many lines of a text were read where that cost all that it may: the first ones, and the
+    last ones, of all.
+    """
+
+    source: str
+    first: int
+    last: int
+    lines: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """Ranked causes, the most likely first; none: unknown (or healthy, where no text was given).
     `facts` are those that the causes were judged by, `besides` what a machine shows alone, where
@@ -250,6 +262,7 @@ class Diagnosis:
     reasons: tuple[Evidence, ...] = ()  # the lines of the texts that say why a run ended badly
     telling: tuple[Evidence, ...] = ()  # the lines of the texts by which a run ends, the last ones
     ended_well: bool = False  # every text ends with the word that all is done
+    partly: tuple[PartlyRead, ...] = ()  # the texts that cost too much to be read whole
     unexplained: bool = False  # a text ends badly, and what is known was survived
     origin: LogOrigin | None = None
     facts: Facts = field(default_factory=dict)

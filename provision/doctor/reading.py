@@ -10,10 +10,15 @@ from __future__ import annotations
 
 import codecs
 import re
+import time
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
+from provision.doctor.model import PartlyRead
+
 CHUNK_BYTES = 1 << 14
+STEPS = 200_000  # for each of the first lines, the last ones, wrapped ones, and further hits
+_STEP_BYTES = 1 << 11
 # A line that is longer is read in pieces that share so much: no message falls between two.
 OVERLAP = 1 << 10
 # PowerShell prints this for what a program writes to its standard error, and wraps all of that at
@@ -25,11 +30,35 @@ _LINES_BEFORE = 20  # lines of the first message that stand before the mark
 _LONGEST_JOINED = 1 << 12  # bytes: a longer message stays in parts
 _WIDTH_FROM = 2_000  # lines that the console's width is measured from
 
+_WRAP_FROM, _WRAP_TO = 56, 78
+
 _COLOURS = re.compile(
     rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,2000}(?:\x07|\x1b\\)|[@-Z\\^_])"
 )
 _ESCAPED = re.compile(rb'\\+(?:n|r|t|"|/|\\|u00[0-9a-fA-F]{2}|x1b|033|e(?=\[))')
 _MEANS = {b"n": b"\n", b"r": b"\n", b"t": b"\t", b'"': b'"', b"/": b"/", b"\\": b"\\"}
+
+
+class Work:
+    """How much a text may cost, in steps: about as long as it takes to try a pattern on a line. So
+    the same text is always read as far. `seconds`: for a machine on which even that takes long.
+    """
+
+    def __init__(self, steps: int = STEPS, seconds: float = 120.0) -> None:
+        self._steps = self._left = steps
+        self._until = time.monotonic() + seconds
+        self.partly: PartlyRead | None = None
+
+    def try_on(self, text: bytes) -> None:
+        self._left -= 1 + len(text) // _STEP_BYTES
+
+    @property
+    def is_over(self) -> bool:
+        return self._left <= 0 or time.monotonic() > self._until
+
+    def renew(self) -> None:
+        """As many steps for something else."""
+        self._left = self._steps
 
 
 class LineCounter:
@@ -110,6 +139,25 @@ def unwrap_powershell(text: bytes) -> bytes:
         if is_wrapped and is_part and length <= width:
             lines[i - 1 : i + 1] = [before + lines[i], b""]
     return b"\n".join(lines)
+
+
+def unwrapped(lines: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Lines that a terminal or a mail may have broken, put together again, both ways: with a blank
+    between them, and without. Each with the number of its first line.
+    """
+    longest = max(map(len, lines), default=0)
+    width = min(longest, _WRAP_TO)
+    for i, line in enumerate(lines[:-1]):
+        together = [line.rstrip()]
+        for following in lines[i + 1 : i + 4]:
+            end = together[-1]
+            word = following.split(maxsplit=1)[0] if following.strip() else b""
+            if len(end) < _WRAP_FROM or not word or len(end) + 1 + len(word) <= width:
+                break
+            together.append(following.strip(b" \t|\r"))
+        if len(together) > 1:
+            yield i + 1, b" ".join(together)
+            yield i + 1, b"".join(together)
 
 
 def _console_width(lines: Sequence[bytes], lengths: Sequence[int]) -> int:

@@ -65,13 +65,25 @@ def describe_diagnosis(
     lines += _in_short(rest, "warned" if diagnosis.ended_well else "also")
     if whole:
         lines += _ruled_out(diagnosis)
-    closing = [*_origin(diagnosis, verdict, place), *_besides(diagnosis, place)]
+    closing = [
+        *_partly(diagnosis),
+        *_origin(diagnosis, verdict, place),
+        *_besides(diagnosis, place),
+    ]
     if (readings and rest) or closing:
         lines = ["\n".join(lines).rstrip(), ""]
     lines += closing
     for one in readings:
         lines += row(one.what, one.says)
     return "\n".join(lines).rstrip()
+
+
+def _partly(diagnosis: Diagnosis) -> Iterator[str]:
+    for one in diagnosis.partly:
+        read = (
+            f"the first {one.first:,} and last {one.last:,} of {one.lines:,} lines of {one.source}"
+        )
+        yield from row("read", f"{read}, which match very much that is known.")
 
 
 def _origin(diagnosis: Diagnosis, verdict: Verdict, place: Place | None) -> Iterator[str]:

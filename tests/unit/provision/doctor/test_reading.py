@@ -16,22 +16,23 @@ from hypothesis import strategies as st
 
 from provision.doctor import diagnose, load
 from provision.doctor.knowledge import patterns_of
+from provision.doctor.literals import tells_digits_apart
 from provision.doctor.matching import (
     Patterns,
     problem,
     searched,
-    tells_digits_apart,
-    unwrapped,
 )
-from provision.doctor.model import Hit
+from provision.doctor.model import Hit, PartlyRead
 from provision.doctor.outline import Outline
 from provision.doctor.reading import (
     CHUNK_BYTES,
     LineCounter,
+    Work,
     chunks,
     clean,
     unescaped,
     unwrap_powershell,
+    unwrapped,
 )
 from tests import ROOT
 from tests.kit.doctor_texts import VARIATIONS
@@ -349,6 +350,61 @@ def test_ends_are_found_by_their_numbers(numbers: list[int], first: int, last: i
     assert found.ends_after(first, last) == bool(within)
     others = re.compile("end 0")
     assert found.ends_after(first, last, but=others) == any(number % 3 for number in within)
+
+
+LETTERS = str.maketrans("0123456789", "abcdefghij")  # lines that differ in digits cost nothing
+
+
+def costly(lines: int) -> bytes:
+    """Each piece is tried for the pattern, and only the last one matches."""
+    names = (str(n).translate(LETTERS) for n in range(lines))
+    return "".join(f"the bus {name} has fallen off\n" for name in names).encode()
+
+
+WORK_PATTERN = r"fallen off .*the bus \d"
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_partly"),
+    [
+        pytest.param(900, False, id="a text that costs less than it may"),
+        pytest.param(20_000, True, id="a text that costs more"),
+    ],
+)
+def test_a_text_is_read_as_far_as_its_cost_allows(lines: int, is_partly: bool) -> None:  # noqa: FBT001
+    work = Work(100)
+    text = costly(lines) + b"has fallen off the bus 7\n"
+    found = Patterns([WORK_PATTERN]).in_text(io.BytesIO(text), "log", work)
+    assert found[WORK_PATTERN].number == lines + 1
+    assert (work.partly is not None) == is_partly
+    if work.partly:
+        assert 0 < work.partly.first < lines
+        assert 0 < work.partly.last < lines
+        assert work.partly.first + work.partly.last < work.partly.lines == lines + 1
+
+
+def test_the_same_text_is_always_read_as_far() -> None:
+    text = costly(20_000)
+    read = []
+    for _ in range(2):
+        work = Work(100)
+        Patterns([WORK_PATTERN]).in_text(io.BytesIO(text), "log", work)
+        read.append(work.partly)
+    assert read[0] == read[1] is not None
+
+
+def test_work_is_over_when_the_time_is() -> None:
+    work = Work(seconds=-1.0)
+    found = Patterns([WORK_PATTERN]).in_text(io.BytesIO(b"fallen off the bus 7\n"), "log", work)
+    assert found == {}
+    assert work.partly == PartlyRead(source="log", first=0, last=0, lines=1)
+
+
+def test_further_hits_are_looked_for_as_far_as_the_cost_allows() -> None:
+    text = b"fallen off the bus 7\n" * 100_000
+    work = Work(1_000)
+    found = Patterns([WORK_PATTERN]).every_hit(io.BytesIO(text), "log", [WORK_PATTERN], work)
+    assert 1 <= len(found[WORK_PATTERN]) < 2_000
 
 
 def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:

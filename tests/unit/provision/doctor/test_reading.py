@@ -358,10 +358,10 @@ LETTERS = str.maketrans("0123456789", "abcdefghij")  # lines that differ in digi
 def costly(lines: int) -> bytes:
     """Each piece is tried for the pattern, and only the last one matches."""
     names = (str(n).translate(LETTERS) for n in range(lines))
-    return "".join(f"the bus {name} has fallen off\n" for name in names).encode()
+    return "".join(f"the bus {name} has fallen off now\n" for name in names).encode()
 
 
-WORK_PATTERN = r"fallen off .*the bus \d"
+WORK_PATTERN = r"fallen off now.*the bus \d"
 
 
 @pytest.mark.parametrize(
@@ -373,7 +373,7 @@ WORK_PATTERN = r"fallen off .*the bus \d"
 )
 def test_a_text_is_read_as_far_as_its_cost_allows(lines: int, is_partly: bool) -> None:  # noqa: FBT001
     work = Work(100)
-    text = costly(lines) + b"has fallen off the bus 7\n"
+    text = costly(lines) + b"fallen off now, the bus 7\n"
     found = Patterns([WORK_PATTERN]).in_text(io.BytesIO(text), "log", work)
     assert found[WORK_PATTERN].number == lines + 1
     assert (work.partly is not None) == is_partly
@@ -395,13 +395,15 @@ def test_the_same_text_is_always_read_as_far() -> None:
 
 def test_work_is_over_when_the_time_is() -> None:
     work = Work(seconds=-1.0)
-    found = Patterns([WORK_PATTERN]).in_text(io.BytesIO(b"fallen off the bus 7\n"), "log", work)
+    found = Patterns([WORK_PATTERN]).in_text(
+        io.BytesIO(b"fallen off now, the bus 7\n"), "log", work
+    )
     assert found == {}
     assert work.partly == PartlyRead(source="log", first=0, last=0, lines=1)
 
 
 def test_further_hits_are_looked_for_as_far_as_the_cost_allows() -> None:
-    text = b"fallen off the bus 7\n" * 100_000
+    text = b"fallen off now, the bus 7\n" * 100_000
     work = Work(1_000)
     found = Patterns([WORK_PATTERN]).every_hit(io.BytesIO(text), "log", [WORK_PATTERN], work)
     assert 1 <= len(found[WORK_PATTERN]) < 2_000

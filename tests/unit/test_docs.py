@@ -6,10 +6,9 @@ import html
 import importlib
 import pkgutil
 import re
-import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,14 @@ import pytest
 import images
 import provision
 from images.errors import Failure
-from provision.cli import main as cli
 from provision.cli.parser import COMMANDS
-from provision.model.plan import HostFacts
 from provision.version import VERSION
 from tests import ROOT
+from tools import transcripts
 from verify.checks import CHECKS
 from verify.model.frameworks import FRAMEWORKS
 
+REWRITE = "to rewrite it: ./run transcripts"
 CODES = (ROOT / "docs/codes.md").read_text(encoding="utf-8")
 DOCUMENTED = set(re.findall(r"`([a-z0-9]+(?:-[a-z0-9]+)+|offline)`", CODES))
 
@@ -109,51 +108,37 @@ def cases(name: str) -> list[tuple[str, list[str]]]:
     ]
 
 
-IN_SHORT = [
-    case
-    for page in ("README.md", "docs/new-machine.md", "docs/gpu-not-seen.md")
-    for case in cases(page)
-]
-IN_FULL = cases("docs/examples.md")
+PAGES = (*transcripts.IN_FULL, *transcripts.EXCERPTS)
 
 
-@pytest.fixture
-def typed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[[str], list[str]]:
-    """What a command prints on a machine of which nothing is known, beside the log of the page."""
-    facts = HostFacts(arch="x86_64", python="3.11")
-    monkeypatch.setattr("provision.cli.options.this_host", lambda: facts)
-    monkeypatch.setenv("XDG_DATA_HOME", "/nowhere")
-    monkeypatch.chdir(ROOT / "tests/data/docs")
-
-    def run(words: str) -> list[str]:
-        program, *arguments = shlex.split(words)
-        assert program == "provision"
-        cli.main(arguments)
-        return capsys.readouterr().out.splitlines()
-
-    return run
-
-
-@pytest.mark.parametrize(("words", "said"), IN_FULL, ids=[words for words, _ in IN_FULL])
-def test_what_the_examples_show_is_what_is_printed(
-    words: str, said: list[str], typed: Callable[[str], list[str]]
-) -> None:
-    assert typed(words) == said
-
-
-@pytest.mark.parametrize(("words", "said"), IN_SHORT, ids=[words for words, _ in IN_SHORT])
-def test_what_a_page_shows_in_short_is_printed(
-    words: str, said: list[str], typed: Callable[[str], list[str]]
-) -> None:
-    printed = "\n".join(typed(words))
-    assert "\n".join(said) in printed
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_page_shows_of_commands_is_printed(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert transcripts.rewritten(text, whole=page in transcripts.IN_FULL) == text, REWRITE
 
 
 def test_the_readme_and_the_examples_show_the_telling_cases() -> None:
-    assert len(IN_SHORT) >= 9
-    assert len(IN_FULL) >= 8
+    assert sum(len(cases(page)) for page in transcripts.EXCERPTS) >= 9
+    assert sum(len(cases(page)) for page in transcripts.IN_FULL) >= 8
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        pytest.param("b 1\nc 1", "a 1\nb 1\nc 1\nd 1", "b 1\nc 1", id="the same lines"),
+        pytest.param("b 1\nc 1", "a 1\nb 2\nc 2\nd 1", "b 2\nc 2", id="newer values"),
+        pytest.param("b 1\nc 1", "b 2\n  more\nc 1\nd", "b 2\n  more\nc 1", id="a line more"),
+        pytest.param("b 1\nb 2", "a\nb 3\nb 4\nb 5", "b 3\nb 4", id="lines that begin alike"),
+    ],
+)
+def test_an_excerpt_is_taken_from_what_is_printed(before: str, now: str, expected: str) -> None:
+    found = transcripts.excerpt(before.split("\n"), now.split("\n"), "provision plan")
+    assert "\n".join(found) == expected
+
+
+def test_an_excerpt_of_what_is_not_printed_is_an_error() -> None:
+    with pytest.raises(transcripts.ExcerptError, match="prints no line that begins as: b 1"):
+        transcripts.excerpt(["b 1"], ["a 1"], "provision plan")
 
 
 def test_the_build_of_the_readme_is_in_full_among_the_examples() -> None:
@@ -163,16 +148,17 @@ def test_the_build_of_the_readme_is_in_full_among_the_examples() -> None:
     assert [part for part in excerpt.split("...\n") if part not in examples] == []
 
 
-def test_the_picture_of_the_terminal_shows_what_is_printed(
-    typed: Callable[[str], list[str]],
-) -> None:
-    picture = (ROOT / "docs/images/terminal.svg").read_text(encoding="utf-8")
+def test_the_picture_of_the_terminal_shows_what_is_printed() -> None:
     lines: dict[str, str] = {}
+    picture = transcripts.PICTURE.read_text(encoding="utf-8")
     for number, text in re.findall(r'clip-path="url\(#terminal-line-(\d+)\)">([^<]*)<', picture):
         lines[number] = lines.get(number, "") + html.unescape(text).replace("\xa0", " ")
-    commands = [line.strip()[2:] for line in lines.values() if line.startswith("$ ")]
-    shown = [line for words in commands for line in (f"$ {words}", *typed(words), "")]
-    assert [line.rstrip() for line in lines.values()] == shown
+    shown = [
+        line
+        for words in transcripts.PICTURED
+        for line in (f"$ {words}", *transcripts.printed(words).splitlines(), "")
+    ]
+    assert [line.rstrip() for line in lines.values()] == shown, REWRITE
 
 
 def test_the_index_of_the_documents_lists_every_page() -> None:

@@ -1,12 +1,15 @@
 """Which files of a project stay out of its image: .gitignore, .dockerignore, and a list of caches.
 
 Patterns are matched part by part, so that no pattern takes long.
+A .gitignore says nothing about files that git tracks, so the index of git is read, too.
 https://git-scm.com/docs/gitignore https://docs.docker.com/build/concepts/context/#dockerignore-files
+https://git-scm.com/docs/index-format
 """
 
 from __future__ import annotations
 
 import fnmatch
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +18,8 @@ from typing import Literal
 
 Origin = Literal["git", "docker", "cache"]
 
+_LENGTH = 0xFFF  # the bits of an entry's flags that have the length of its name
+_MOST_NAME = 4096
 _CACHES = (
     ".git", ".hg", ".svn", "__pycache__", "*.py[cod]", "*.egg-info", ".venv", ".tox", ".nox",
     ".pixi", ".eggs", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis",
@@ -94,6 +99,46 @@ def _git(line: str, below: tuple[str, ...]) -> IgnoreRule:
         directories_only=pattern.endswith("/"),
         below=below,
     )
+
+
+def tracked_by_git(index: bytes) -> frozenset[tuple[str, ...]]:
+    """The paths in git's index, versions 2 to 4, as parts, with their directories. None for one of
+    another version, with SHA-256, or that is damaged.
+    """
+    version, count = (int.from_bytes(index[at : at + 4], "big") for at in (4, 8))
+    if index[:4] != b"DIRC" or version not in {2, 3, 4}:
+        return frozenset()
+    found: set[tuple[str, ...]] = set()
+    start, name = 12, b""
+    for _ in range(count):
+        flags = index[start + 60 : start + 62]
+        at = start + (64 if flags[:1] and flags[0] & 0x40 else 62)
+        kept = 0
+        if version == 4:  # the name is the one before, less some bytes at its end, and more
+            removed, at = _number(index, at)
+            kept = len(name) - removed
+        end = index.find(b"\0", at)
+        if kept < 0 or end < 0 or kept + end - at > _MOST_NAME:
+            return frozenset()
+        name = name[:kept] + index[at:end]
+        if _LENGTH & int.from_bytes(flags, "big") != min(len(name), _LENGTH):
+            return frozenset()
+        start = end + 1 if version == 4 else start + (end - start) // 8 * 8 + 8
+        parts = tuple(os.fsdecode(name).split("/"))
+        while parts and parts not in found:
+            found.add(parts)
+            parts = parts[:-1]
+    return frozenset(found)
+
+
+def _number(index: bytes, at: int) -> tuple[int, int]:
+    """A number of variable length, as in packs of git, and where it ends."""
+    value = -1
+    for end in range(at, min(at + 10, len(index))):
+        value = (value + 1) << 7 | index[end] & 0x7F
+        if not index[end] & 0x80:
+            return value, end + 1
+    return len(index), at  # more than any name has
 
 
 def names_in(rules: Iterable[IgnoreRule]) -> frozenset[tuple[str, ...]]:

@@ -23,6 +23,7 @@ from provision.build.project.ignore import (
     names_in,
     read_dockerignore,
     read_gitignore,
+    tracked_by_git,
     verdict,
 )
 from provision.build.project.secrets import MOST_BYTES as MOST_SEARCHED
@@ -35,6 +36,7 @@ MOST_BYTES = 2 << 30
 MOST_FILES = 100_000
 _MOST_RULES = 2_000
 _MOST_LISTED = 8
+_MOST_INDEX_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +113,7 @@ def _patterns(path: Path, root: Path) -> str:
 
 
 def _walk(root: Path, docker: tuple[IgnoreRule, ...], outputs: Collection[str]) -> _Found:
-    found, named = _Found(), names_in(docker)
+    found, named, tracked = _Found(), names_in(docker), _tracked(root)
     waiting: list[tuple[Path, tuple[str, ...], tuple[IgnoreRule, ...], Origin | None, bool]]
     waiting = [(root, (), (), None, False)]
     while waiting and len(found.paths) <= MOST_FILES:
@@ -126,7 +128,12 @@ def _walk(root: Path, docker: tuple[IgnoreRule, ...], outputs: Collection[str]) 
             if entry.path in outputs:
                 continue
             origin = verdict(parts, (*rules, *docker), directory=is_directory, above=decided)
-            if origin and origin != decided and _has_modules(entry, directory=is_directory):
+            if origin == "git" and parts in tracked and not is_directory:
+                above_it = None if decided == "git" else decided
+                origin = verdict(parts, docker, directory=False, above=above_it)
+            in_part = origin == "git" and parts in tracked  # a directory with files that git tracks
+            is_new = not in_part and (origin != decided or above in tracked)
+            if origin and is_new and _has_modules(entry, directory=is_directory):
                 found.kept_out.append(("/".join(parts), f".{origin}ignore"))
             shown = printable("/".join(parts), limit=100)
             secret = is_secret(parts, Path(entry.path), directory=is_directory)
@@ -137,7 +144,7 @@ def _walk(root: Path, docker: tuple[IgnoreRule, ...], outputs: Collection[str]) 
             secret = (secret or secret_above) and parts not in named
             if is_directory:
                 # below it something may be kept, but only by a .dockerignore; a secret by its name
-                inside = origin is None or any(rule.keeps for rule in docker)
+                inside = origin is None or in_part or any(rule.keeps for rule in docker)
                 if secret:
                     inside = any(one[: len(parts)] == parts for one in named)
                 if inside and not _is_environment(Path(entry.path)):
@@ -145,6 +152,15 @@ def _walk(root: Path, docker: tuple[IgnoreRule, ...], outputs: Collection[str]) 
             elif origin is None and not secret:
                 _take(entry, parts, shown, found)
     return found
+
+
+def _tracked(root: Path) -> frozenset[tuple[str, ...]]:
+    """What git tracks, if the project is a repository."""
+    path = root / ".git" / "index"
+    with suppress(OSError):
+        if is_file(path) and path.stat().st_size <= _MOST_INDEX_BYTES:
+            return tracked_by_git(path.read_bytes())
+    return frozenset()
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:

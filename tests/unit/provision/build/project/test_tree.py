@@ -9,6 +9,7 @@ import random
 import re
 import socket
 import string
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from images.layers.own_errors import ProjectFilesError
+from provision.build.project.ignore import tracked_by_git
 from provision.build.project.secrets import ProjectSecretError
 from provision.build.project.tree import in_words, notes_of, read_tree
 from provision.sources.errors import ProjectError
@@ -90,6 +92,51 @@ def test_patterns_may_be_in_any_encoding(tmp_path: Path, name: str) -> None:
     (root / name).write_bytes(b"# caf\xe9\ncaf\xe9.txt\nlogs\n")
     Path(os.fsdecode(os.fsencode(root) + b"/caf\xe9.txt")).touch()
     assert [path for path in paths(root) if not path.endswith(name)] == ["app/main.py"]
+
+
+@pytest.mark.parametrize("version", ["2", "3", "4"])
+def test_what_git_tracks_is_taken_whatever_a_gitignore_says(tmp_path: Path, version: str) -> None:
+    files = {
+        ".gitignore": "nodes/\n*.log\n", ".dockerignore": "nodes/deep/b.py\nkeys\n", "main.py": "",
+        "nodes/a.py": "", "nodes/deep/b.py": "", "nodes/deep/c.log": "", "keys/k.log": "",
+        "n\u00f6ten.log": "", "nodes/.env": "",
+    }  # fmt: skip
+    root = project(tmp_path, files)
+
+    def git(*words: str) -> None:
+        subprocess.run(["git", "-C", str(root), *words], check=True, capture_output=True)
+
+    git("init", "-q")
+    git("add", "--all", "--force")
+    if version == "3":  # a mark of an entry needs this version
+        project(root, {"later.log": ""})
+        git("add", "--force", "--intent-to-add", "later.log")
+    git("update-index", "--index-version", version)
+    project(root, {"nodes/own.py": "", "nodes/own.log": "", "own.log": ""})
+    found = read_tree(root)
+    later = ["app/later.log"] if version == "3" else []
+    assert [one.path for one in found.files] == [
+        "app/.dockerignore", "app/.gitignore", *later, "app/main.py", "app/nodes/a.py",
+        "app/nodes/deep/c.log", "app/n\u00f6ten.log",
+    ]  # fmt: skip
+    assert found.secrets == ("nodes/.env",)
+    assert found.kept_out == (("nodes/deep/b.py", ".dockerignore"), ("nodes/own.py", ".gitignore"))
+    assert (root / ".git/index").read_bytes()[7] == int(version)
+
+
+def test_a_damaged_index_tracks_nothing_or_less(tmp_path: Path) -> None:
+    root = project(tmp_path, {".gitignore": "a.log\n", "a.log": "", "main.py": ""})
+    for words in (["init", "-q"], ["add", "--all", "--force"]):
+        subprocess.run(["git", "-C", str(root), *words], check=True, capture_output=True)
+    index = (root / ".git/index").read_bytes()
+    numbers = random.Random(7)
+    for _ in range(300):
+        data = bytearray(index[: numbers.randrange(len(index) + 1)])
+        for _ in range(numbers.randrange(3) if data else 0):
+            data[numbers.randrange(len(data))] = numbers.randrange(256)
+        tracked_by_git(bytes(data))
+    (root / ".git/index").write_bytes(index[:40])
+    assert paths(root) == ["app/.gitignore", "app/main.py"]
 
 
 def test_links_stay_links_and_none_leads_out(tmp_path: Path) -> None:

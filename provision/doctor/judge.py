@@ -85,6 +85,14 @@ def judge(
         causes[0] = replace(
             causes[0], evidence=(*causes[0].evidence, *reading.raised_before(ranked[0].hits))
         )
+    unexplained = _is_unexplained(ranked, reading)
+    ended_well = (
+        bool(reading.outlines)
+        and all(one.done for one in reading.outlines)
+        and all(one.survived or one.severity == "warns" for one in standing if one.hits)
+    )
+    shown = telling(reading.outlines)
+    seen = [] if unexplained else [one for one in causes[:1] if one.in_text]
     return Diagnosis(
         causes=tuple(causes),
         ruled_out=tuple(
@@ -95,12 +103,22 @@ def judge(
             if one.refuted is not None
         ),
         reasons=tuple(reading.reasons),
-        telling=telling(reading.outlines),
-        unexplained=_is_unexplained(ranked, reading),
-        ended_well=bool(reading.outlines)
-        and all(one.done for one in reading.outlines)
-        and all(one.survived or one.severity == "warns" for one in standing if one.hits),
+        telling=shown,
+        failed=None if ended_well else _failed(seen, reading.reasons, shown),
+        unexplained=unexplained,
+        ended_well=ended_well,
     )
+
+
+def _failed(
+    seen: Sequence[Cause], reasons: Sequence[Evidence], shown: Sequence[Evidence]
+) -> Evidence | None:
+    """The line that says what failed: of a symptom that is sure its own, else the first that says
+    why the text ended, the one that shows the first cause, or the last of the text's end.
+    """
+    own = [one.evidence[0] for one in seen]
+    sure = [one.evidence[0] for one in seen if one.confidence == "high"]
+    return next(iter([*sure, *reasons, *own, *shown[-1:]]), None)
 
 
 def _is_unexplained(ranked: Sequence[Suspect], reading: TextContext) -> bool:
@@ -253,6 +271,7 @@ def _cause(
         code=failure.code,
         layer=failure.layer,
         title=_filled(failure.title, one),
+        states=failure.states,
         cause=_filled(failure.cause, one),
         severity=one.severity,
         confidence="medium" if one.survived and confidence == "high" else confidence,

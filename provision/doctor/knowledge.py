@@ -6,6 +6,8 @@ One table a failure:
     code = '...'                       # stable, kebab-case
     layer = "container-runtime"
     title = "..."                      # what is wrong, one line
+    states = "symptom"                 # the title says what a proof says, which is sure; else
+                                       # it names a reason, sure only if facts of the machine agree
     cause = "..."                      # why, one or two sentences
     severity = "blocks"                # blocks | degrades | warns
     often = 5                          # 0 to 9: among causes that one text can have
@@ -65,6 +67,7 @@ from provision.doctor.model import (
     Operator,
     Severity,
     Stated,
+    States,
     Strength,
     Symptom,
     Value,
@@ -81,6 +84,7 @@ _FAILURE_KEYS = frozenset(
         "code",
         "layer",
         "title",
+        "states",
         "cause",
         "severity",
         "often",
@@ -257,6 +261,10 @@ def check(knowledge: Knowledge) -> list[str]:
             if other not in codes
         ]
         found += [f"{one.code}: nothing shows it"] * (not one.symptoms and not one.host)
+        proven = any(each.strength == "proof" and not each.shared for each in one.symptoms)
+        found += [f"{one.code}: a symptom that nothing proves"] * (
+            one.states == "symptom" and not proven
+        )
         found += [f"{one.code}: no fix"] * (not one.fixes)
         found += [f"{one.code}: no source"] * (not one.sources)
         found += [f"{one.code}: unknown layer {one.layer!r}"] * (one.layer not in get_args(Layer))
@@ -277,6 +285,7 @@ def _failure(
             code=row["code"],
             layer=row["layer"],
             title=row["title"],
+            states=_one_of(row.get("states", "reason"), get_args(States)),
             cause=row["cause"],
             severity=_one_of(row.get("severity", "blocks"), get_args(Severity)),
             often=int(row.get("often", 5)),

@@ -38,6 +38,8 @@ Layer: TypeAlias = Literal[
 ]
 # proof: no other cause prints this. typical: this cause mostly. hint: this cause among many.
 Strength: TypeAlias = Literal["proof", "typical", "hint"]
+# What the title of a cause says. symptom: what failed, and no more than a proof says. reason: why.
+States: TypeAlias = Literal["symptom", "reason"]
 Severity: TypeAlias = Literal["blocks", "degrades", "warns"]
 Confidence: TypeAlias = Literal["high", "medium", "low"]
 # What the machine's facts say of a cause. proves: its `host` conditions hold. agrees: a clue does.
@@ -123,6 +125,7 @@ class KnownFailure:
     code: str
     layer: Layer
     title: str
+    states: States = "reason"
     cause: str
     severity: Severity = "blocks"
     often: int = 5
@@ -205,6 +208,7 @@ class Cause:
     code: str
     layer: Layer
     title: str
+    states: States
     cause: str
     severity: Severity
     confidence: Confidence
@@ -261,6 +265,7 @@ class Diagnosis:
     ruled_out: tuple[RuledOut, ...] = ()
     reasons: tuple[Evidence, ...] = ()  # the lines of the texts that say why a run ended badly
     telling: tuple[Evidence, ...] = ()  # the lines of the texts by which a run ends, the last ones
+    failed: Evidence | None = None  # the line that says what failed; a cause says why
     ended_well: bool = False  # every text ends with the word that all is done
     partly: tuple[PartlyRead, ...] = ()  # the texts that cost too much to be read whole
     unexplained: bool = False  # a text ends badly, and what is known was survived

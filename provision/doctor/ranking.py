@@ -152,7 +152,7 @@ def confidence_in(one: Suspect, all_of_them: Iterable[Suspect]) -> Confidence:
     better = [other for other in rivals if other.points >= points]
     if one.strength == "proof":
         doubtful = any(other.strength == "proof" for other in better)
-        known = one.is_sure or bool(one.supported)
+        known = (one.is_sure and one.failure.states == "symptom") or bool(one.supported)
         return "high" if known and not doubtful else "medium"
     if one.decided and not any(other.decided for other in rivals):
         return "high"

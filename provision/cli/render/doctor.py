@@ -58,9 +58,11 @@ def describe_diagnosis(
         in_full = causes if whole else ()
     elif not causes:
         lines += _nothing(about, no_gpu)
+    failed = _failed(diagnosis) if in_full else None
+    lines += row("failed", _seen(failed)) if failed else []
     for i, cause in enumerate(in_full):
-        said = diagnosis.reasons if i == 0 else ()
-        lines += [*_in_full(cause, said, whole=whole, colour=colour), ""]
+        said = [one for one in diagnosis.reasons if one != failed] if i == 0 else []
+        lines += [*_in_full(cause, said, failed, whole=whole, colour=colour), ""]
     rest = [cause for cause in causes if cause not in in_full]
     lines += _in_short(rest, "warned" if diagnosis.ended_well else "also")
     if whole:
@@ -84,6 +86,13 @@ def _partly(diagnosis: Diagnosis) -> Iterator[str]:
             f"the first {one.first:,} and last {one.last:,} of {one.lines:,} lines of {one.source}"
         )
         yield from row("read", f"{read}, which match very much that is known.")
+
+
+def _failed(diagnosis: Diagnosis) -> Evidence | None:
+    """The line that says what failed, where the first title is another reading of it or a guess."""
+    first = diagnosis.causes[0]
+    says_it = first.states == "symptom" and first.confidence == "high"
+    return diagnosis.failed if first.in_text and not says_it else None
 
 
 def _origin(diagnosis: Diagnosis, verdict: Verdict, place: Place | None) -> Iterator[str]:
@@ -141,7 +150,9 @@ def _stands_out(cause: Cause) -> bool:
     return cause.confidence == "high" and cause.follows_from is None and cause.severity == "blocks"
 
 
-def _in_full(cause: Cause, said: Sequence[Evidence], *, whole: bool, colour: bool) -> Iterator[str]:
+def _in_full(
+    cause: Cause, said: Sequence[Evidence], failed: Evidence | None, *, whole: bool, colour: bool
+) -> Iterator[str]:
     name = _SEVERITIES[cause.severity]
     label = f"\033[{_COLOURS[cause.severity]}m{name}\033[0m" if colour else name
     first, *others = row(name, cause.title)
@@ -161,7 +172,8 @@ def _in_full(cause: Cause, said: Sequence[Evidence], *, whole: bool, colour: boo
         yield from row("", f"{more} more: provision doctor explain {cause.code}")
     if not checked:
         yield from _check("then check", cause)
-    for i, evidence in enumerate(cause.evidence[:_EVIDENCE]):
+    seen = [one for one in cause.evidence[:_EVIDENCE] if not failed or one.where != failed.where]
+    for i, evidence in enumerate(seen):
         yield from row("seen" if i == 0 else "", _seen(evidence))
     yield from row("why", cause.cause)
     if cause.follows_from:

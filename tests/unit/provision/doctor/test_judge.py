@@ -10,7 +10,7 @@ from provision.doctor import Diagnosis, Fact, diagnose, load
 from provision.doctor.conditions import holds
 from provision.doctor.fixes import pick_fixes
 from provision.doctor.knowledge import Knowledge, check, parse
-from provision.doctor.model import Condition, Fix, Operator, Value
+from provision.doctor.model import Condition, Evidence, Fix, Operator, Value
 from provision.errors import CatalogError
 
 FACTS = {
@@ -22,10 +22,13 @@ FACTS = {
 
 
 def row(code: str, **more: Any) -> dict[str, Any]:
+    """A failure. Its title states the symptom where a text proves it."""
+    symptoms = [one for one in more.get("symptoms", ()) if "is" not in one]
     return {
         "code": code,
         "layer": "docker",
         "title": f"title of {code}",
+        "states": "symptom" if symptoms else "reason",
         "cause": "why",
         "sources": ["https://example.org"],
         "fix": [{"note": "do"}],
@@ -58,6 +61,46 @@ TWINS = (
         clues=[{**SNAP, "against": True}],
     ),
 )
+
+
+# The title of "why" names a reason that its message does not state.
+WHY = {"symptoms": ["boom"], "states": "reason"}
+
+
+@pytest.mark.parametrize(
+    ("failure", "known", "expected"),
+    [
+        pytest.param(row("what", symptoms=["boom"]), {}, "high", id="a symptom is sure"),
+        pytest.param(row("why", **WHY), {}, "medium", id="a reason is likely"),
+        pytest.param(row("why", **WHY, clues=[SNAP]), {"docker__snap": True}, "high",
+                     id="a reason is sure where the machine agrees"),
+        pytest.param(row("why", **WHY, clues=[SNAP]), {"docker__snap": False}, "medium",
+                     id="what the machine does not agree with is not"),
+    ],
+)  # fmt: skip
+def test_sure_is_what_failed_and_why_only_by_the_machine(
+    failure: dict[str, Any], known: dict[str, Value], expected: str
+) -> None:
+    text = "Traceback (most recent call last):\nRuntimeError: boom\n"
+    said = diagnose([("log", text)], facts(**known), knowledge=knowing(failure))
+    assert ranked(said) == [(failure["code"], expected)]
+    assert said.causes[0].states == failure["states"]
+    assert said.failed == Evidence(says="RuntimeError: boom", where="log:2")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("x\nboom\n", "boom", id="the line of the cause, where no line says why"),
+        pytest.param("ValueError: bad\n" + "x\n" * 200 + "boom\nKeyError: 'y'\n",
+                     "KeyError: 'y'", id="of a reason the line that says why the text ended"),
+        pytest.param("boom\n1 passed\n", None, id="nothing failed in a text that ends well"),
+        pytest.param("", None, id="no text"),
+    ],
+)  # fmt: skip
+def test_which_line_says_what_failed(text: str, expected: str | None) -> None:
+    said = diagnose([("log", text)], knowledge=knowing(row("why", **WHY))).failed
+    assert (said and said.says) == expected
 
 
 @pytest.mark.parametrize(
@@ -267,6 +310,10 @@ def test_fixes_are_those_of_this_machine(
         ),
         ([row("a")], "a: nothing shows it"),
         ([row("a", symptoms=["lost"], fix=[])], "a: no fix"),
+        (
+            [row("a", symptoms=[{"text": "lost", "is": "typical"}], states="symptom")],
+            "a: a symptom that nothing proves",
+        ),
         ([row("a", symptoms=["lost"], sources=[])], "a: no source"),
         ([row("a", symptoms=["lost"], layer="moon")], "a: unknown layer 'moon'"),
     ],

@@ -365,7 +365,7 @@ def test_an_answer_that_is_not_sure_stands_beside_the_logs_own_words() -> None:
     diagnosis = diagnose([("log", text)])
     assert diagnosis.causes[0].code == "extension-build-failed"
     lines = describe_diagnosis(diagnosis, "found", about="log").splitlines()
-    assert "log says    You must set CUDA_HOME  [log:1]" in lines
+    assert lines[0] == "failed      You must set CUDA_HOME  [log:1]"
 
 
 def test_what_the_evidence_shows_is_not_quoted_again() -> None:

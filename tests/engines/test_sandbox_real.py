@@ -274,12 +274,12 @@ def test_a_hostile_image_types_nothing_into_the_persons_terminal(way: Way) -> No
 
 @pytest.mark.parametrize(("user", "kind", "own_users"), WAYS)
 def test_nothing_outlives_its_time(way: Way) -> None:
-    mark = f"31.{os.getpid() % 1000:03}{WAYS.index(way_id(way))}"
+    mark = f"310.{os.getpid() % 1000:03}{WAYS.index(way_id(way))}"
     started = time.monotonic()
     found = way.run(command=["sh", "-c", f"sleep {mark} & trap '' TERM; sleep {mark}"], timeout_s=1)
     assert found["failure"] == "SandboxError", found
     assert "timed out" in found["message"]
-    assert time.monotonic() - started < 25
+    assert time.monotonic() - started < 200
     assert sleeping(mark) == []
 
 

@@ -368,6 +368,9 @@ def doctor_options(verb: argparse.ArgumentParser) -> None:
         action="store_true",
         help="the log was written on this machine, whose facts count",
     )
+    verb.add_argument(
+        "--case", metavar="FILE", help="write what a log shows, redacted, to share it"
+    )
     verb.add_argument("--all", action="store_true", help="show all causes in full")
     verb.add_argument("--driver", metavar="V", help="check files for this driver version")
     verb.add_argument(

@@ -51,7 +51,9 @@ def do_doctor(args: argparse.Namespace, console: Console) -> int:
     if args.undo is not None:
         return _undo(Path(args.undo), args, console)
     if verb == COLLECT:
-        return _collect(what[1:], args, console)
+        from provision.cli.collect import collect_machine
+
+        return collect_machine(what[1:], args, console)
     if verb == EXPLAIN:
         return _explain(what[1:], args)
     if len(what) > 1 or meant == {"file"}:
@@ -99,6 +101,7 @@ class _Seen:
 
 
 def _diagnose(image: str | None, args: argparse.Namespace, console: Console) -> int:
+    from provision.cli.collect import refuse_case, rereadable, write_case
     from provision.cli.render.doctor import describe_diagnosis
     from provision.doctor import diagnose
     from provision.doctor.account import (
@@ -110,20 +113,27 @@ def _diagnose(image: str | None, args: argparse.Namespace, console: Console) -> 
     )
     from provision.doctor.overview import overview, without_gpu
 
+    written: dict[str, str] | None = None
     with contextlib.ExitStack() as stack:
         logs = [(_name(log), stack.enter_context(_opened(log))) for log in args.logs]
+        if args.case is not None:
+            refuse_case(args.case)
+            logs = [(name, rereadable(stream, stack)) for name, stream in logs]
         seen = _look(image, args, console, stack)
         texts: list[tuple[str, BinaryIO | bytes | str]] = [*logs]
         texts += [seen.kernel_log] if seen.kernel_log is not None else []
         diagnosis = diagnose(texts, seen.facts, facts_of=seen.facts_of)
         if not logs:
             diagnosis = of_a_machine(diagnosis)
-    _refuse_elsewhere(diagnosis, seen, args)
-    verdict = verdict_of(diagnosis, asked_of_a_text=bool(logs))
+        _refuse_elsewhere(diagnosis, seen, args)
+        verdict = verdict_of(diagnosis, asked_of_a_text=bool(logs))
+        if args.case is not None:
+            written = write_case(args.case, diagnosis, verdict, dict(logs))
     if args.json:
-        print_json(
-            account(diagnosis, kind=seen.kind, names=seen.names, verdict=verdict, place=seen.place)
+        said = account(
+            diagnosis, kind=seen.kind, names=seen.names, verdict=verdict, place=seen.place
         )
+        print_json(said if written is None else {**said, "case": written})
     else:
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         unfit = host_is_unfit(diagnosis)
@@ -138,6 +148,7 @@ def _diagnose(image: str | None, args: argparse.Namespace, console: Console) -> 
                 no_gpu="" if logs else without_gpu(seen.facts),
                 whole=args.all,
                 colour=colour,
+                case=written,
             ),
             coloured=colour,
         )
@@ -243,27 +254,6 @@ def _mend(diagnosis: Diagnosis, args: argparse.Namespace, console: Console) -> i
 # --- the other jobs -----------------------------------------------------------------------------
 
 
-def _collect(words: Sequence[str], args: argparse.Namespace, console: Console) -> int:
-    from provision.doctor.bundle import collect
-    from provision.doctor.here import this_machine
-    from provision.output.files import refuse_unwritable
-
-    if len(words) != 1 or args.logs or args.bundle:
-        raise BadInputError(
-            "collect takes one argument: the file to write.",
-            fix="For example: provision doctor collect machine.tar.gz",
-        )
-    out = Path(words[0])
-    refuse_unwritable("collect", out)
-    with console.step("collect", "reads this machine; names and addresses are replaced"):
-        collect(this_machine(), out)
-    if args.json:
-        print_json({"schema": 1, "bundle": str(out)})
-    else:
-        print_result(f"{out}\nCheck what is in it (tar xf), then: provision doctor --bundle {out}")
-    return Exit.DONE
-
-
 def _explain(codes: Sequence[str], args: argparse.Namespace) -> int:
     from images.text.nearby import alike, did_you_mean
     from provision.cli.render.doctor import describe_known, list_known
@@ -342,6 +332,8 @@ def _refuse_contradictions(args: argparse.Namespace, meant: Collection[str]) -> 
     if not args.logs and (args.here or (args.no_host and meant != {"file"})):
         name = "--here" if args.here else "--no-host"
         raise BadInputError(f"{name} requires --log.", fix="Add the log: --log FILE")
+    if args.case is not None and (meant == {"file"} or args.undo is not None):
+        raise BadInputError("--case requires a log.", fix="provision doctor --case FILE run.log")
     if args.fix and args.undo is not None:
         raise BadInputError(
             "--fix and --undo cannot be used together.", fix="provision doctor --undo FILE"

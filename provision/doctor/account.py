@@ -16,6 +16,7 @@ MACHINES: frozenset[Kind] = frozenset({"host", "bundle"})
 
 # What a person who knows more would ask for next, where nothing was recognised.
 COLLECT = (
+    "a case to share, and words to search for: provision doctor --case case.txt --log FILE",
     "the whole text, from its first warning on: provision doctor --log FILE",
     "the machine: provision doctor collect bundle.tar.gz (redacted; look into it, then share it)",
     "the kernel's messages: sudo dmesg | provision doctor --log -",

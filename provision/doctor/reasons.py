@@ -176,7 +176,7 @@ def reasons(stream: BinaryIO, outline: Outline) -> tuple[Evidence, ...]:
     found = _stated(outline)
     if not found:
         stream.seek(0)
-        lines = _lines(stream, *_around_the_end(outline))
+        lines = lines_between(stream, *_around_the_end(outline))
         found = _raised_in(lines)
         if not found:
             return _evidence(_said_in(lines, mild=not outline.ends), outline)
@@ -184,13 +184,13 @@ def reasons(stream: BinaryIO, outline: Outline) -> tuple[Evidence, ...]:
     if not found[-1][1].endswith(_WHOLE) or "(Request ID" in found[-1][1]:
         number, says = found[-1]
         stream.seek(0)
-        found[-1] = (number, _continued(says, _lines(stream, number + 1, number + 5)))
+        found[-1] = (number, _continued(says, lines_between(stream, number + 1, number + 5)))
     return _evidence(found, outline)
 
 
 def reads_like_a_reason(line: str) -> bool:
     """Whether a line reads like the reason of a failure, and not like a warning or a reading."""
-    bare = _bare(line.strip())
+    bare = without_prefix(line.strip())
     tells = SAYS.search(bare) or WRAPPER.search(bare)
     return bool(tells) and not _goes_on(bare) and not is_warning(line)
 
@@ -211,7 +211,9 @@ def _stated(outline: Outline) -> list[tuple[int, str]]:
     ends = [
         (number, line)
         for number, line in outline.ends
-        if not _is_wrapper(_bare(line)) and not is_warning(line) and not FRAME.search(_bare(line))
+        if not _is_wrapper(without_prefix(line))
+        and not is_warning(line)
+        and not FRAME.search(without_prefix(line))
     ]
     found = deque(ends[-1:])
     for one in ends[-2::-1]:
@@ -228,7 +230,7 @@ def _stated(outline: Outline) -> list[tuple[int, str]]:
     return sorted({*ordered[:1], *(raised or ordered)[-1:], *telling[-1:]})
 
 
-def _bare(line: str) -> str:
+def without_prefix(line: str) -> str:
     """A line without what a service, a rank or a logger puts before it."""
     return PREFIX.sub("", line)
 
@@ -251,7 +253,7 @@ def _around_the_end(outline: Outline) -> tuple[int, int]:
 
 def _raised_in(lines: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
     """The first exception and the last, but wrappers."""
-    raised = [one for one in _own_words(lines) if IS_RAISED.match(_bare(one[1]))]
+    raised = [one for one in _own_words(lines) if IS_RAISED.match(without_prefix(one[1]))]
     raised = [one for one in raised if not one[1].endswith(":")] or raised
     return sorted({*raised[:1], *raised[-1:]})
 
@@ -260,7 +262,7 @@ def _said_in(lines: Sequence[tuple[int, str]], *, mild: bool) -> list[tuple[int,
     """The first and the last two lines that read like a reason, of a kernel's those about a GPU;
     `mild`: or else like a warning.
     """
-    said = [one for one in _own_words(lines) if SAYS.search(_bare(one[1]))]
+    said = [one for one in _own_words(lines) if SAYS.search(without_prefix(one[1]))]
     said = [one for one in said if GPU_LINE.search(one[1])] or said
     if mild and not said:
         said = [one for one in _own_words(lines, mild=True) if SAYS.search(one[1])]
@@ -272,7 +274,7 @@ def _own_words(lines: Sequence[tuple[int, str]], *, mild: bool = False) -> list[
     found = {}
     is_code = False  # after each place a traceback shows a line of the file
     for number, says in lines:
-        bare = _bare(says)
+        bare = without_prefix(says)
         goes_on = _goes_on(bare) or is_warning(says)
         is_code = is_code and not IS_RAISED.match(bare)
         framed = is_code or FRAME.search(bare) or _is_wrapper(bare)
@@ -285,10 +287,10 @@ def _own_words(lines: Sequence[tuple[int, str]], *, mild: bool = False) -> list[
 def _with_its_code(raised: tuple[int, str], stream: BinaryIO) -> tuple[int, str]:
     """An exception that has no words, with the line of code that the traceback shows above it."""
     number, says = raised
-    if not _WORDLESS.match(_bare(says)):
+    if not _WORDLESS.match(without_prefix(says)):
         return raised
     stream.seek(0)
-    above = [_bare(line) for _, line in _lines(stream, max(number - 3, 1), number)]
+    above = [without_prefix(line) for _, line in lines_between(stream, max(number - 3, 1), number)]
     code = [line for line in above if line and not FRAME.search(line)]
     return (number, f"{code[-1]} {says}"[:_LONGEST]) if code else raised
 
@@ -296,7 +298,7 @@ def _with_its_code(raised: tuple[int, str], stream: BinaryIO) -> tuple[int, str]
 def _continued(says: str, lines: Sequence[tuple[int, str]]) -> str:
     """A message that breaks off, with the lines of its paragraph that it goes on in."""
     for _, line in lines:
-        more = _bare(line)
+        more = without_prefix(line)
         if _goes_on(more) or FRAME.search(more) if more else not _HEADING.search(says):
             break
         if not more or _is_wrapper(more):
@@ -307,7 +309,7 @@ def _continued(says: str, lines: Sequence[tuple[int, str]]) -> str:
     return says if len(says) <= _LONGEST else f"{says[: _LONGEST - 3]}..."
 
 
-def _lines(stream: BinaryIO, first: int, end: int) -> list[tuple[int, str]]:
+def lines_between(stream: BinaryIO, first: int, end: int) -> list[tuple[int, str]]:
     """The lines from `first` up to and without `end`, by their numbers."""
     wanted = islice(_each(stream), first - 1, end - 1)
     return [(number, _shown(line)) for number, line in enumerate(wanted, start=first)]

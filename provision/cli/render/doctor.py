@@ -41,6 +41,7 @@ def describe_diagnosis(
     no_gpu: str = "",
     whole: bool = False,
     colour: bool = False,
+    case: Mapping[str, str] | None = None,
 ) -> str:
     """The first cause in full and the others in short, or all in full; then the machine. `no_gpu`:
     why no program sees a GPU there.
@@ -77,6 +78,9 @@ def describe_diagnosis(
     lines += closing
     for one in readings:
         lines += row(one.what, one.says)
+    if case is not None:
+        lines += ["", *row("case", f"{case['file']}  Look into it, then share it.")]
+        lines += row("search", case["search"]) if case["search"] else []
     return "\n".join(lines).rstrip()
 
 

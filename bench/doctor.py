@@ -30,6 +30,8 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from provision.doctor import Fact, diagnose, load  # noqa: E402  the checkout's, wherever it is run
+from provision.doctor.probes import read_facts  # noqa: E402
+from tests.kit.doctor_hosts import build, load_host  # noqa: E402
 from tests.kit.doctor_texts import VARIATIONS  # noqa: E402
 
 DATA = ROOT / "tests" / "data" / "doctor"
@@ -188,6 +190,26 @@ def successful() -> str:
     return f"{said}, {named} with a cause that is more than a warning"
 
 
+def read_elsewhere() -> list[str]:
+    """The same logs as they are typed on machines that they are not from."""
+    logs = [
+        run["text"]
+        for name in ("failed", "successful")
+        for run in json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))["runs"]
+    ]
+    lines = []
+    for host in ("ubuntu-workstation", "dgx"):
+        with tempfile.TemporaryDirectory() as folder:
+            facts = read_facts(build(load_host(host), Path(folder)))
+        changed = sum(
+            diagnose([("log", text)], facts, facts_of="reader").causes
+            != diagnose([("log", text)]).causes
+            for text in logs
+        )
+        lines.append(f"{len(logs)} logs read on {host}: {changed} answers other than without it")
+    return lines
+
+
 def speed(megabytes: int) -> list[str]:
     """A log of that size, with a failure in the middle, by a process of its own; and by grep."""
     ordinary = (DATA / "unrelated.txt").read_bytes()
@@ -236,6 +258,7 @@ def main() -> int:
     print("\n".join(without_their_causes()))
     print(unrelated())
     print(successful())
+    print("\n".join(read_elsewhere()))
     if args.size:
         print("\n".join(speed(args.size)))
     if args.wrong:

@@ -7,7 +7,7 @@ its source.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -54,6 +54,24 @@ def needs_of(packages: Iterable[str], requested: Collection[str]) -> tuple[RunTi
         if (row := _rows().get(name)) and row.get("unless") not in names
         for kind in row["needs" if name in requested else "brought"]
     )
+
+
+class Together(NamedTuple):
+    """A machine with all facts of `has` needs those of `needs`: by fact a range of versions, or ""
+    for what is so. `because` is a sentence, `source` an address.
+    """
+
+    has: Mapping[str, str]
+    needs: Mapping[str, str]
+    because: str
+    source: str
+
+
+def together() -> Iterator[Together]:
+    """What goes together on a machine, of the parts that no other table has."""
+    for row in _table()["together"]:
+        source = _table()["sources"][row["source"]]
+        yield Together(row["has"], row["needs"], row["because"], source)
 
 
 def is_known(package: str) -> bool:

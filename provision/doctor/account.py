@@ -82,6 +82,14 @@ def account(
         "overview": [{"what": one.what, "says": one.says, "where": one.where} for one in readings],
         "facts": _facts(facts),
         "machine": _machine(diagnosis.origin, place),
+        "contradictions": [
+            {
+                "says": one.says,
+                "evidence": [_evidence(line) for line in one.evidence],
+                "source": one.source,
+            }
+            for one in diagnosis.contradictions
+        ],
         "besides": [{"code": one.code, "title": one.title} for one in diagnosis.besides],
     }
 

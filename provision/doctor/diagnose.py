@@ -11,9 +11,11 @@ from dataclasses import replace
 from typing import BinaryIO, cast
 
 from provision.doctor.context import TextContext
+from provision.doctor.contradictions import contradictions
 from provision.doctor.judge import judge
 from provision.doctor.knowledge import Knowledge, load
 from provision.doctor.model import (
+    Contradiction,
     Diagnosis,
     Evidence,
     Facts,
@@ -49,7 +51,9 @@ def diagnose(
     facts = facts or {}
     found, reading, partly = _read(texts, known)
     if facts_of == "subject":
-        return replace(judge(known, found, facts, reading), facts=facts, partly=partly)
+        judged = judge(known, found, facts, reading)
+        conflicts = _contradictions(judged, reading)
+        return replace(judged, facts=facts, partly=partly, contradictions=conflicts)
     origin = origin_of(reading.said, facts)
     counts = facts_of == "texts" or origin.agreement == "agrees"
     judged = judge(known, found, facts if counts else {}, reading, machine=False)
@@ -61,7 +65,12 @@ def diagnose(
         facts=facts if facts and counts else reading.stated,
         partly=partly,
         besides=tuple(cause for cause in alone if cause.code not in shown),
+        contradictions=_contradictions(judged, reading),
     )
+
+
+def _contradictions(judged: Diagnosis, reading: TextContext) -> tuple[Contradiction, ...]:
+    return () if judged.ended_well else contradictions(reading.said)
 
 
 def _read(

@@ -222,6 +222,15 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Contradiction:
+    """Two things that a text says of its machine and that do not go together, and why."""
+
+    says: str
+    evidence: tuple[Evidence, Evidence]
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RuledOut:
     """A cause that the text allows and the machine does not."""
 
@@ -272,3 +281,4 @@ class Diagnosis:
     origin: LogOrigin | None = None
     facts: Facts = field(default_factory=dict)
     besides: tuple[Cause, ...] = ()
+    contradictions: tuple[Contradiction, ...] = ()

@@ -47,10 +47,11 @@ def describe_diagnosis(
     why no program sees a GPU there.
     """
     causes = diagnosis.causes
+    conflicts = [*_contradictions(diagnosis)]
     lines: list[str] = []
     in_full = causes if whole else [c for i, c in enumerate(causes) if i == 0 or _stands_out(c)]
     if verdict == "unknown":
-        lines += _unknown(about, diagnosis)
+        lines += [*_unknown(about, diagnosis), *conflicts]
         in_full = causes if whole else ()
     elif diagnosis.ended_well:
         lines += [f"No failure found: {about} ends normally."]
@@ -63,7 +64,8 @@ def describe_diagnosis(
     lines += row("failed", _seen(failed)) if failed else []
     for i, cause in enumerate(in_full):
         said = [one for one in diagnosis.reasons if one != failed] if i == 0 else []
-        lines += [*_in_full(cause, said, failed, whole=whole, colour=colour), ""]
+        beside = () if i or verdict == "unknown" else conflicts
+        lines += [*_in_full(cause, said, failed, beside, whole=whole, colour=colour), ""]
     rest = [cause for cause in causes if cause not in in_full]
     lines += _in_short(rest, "warned" if diagnosis.ended_well else "also")
     if whole:
@@ -97,6 +99,14 @@ def _failed(diagnosis: Diagnosis) -> Evidence | None:
     first = diagnosis.causes[0]
     says_it = first.states == "symptom" and first.confidence == "high"
     return diagnosis.failed if first.in_text and not says_it else None
+
+
+def _contradictions(diagnosis: Diagnosis) -> Iterator[str]:
+    """What the log says of its machine and does not go together: the reason, then the lines."""
+    for one in diagnosis.contradictions:
+        yield from row("conflict", f"{one.says}:")
+        for evidence in one.evidence:
+            yield from row("", _seen(evidence))
 
 
 def _origin(diagnosis: Diagnosis, verdict: Verdict, place: Place | None) -> Iterator[str]:
@@ -155,7 +165,13 @@ def _stands_out(cause: Cause) -> bool:
 
 
 def _in_full(
-    cause: Cause, said: Sequence[Evidence], failed: Evidence | None, *, whole: bool, colour: bool
+    cause: Cause,
+    said: Sequence[Evidence],
+    failed: Evidence | None,
+    beside: Sequence[str],
+    *,
+    whole: bool,
+    colour: bool,
 ) -> Iterator[str]:
     name = _SEVERITIES[cause.severity]
     label = f"\033[{_COLOURS[cause.severity]}m{name}\033[0m" if colour else name
@@ -164,6 +180,7 @@ def _in_full(
     yield from others
     yield from row("", f"{cause.code}, {cause.layer}: {_SURE[cause.confidence]}")
     yield from _log_says([one for one in said if not _is_seen(one, cause)])
+    yield from beside
     shown = cause.fixes if whole else cause.fixes[:_FIXES]
     checked = tuple(_check_first(cause, shown))
     yield from checked

@@ -49,13 +49,12 @@ def test_another_package_is_named_only_in_place_of_a_requested_one() -> None:
 
 def test_every_row_has_its_source_and_known_kinds() -> None:
     kinds = {row["kind"] for row in TABLE["kinds"]}
-    for row in (*TABLE["kinds"], *TABLE["packages"]):
-        assert row["source"] in TABLE["sources"], row
+    rows = (*TABLE["kinds"], *TABLE["packages"], *TABLE["together"])
+    assert {row["source"] for row in rows} <= {*TABLE["sources"]}
     for row in TABLE["packages"]:
         assert {*row["needs"], *row["brought"]} <= kinds, row
         assert is_known(row["package"])
         assert bool(row["needs"]) == bool(row["because"]), row
-    assert {row["source"] for row in (*TABLE["kinds"], *TABLE["packages"])} <= {*TABLE["sources"]}
 
 
 def test_kinds_name_packages_of_debian() -> None:

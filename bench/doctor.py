@@ -4,10 +4,10 @@
     python bench/doctor.py --wrong    # each case that it got wrong, too
     python bench/doctor.py --size 100 # and how long so many MB of log take, beside grep
 
-Sets of real error texts are asked. The corpus was written together with the knowledge, and holds it
-to what it promises. The examined sets were collected by people who had not seen the patterns, and
-were asked once before anything was learned from them; what they say now is no guess any more. The
-same holds for the failures that were really produced.
+The corpus was written together with the knowledge, and holds it to what it promises. The examined
+texts were written after reports of people who had not seen the patterns, and those were asked once
+before anything was learned from them; what they say now is no guess any more. The same holds for
+the failures that were really produced.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from tests.kit.doctor_hosts import build, load_host  # noqa: E402
 from tests.kit.doctor_texts import VARIATIONS  # noqa: E402
 
 DATA = ROOT / "tests" / "data" / "doctor"
-WHOLE_LOG = 25  # a text with so many lines that are not blank is called a whole log
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ def corpus() -> list[tuple[Mapping[str, Any], frozenset[str]]]:
 
 
 def examined() -> list[Answer]:
-    """The cases of each set, in the order of the file. `right` is empty where no cause is known."""
+    """The cases in the order of the file. `right` is empty where no cause is known."""
     cases = json.loads((DATA / "examined.json").read_text(encoding="utf-8"))
     return [ask(case, case["right"], case["text"], case["plausible"]) for case in cases]
 
@@ -105,7 +104,7 @@ def without_their_causes() -> list[str]:
     from it.
     """
     known = load()
-    said: dict[str, Counter[str]] = {"whole logs": Counter(), "all": Counter()}
+    found: Counter[str] = Counter()
     for case in json.loads((DATA / "examined.json").read_text(encoding="utf-8")):
         text, right = case["text"], set(case["right"])
         seen = [one for one in diagnose([("log", text)]).causes if one.code in right]
@@ -116,25 +115,19 @@ def without_their_causes() -> list[str]:
         first = None if diagnosis.unexplained else next(iter(diagnosis.causes), None)
         evidence = [one.says for cause in seen for one in cause.evidence]
         sure = first is not None and first.confidence == "high"
-        found = Counter(
+        found += Counter(
             texts=1,
             quoted=any(_same(one, other.says) for one in evidence for other in diagnosis.reasons),
             nobody=first is None,
             neighbour=sure and first is not None and first.code in case["plausible"],
             wrong=sure and first is not None and first.code not in case["plausible"],
         )
-        said["all"] += found
-        if sum(bool(line.strip()) for line in text.splitlines()) >= WHOLE_LOG:
-            said["whole logs"] += found
-    return [
-        "the examined texts, their right causes taken out of the knowledge",
-        *(
-            f"  {name}: {found['texts']}, what shows it quoted in {found['quoted']}, nobody accused"
-            f" in {found['nobody']}, sure of a neighbour in {found['neighbour']}, sure and wrong in"
-            f" {found['wrong']}"
-            for name, found in said.items()
-        ),
-    ]
+    counts = (
+        f"  {found['texts']} texts, what shows it quoted in {found['quoted']}, nobody accused"
+        f" in {found['nobody']}, sure of a neighbour in {found['neighbour']}, sure and wrong in"
+        f" {found['wrong']}"
+    )
+    return ["the examined texts, their right causes taken out of the knowledge", counts]
 
 
 def _same(evidence: str, quoted: str) -> bool:
@@ -240,20 +233,22 @@ def speed(megabytes: int) -> list[str]:
     ]
 
 
+def _layer(answer: Answer, layer_of: Mapping[str, str]) -> str:
+    codes = [code for code in answer.case["right"] if code]
+    return layer_of[codes[0]] if codes else "no known cause"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--wrong", action="store_true")
     parser.add_argument("--size", type=int, default=0, metavar="MB")
     args = parser.parse_args()
     own = [ask(case, codes, case["text"]) for case, codes in corpus()]
-    sets: dict[str, list[Answer]] = defaultdict(list)
-    for answer in examined():
-        sets[f"examined, {answer.case['set']}"].append(answer)
-    sets["really produced"] = produced()
+    sets = {"examined": examined(), "really produced": produced()}
     layer_of = {one.code: one.layer for one in load().failures}
     print("\n".join(table("corpus", [(layer_of[a.case["code"]], a) for a in own])))
     for name, answers in sets.items():
-        print("\n".join(table(name, [(a.case.get("layer", "whole logs"), a) for a in answers])))
+        print("\n".join(table(name, [(_layer(a, layer_of), a) for a in answers])))
     print("\n".join(variations()))
     print("\n".join(without_their_causes()))
     print(unrelated())

@@ -1,12 +1,15 @@
-"""The doctor's own corpus: real error texts, each with the cause that it must name first.
+"""The doctor's own corpus: error texts, each with the cause that it must name first.
 
-The texts are programs' output as people met it; each case says where it comes from. A case with
-facts shows that they decide; one without shows what is said when nothing else is known.
+The texts have programs' own messages, among invented surroundings; each case says which public
+report the fact is from. A case with facts shows that they decide; one without shows what is said
+when nothing else is known.
 """
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -15,6 +18,7 @@ import pytest
 from provision.doctor import Diagnosis, Fact, diagnose, load
 from provision.doctor.judge import PLACEHOLDER
 from tests import DATA
+from tests.kit.personal import personal
 
 CORPUS = DATA / "doctor" / "corpus"
 
@@ -74,21 +78,10 @@ def test_every_failure_that_a_text_shows_has_a_case() -> None:
     assert [one.code for one in load().failures if one.symptoms and one.code not in told] == []
 
 
-# --- sets that were examined --------------------------------------------------------------------
+# --- texts that were examined -------------------------------------------------------------------
 
-# Answered rightly today, of 1,103. What was asked once is known since: fewer would be a step back.
-EXAMINED = {
-    "first": 156,
-    "second": 114,
-    "third": 181,
-    "fourth": 96,
-    "fifth": 34,
-    "sixth": 136,
-    "seventh": 32,  # three more are answered by the lines that the log ends with
-    "eighth": 72,
-    "ninth": 51,
-    "tenth": 84,
-}
+# Answered rightly today. What was asked once is known since: fewer would be a step back.
+RIGHT = 367
 
 
 # Of the 113 whole logs of failures that were really produced.
@@ -97,19 +90,16 @@ PRODUCED = 108
 
 @cache
 def examined() -> tuple[dict[str, Any], ...]:
-    """Cases: their set, what is right (null: nobody is accused) and what nobody could tell from it.
+    """Cases: what is right (null: nobody is accused) and what nobody could tell from it.
 
-    The seventh and the eighth set are longer logs, and `form` says what was cut or retyped.
+    Each is written after a public report, its source, and has the program's own messages.
     """
     return tuple(json.loads((CORPUS.parent / "examined.json").read_text(encoding="utf-8")))
 
 
-@pytest.mark.parametrize("name", EXAMINED)
-def test_an_examined_set_is_answered_as_well_as_before(name: str) -> None:
+def test_examined_texts_are_answered_as_well_as_before() -> None:
     right, sure_and_wrong = 0, []
     for case in examined():
-        if case["set"] != name:
-            continue
         said = answer(case)
         first = None if said.unexplained else next(iter(said.causes), None)
         code = first and first.code
@@ -117,7 +107,7 @@ def test_an_examined_set_is_answered_as_well_as_before(name: str) -> None:
         if first and first.confidence == "high" and code not in case["right"] + case["plausible"]:
             sure_and_wrong.append((case["id"], code))
     assert sure_and_wrong == []
-    assert right >= EXAMINED[name]
+    assert right >= RIGHT
 
 
 def test_failures_that_were_really_produced_are_answered_as_well_as_before() -> None:
@@ -136,7 +126,69 @@ def test_failures_that_were_really_produced_are_answered_as_well_as_before() -> 
 
 def test_examined_cases_name_failures_and_say_where_they_are_from() -> None:
     known = {*load().by_code, None}
-    assert {case["set"] for case in examined()} == set(EXAMINED)
     for case in examined():
         assert {*case["right"], *case["plausible"]} <= known, case["id"]
         assert case["sources"], case["id"]
+        assert all(one.startswith("https://") for one in case["sources"]), case["id"]
+
+
+# --- nobody's texts -----------------------------------------------------------------------------
+
+
+def recorded() -> Iterator[tuple[str, str]]:
+    """Each text of this folder, with its name."""
+    for path in [*CORPUS.glob("*.json"), *CORPUS.parent.glob("*.json")]:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        for case in data["runs"] if isinstance(data, dict) else data:
+            fields = {name: value for name, value in case.items() if "source" not in name}
+            yield f"{path.name}: {case['id']}", "\n".join(map(str, fields.values()))
+    lines = (CORPUS.parent / "unrelated.txt").read_text(encoding="utf-8").splitlines()
+    yield from ((f"unrelated.txt:{number}", line) for number, line in enumerate(lines, 1))
+
+
+def test_no_text_holds_a_persons_or_a_machines_name() -> None:
+    assert {name: found for name, text in recorded() if (found := personal(text))} == {}
+
+
+def test_no_text_is_said_to_be_another_persons() -> None:
+    of_others = re.compile(r"\bverbatim\b|\bcopied (?:from|as|whole)\b|, copied\b", re.IGNORECASE)
+    assert [name for name, text in recorded() if of_others.search(text)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        pytest.param("GPU-a137dd66-f6a3-7951-1348-c37443697050", "redacted", id="a GPU"),
+        pytest.param("Serial Number : 0322518029277", "serial", id="a board"),
+        pytest.param("GPU serial number is 0322518029277.", "serial", id="a board, in a sentence"),
+        pytest.param("link/ether 3c:7c:3f:12:34:56 brd", "redacted", id="a network card"),
+        pytest.param("connect to 10.73.133.81:29500", "address", id="a private address"),
+        pytest.param("connect to 8.8.4.4", "address", id="a public address"),
+        pytest.param("connect to 2a00:1450:4001:81b::200e", "address", id="an IPv6 address"),
+        pytest.param("Author: Jo Doe <jo.doe@univ.edu>", "mail", id="a mailbox"),
+        pytest.param('File "/home/jdoe/train.py"', "home", id="a home"),
+        pytest.param("C:\\Users\\Jo Doe\\pip.log", "home", id="a home of Windows"),
+        pytest.param("(torch) jdoe@lab3:~/net$ python a.py", "prompt", id="a prompt"),
+        pytest.param("[jdoe@login1 net]$ sbatch a.sh", "prompt", id="a prompt in brackets"),
+        pytest.param("https://jdoe:hunter2@index.example/simple", "redacted", id="a login"),
+        pytest.param("HF_TOKEN=hf_" + "aBcDeFgHiJ" * 3 + "kLmN", "token", id="a token"),
+    ],
+)
+def test_a_text_with_it_is_refused(text: str, kind: str) -> None:
+    assert any(one.startswith(f"{kind}: ") for one in personal(f"a line\n{text}\nanother"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "GPU-00000000-0000-0000-0000-000000000001",
+        "connect to 192.0.2.7:29500, 127.0.0.1 or 169.254.3.4",
+        "libcudnn8=8.9.7.29-1 and nvidia_cublas_cu11-11.11.3.6-py3-none.whl",
+        "user@node-a:~/net$ nvidia-smi",
+        "uses: actions/checkout@v4, torch@2.1.0, cusparseX@libcusparse.so.12",
+        "/home/user/net/train.py",
+        "invalid bearer token: it has expired",
+    ],
+)
+def test_an_invented_text_is_not_refused(text: str) -> None:
+    assert personal(text) == []

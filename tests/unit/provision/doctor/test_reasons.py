@@ -1,4 +1,4 @@
-"""The words with which a log says why it ended: past the wrappers, in real logs."""
+"""The words with which a log says why it ended, past the wrappers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ def said(text: str) -> list[str]:
         ("docker build on pytorch:22.12-py3", "Killed cicc"),
         ("hashcat 7.1.2", 'cannot open source file "OpenCL/inc_checksum_crc32.cl"'),
         ("ComfyUI on Windows in CPU mode", "This Controlnet needs a VAE but none was provided"),
-        ("Fedora 37 akmods", "520.56.06-x86_64.tar.xz: Cannot open: No such file"),
         ("177.73 .run takes", "The kernel you are installing for is a Xen kernel!"),
         ("llama.cpp on Jetson AGX Xavier", 'identifier "__fp16" is undefined'),
         ("sglang for AMD", "Could not find a version that satisfies the requirement vllm=="),
@@ -79,6 +78,14 @@ def test_the_words_for_why_a_log_ended(begin: str, words: str) -> None:
             "GET /health 200\nlibc++abi: terminating due to uncaught exception: no memory\n",
             ["libc++abi: terminating due to uncaught exception: no memory"],
             id="an exception that nothing caught",
+        ),
+        pytest.param(
+            "tar (child): /usr/share/nvidia-kmod.tar.xz: Cannot open: No such file or directory\n"
+            "tar (child): Error is not recoverable: exiting now\ntar: Child returned status 2\n"
+            "error: Bad exit status from /var/tmp/rpm-tmp.a1 (%prep)\n"
+            "akmods: Building rpms failed; see /var/cache/akmods/nvidia/a.failed.log for details\n",
+            ["tar (child): /usr/share/nvidia-kmod.tar.xz: Cannot open: No such file or directory"],
+            id="akmods without its source",
         ),
         pytest.param(
             '  17 | print("error: ", x)\na.c:(.text+0x7): undefined reference to `f\'\n'

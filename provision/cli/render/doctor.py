@@ -116,7 +116,8 @@ def _origin(diagnosis: Diagnosis, verdict: Verdict, place: Place | None) -> Iter
         return
     says = "; ".join(_seen(one) for one in origin.says)
     if not origin.counts and origin.agreement == "differs":
-        yield from row("machine", f"The log is from another one: {says}. This one was not judged.")
+        old = "If it is an old one from here, add --here."
+        yield from row("machine", f"The log is from another one: {says}. {old}")
     elif not origin.counts and verdict != "healthy":
         yield from row("machine", "Only the log was judged. If it was written here, add --here.")
     elif origin.agreement == "agrees":

@@ -19,11 +19,11 @@ from provision.catalog.catalog import Catalog
 from provision.catalog.rows import GpuModel
 from provision.catalog.tables import FILES
 from provision.cli.page.answers import Answers, Question
-from provision.cli.page.causes import causes
 from provision.cli.page.changes import EarlierPage, changes
 from provision.cli.page.facts import facts
 from provision.cli.page.nodes import Node, Nodes
 from provision.cli.page.questions import Choices, choices, driver_ranges, offered_driver
+from provision.cli.page.symptoms import known, table
 from provision.doctor.knowledge import load as knowledge
 from provision.model.plan import TITLES
 from provision.resolve.fleet import show_capability
@@ -31,8 +31,7 @@ from provision.version import VERSION
 
 _SCRIPTS = (
     *("lookup.js", "paste.js", "elements.js", "answer.js", "matrix.js", "facts.js"),
-    *("pattern.js", "reading.js", "matching.js", "outline.js", "reasons.js", "judge.js"),
-    *("diagnosis.js", "pasted.js", "page.js"),
+    *("symptoms.js", "pasted.js", "page.js"),
 )
 _POLICY = (
     "default-src 'none'; base-uri 'none'; form-action 'none'; style-src {style}; "
@@ -51,7 +50,7 @@ def page(catalog: Catalog, say: Callable[[str], None], earlier: EarlierPage | No
         "POLICY": policy,
         "STYLE": style,
         "DATA": _json(data(catalog, say, earlier)),
-        "DOCTOR": _json(causes(knowledge())),
+        "SYMPTOMS": _json(table(known(knowledge()))),
         "SCRIPTS": "\n".join(f"<script>{script}</script>" for script in scripts),
     }
     template = _file("page.html")

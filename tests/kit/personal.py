@@ -27,7 +27,7 @@ _MAIL = re.compile(
 )
 _SERIAL = re.compile(r"(?i)serial(?: number)?(?: is |\s*: ?)(?!serial)(?=\w*\d)[\w-]{6,}")
 _IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\d)")
-_IPV6 = re.compile(r"(?<![\w:.])(?:[0-9a-f]{0,4}:){2,7}[0-9a-f]{0,4}(?![\w:.])", re.IGNORECASE)
+_IPV6 = re.compile(r"(?<![\w:.#])(?:[0-9a-f]{0,4}:){2,7}[0-9a-f]{0,4}(?![\w:.])", re.IGNORECASE)
 # Dotted numbers of four parts that name a release of a library: of its package, or of its file.
 _RELEASE_BEFORE = re.compile(
     r"(?:[-_=]|\bv|(?i:version|release|build|driver|cuda|cudnn|cublas|nvcc|compiler|kernel)\W{0,3}"

@@ -41,6 +41,8 @@ _WRAPPERS = (
     r"post-(?:installation|removal) script|Errors were encountered|too many errors",
     r"Unmet dependencies\. Try|dependency problems - leaving|it is not (?:going to be )?installed",
     r"Cannot create report",
+    # DKMS
+    r"^Error! One or more modules|^Refer to previous errors",
     # docker, BuildKit, compose
     r"^=> ERROR \[",
     r"did not (?:complete|run) successfully|failed to solve|ERROR: (?:process |Service |executor )",
@@ -48,7 +50,8 @@ _WRAPPERS = (
     # what starts processes
     r"(?i:exit(?:ed)?(?: with)?(?: exit)? (?:code\b|status\b|[1-9]\d*\s*$))|exitcode\s*:",
     r"return code|returned status",
-    r"Command failed|[Mm]ain process exited|[Ff]ailed with result|core dumped|Segmentation fault",
+    r"Command failed|^Failed command:|[Mm]ain process exited|[Ff]ailed with result|core dumped",
+    r"Segmentation fault|ORTE was unable to",
     r"terminate called|(?i:\babort(?:ing|ed)?\b)|[Kk]illing subprocess|Sending process \d+",
     r"sigkill_handler|^Killed$|: line \d+: +\d+ Killed +python|Task failed with an exc",
     r"Execution failed for",
@@ -105,7 +108,8 @@ _FRAMES = (
     r"You are attempting to use Flash Attention|module verification failed|Result = FAIL",
     r"[Nn]ote: This error|End of error message|^(?:All )?[Dd]one\W*$",
     # what a shell shows of its commands
-    r"^\++ \S|^\$ \S|^[\w.-]+@[\w.-]+:[^\s$#]*[$#] |^At line:\d+ char:",
+    r"^(?:c?make|ninja|nvcc|gcc|cc) -|^\++ \S|^\$ \S|^[\w.-]+@[\w.-]+:[^\s$#]*[$#] ",
+    r"^At line:\d+ char:",
     r"This is an issue with the package|full command:|^\s*cwd:|^\s*(?:File \"|at |in <module>)",
     r"Traceback \(most recent|During handling of the above|direct cause of the following",
     r"Unable to register cu|[Pp]lease (?:wait|see)|This IS expected",
@@ -114,6 +118,11 @@ _FRAMES = (
     # rpm, nccl-tests, a Makefile's own echo, X servers
     r"\.log :?$|using root$|Out of bounds values|^echo\b|^\(EE\)$|^\((?:WW|II|--|\*\*)\)",
     r"^If no devices become available",
+    # what Open MPI says of any daemon that does not start
+    r"^one or more nodes\. Please|^\* (?:lack|an? inability|the inability|compilation|not finding)",
+    r"^\(e\.g\., on Cray|^them\. Please check network|^Please (?:verify your|check with your)",
+    # headings of a table
+    r"^[A-Z][A-Z_-]{2,}(?: +[A-Z(][A-Z/()_-]{2,}){2,}$|^Type +Reason +Age\b",
     # frames of compiled code
     r"\[0x[0-9a-fA-F]{6,}\]$|^frame #\d|^#\d+ +0x|\b[0-9A-F]{16} |[Bb]acktrace:?$",
     # what is counted, and is none
@@ -146,6 +155,8 @@ _REASONS = (
 )
 # A kernel's line about a GPU.
 _GPU = r"(?:\[drm\b|\b(?:NVRM|nvidia|nouveau|amdgpu|kfd|radeon|i915)\b)"
+# What a program lacks by its build is a reason, though a daemon may only warn of it and go on.
+BUILT_WITHOUT = re.compile(r"\b(?:was|were|is) not (?:built|compiled) with\b", re.ASCII)
 WRAPPER = re.compile("|".join(_WRAPPERS), re.ASCII)
 TELLING = re.compile("|".join(_TELLING), re.ASCII)
 PREFIX = re.compile(f"^(?:{'|'.join(_PREFIXES)})+", re.ASCII)
@@ -157,6 +168,7 @@ _LOOKED_AT = 60  # lines before what says only that something failed
 _LONGEST_END = 300  # lines that the last end may take up; earlier ones of it are not looked at
 _BEHIND = 6  # lines behind the last end
 _UV_CALL = "Call to `"  # uv says that a build failed, and shows the build's output behind that
+_MOST = 3  # reasons
 _LONGEST = 300  # characters of a line that are shown
 _READ = 2 * _LONGEST
 # a message that goes on behind a blank line
@@ -174,9 +186,12 @@ def reasons(stream: BinaryIO, outline: Outline) -> tuple[Evidence, ...]:
     if outline.done:
         return ()
     found = _stated(outline)
-    if not found:
-        stream.seek(0)
-        lines = lines_between(stream, *_around_the_end(outline))
+    stream.seek(0)
+    lines = lines_between(stream, *_around_the_end(outline))
+    if found:
+        lacks = [one for one in lines if BUILT_WITHOUT.search(one[1]) and one not in found]
+        found = [*lacks[:1], *found[-_MOST + 1 :]] if lacks else found
+    else:
         found = _raised_in(lines)
         if not found:
             return _evidence(_said_in(lines, mild=not outline.ends), outline)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -110,6 +111,58 @@ def test_the_words_for_why_a_log_ended(begin: str, words: str) -> None:
             "*** CMake configuration failed\n",
             ["nvcc fatal : Unsupported gpu architecture 'compute_70'"],
             id="CMake's status, and what nvcc says",
+        ),
+        pytest.param(
+            "E1102 10:00:02.000100  1 main.go:132] error starting plugins: no NVML here\n"
+            "panic: cannot start: no NVML here\n\ngoroutine 1 [running]:\nmain.main()\n"
+            "\t/src/main.go:9 +0x2b\nexit status 2\n",
+            ["panic: cannot start: no NVML here"],
+            id="a crash of a program in Go",
+        ),
+        pytest.param(
+            "[Nov 02 2026 09:00:01] [INFO] [tid 39] the daemon starts\n"
+            "[Nov 02 2026 09:00:02] [ERROR] [tid 39] Cannot open the session (IN_USE)\n"
+            "[Nov 02 2026 09:00:02] [ERROR] [tid 39] The fabric was not set up\n"
+            "[Nov 02 2026 09:00:03] [ERROR] [tid 41] Failed to start\n",
+            [
+                "[Nov 02 2026 09:00:02] [ERROR] [tid 39] Cannot open the session (IN_USE)",
+                "[Nov 02 2026 09:00:02] [ERROR] [tid 39] The fabric was not set up",
+                "[Nov 02 2026 09:00:03] [ERROR] [tid 41] Failed to start",
+            ],
+            id="a daemon's errors, the first of them first",
+        ),
+        pytest.param(
+            "(EngineCore_DP0 pid=8) ERROR 11-02 10:00:02 [core.py:8] ValueError: 4 GiB are left\n"
+            "(APIServer pid=7) RuntimeError: Engine core initialization failed. See root cause"
+            " above. Failed core proc(s): {'EngineCore_DP0': 1}\n",
+            ["(EngineCore_DP0 pid=8) ERROR 11-02 10:00:02 [core.py:8] ValueError: 4 GiB are left"],
+            id="what vLLM points at, and not the pointer",
+        ),
+        pytest.param(
+            "./fit: /lib/libc.so.6: version `GLIBC_2.38' not found (required by ./fit)\n",
+            [
+                "./fit: /lib/libc.so.6: version `GLIBC_2.38' not found (required by ./fit)",
+            ],
+            id="the loader misses a version of a symbol",
+        ),
+        pytest.param(
+            "STATE      ERRORS   FAILED\nidle       0        0\nmake: *** [x] Error 1\n",
+            [],
+            id="headings of a table",
+        ),
+        pytest.param(
+            "Cannot find the headers\nFailed command:\nmake -j2 MISMATCH=1\n",
+            ["Cannot find the headers"],
+            id="a command that failed is no reason",
+        ),
+        pytest.param(
+            "[10:00:01] warning: asked for NVML, but this was not built with NVML support\n"
+            "[10:00:02] error: count reported lower than configured (0 < 4)\n",
+            [
+                "[10:00:01] warning: asked for NVML, but this was not built with NVML support",
+                "[10:00:02] error: count reported lower than configured (0 < 4)",
+            ],
+            id="a daemon warns of what it lacks, and fails later",
         ),
         pytest.param("make: *** [all] Error 2\n", [], id="a wrapper alone"),
         pytest.param(
@@ -346,6 +399,19 @@ def test_the_words_for_why_a_log_ended(begin: str, words: str) -> None:
 )
 def test_what_states_a_reason(text: str, lines: list[str]) -> None:
     assert said(text) == lines
+
+
+def test_the_line_that_states_the_failure_is_among_the_first_three_shown() -> None:
+    failed = json.loads((EXAMINED.parent / "failed.json").read_text(encoding="utf-8"))["runs"]
+    missed = []
+    for run in failed:
+        diagnosis = diagnose([("log", run["text"])])
+        evidence = [one for cause in diagnosis.causes[:1] for one in cause.evidence]
+        first = list({one.where: one.says for one in (*diagnosis.reasons, *evidence)}.values())
+        assert re.search(run["states"], run["text"]), run["id"]
+        if not any(re.search(run["states"], line) for line in first[:3]):
+            missed.append(run["id"])
+    assert len(missed) <= 0.05 * len(failed), missed
 
 
 def test_a_long_log_is_read_across_its_pieces() -> None:

@@ -40,6 +40,7 @@ One table a failure:
     unless = [{ fact = "wsl", is = true }]                    # not offered where one is known so
     note = "..."                       # what it does, or what to do by hand
     run = '''...'''                    # shell
+    seen = "torch 2.13.0, Python 3.11"            # produced with these, and gone after the fix
     recipe = "install-container-toolkit"          # the fixes of a [[recipe]], after the note; with
                                        # `on` only those that name one of its places
 
@@ -96,7 +97,7 @@ _FAILURE_KEYS = frozenset(
     | {"clues", "host", "beats", "confirm", "check", "defaults", "sources", "fix"}
 )
 _FIX_KEYS = frozenset(
-    ["on", "when", "unless", "note", "run", "recipe", "automatic", "backup", "reboot"]
+    ["on", "when", "unless", "note", "run", "recipe", "automatic", "backup", "reboot", "seen"]
 )
 _OPERATORS = get_args(Operator)
 
@@ -372,6 +373,7 @@ def _fixes(
             automatic=bool(row.get("automatic", False)),
             backup=tuple(row.get("backup", ())),
             reboot=bool(row.get("reboot", False)),
+            seen=row.get("seen", ""),
         )
 
 

@@ -100,7 +100,7 @@ class Fix:
 
     `when`: facts that must all hold for it to be offered; `unless`: facts of which none may. `run`
     is shell text; `automatic` says that --fix may run it here; `backup` are the files that it
-    changes.
+    changes. `seen`: the releases with which somebody produced the failure, and it went away.
     """
 
     on: tuple[str, ...] = ()
@@ -111,6 +111,7 @@ class Fix:
     automatic: bool = False
     backup: tuple[str, ...] = ()
     reboot: bool = False
+    seen: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

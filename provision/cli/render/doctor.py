@@ -214,6 +214,8 @@ def _known(cause: Cause) -> Iterator[str]:
         whom = f"({', '.join(fix.on)}) " if fix.on else ""
         yield from row("fix", f"{whom}{fix.note or 'Type:'}")
         yield from _commands(fix)
+        if fix.seen:
+            yield from row("", f"Seen to work with {fix.seen}.")
     if not checked:
         yield from _check("then check", cause)
     for i, link in enumerate(cause.sources):

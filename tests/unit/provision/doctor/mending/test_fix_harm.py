@@ -132,6 +132,12 @@ def test_what_ends_the_work_of_others_hits_only_what_failed() -> None:
     assert wide == set()
 
 
+def test_what_was_seen_to_work_names_a_release() -> None:
+    seen = [(one.code, fix.seen) for one in load().failures for fix in one.fixes if fix.seen]
+    assert len(seen) >= 27
+    assert [one for one in seen if not re.search(r"\w \d+\.?\d*", one[1])] == []
+
+
 def _changing(cause: Cause, shown: str) -> Iterator[str]:
     for fix in cause.fixes:
         for line in fix.run.splitlines():

@@ -8,9 +8,12 @@
 - An outcome (a container, a build, a rank that failed) follows from whatever else the text shows,
   if that is more than another reading of the same lines. A cause that `beats` another explains it,
   too. What follows comes after its cause.
+- A proof far before the end of a text that gives its own reason may have led there, and is no
+  proof of it, unless hardware failed, which no later program repairs.
 - Confidence: high needs a typical text with support from the machine, or a proof in a line that
   says why its text ended (or the machine's support, or hardware that failed), and no rival as good
   on the same line. A hint alone is never more than low.
+- In which order they stand: `place` in ranking.py. A rule on one cause belongs to its data.
 """
 
 from __future__ import annotations
@@ -37,16 +40,10 @@ from provision.doctor.model import (
     Strength,
 )
 from provision.doctor.outline import IS_CODE, telling
-from provision.doctor.ranking import (
-    before_the_end,
-    confidence_in,
-    explained_by,
-    in_order,
-    survived_together,
-)
+from provision.doctor.ranking import confidence_in, in_order
 from provision.doctor.reasons import reads_like_a_reason
-from provision.doctor.scope import MESSAGE, is_near, is_together
-from provision.doctor.suspect import POINTS, Suspect
+from provision.doctor.scope import is_near, is_together
+from provision.doctor.suspect import STRENGTHS, Suspect
 
 if TYPE_CHECKING:
     from provision.doctor.knowledge import Knowledge
@@ -74,13 +71,11 @@ def judge(
         and (machine or suspect.strength is not None)
     ]
     facts = {**reading.stated, **facts}  # a fix is for the machine here
-    standing = survived_together([one for one in suspects if one.refuted is None])
-    standing = [one for one in standing if one.at_end or not one.failure.generic]
-    standing = before_the_end(standing, reading)
-    standing = explained_by(standing)
-    ranked = in_order(standing)
+    ranked = in_order(
+        [one for one in suspects if not one.refuted and (one.at_end or not one.failure.generic)]
+    )
     where = tags(facts)
-    causes = [_cause(one, confidence_in(one, standing), where, facts) for one in ranked]
+    causes = [_cause(one, confidence_in(one, ranked), where, facts) for one in ranked]
     if ranked and ranked[0].failure.outcome:
         causes[0] = replace(
             causes[0], evidence=(*causes[0].evidence, *reading.raised_before(ranked[0].hits))
@@ -89,7 +84,7 @@ def judge(
     ended_well = (
         bool(reading.outlines)
         and all(one.done for one in reading.outlines)
-        and all(one.survived or one.severity == "warns" for one in standing if one.hits)
+        and all(one.survived or one.severity == "warns" for one in ranked if one.hits)
     )
     shown = telling(reading.outlines)
     seen = [] if unexplained else [one for one in causes[:1] if one.in_text]
@@ -166,6 +161,11 @@ def _suspect(
         refuted = None  # the text itself says otherwise
     alone = [one for one in shown if one.strength == "proof" and not one.shared]
     closing = any(reading.after(hit) <= 1 for hit in seen)
+    at_end = proven or not shown or any(one.at_end for one in shown)
+    says_why = any(one.says_why for one in shown if one.strength == shown[0].strength)
+    doubted = strength == "proof" and not (at_end or supported or failure.is_hardware_failure)
+    if doubted and all(reading.ends_by_itself(hit.source) for hit in seen):
+        strength = "typical"
     groups = {k: v for hit in reversed(seen) for k, v in hit.groups.items()}
     return Suspect(
         failure=failure,
@@ -177,15 +177,27 @@ def _suspect(
         refuted=refuted,
         groups=groups,
         survived=bool(shown) and not proven and all(one.survived for one in shown),
-        at_end=proven or not shown or any(one.at_end for one in shown),
-        says_why=any(one.says_why for one in shown if one.strength == shown[0].strength),
-        by_a_reason=proven or not shown or any(one.by_a_reason for one in shown),
-        stated=not proven and bool(seen) and all(map(reading.is_stated, seen)),
-        told=any(reads_like_a_reason(hit.line) for hit in seen),
+        at_end=at_end,
+        says_why=says_why,
+        is_elsewhere=bool(shown)
+        and not (strength == "proof" or supported or proven)
+        and _is_elsewhere(shown, seen, reading, outcome=failure.outcome),
         is_sure=any(one.says_why or closing or failure.is_hardware_failure for one in alone),
-        closing=closing,
-        early=bool(seen) and all(reading.after(hit) > MESSAGE for hit in seen),
     )
+
+
+def _is_elsewhere(
+    shown: Sequence[_Shown], seen: Sequence[Hit], reading: TextContext, *, outcome: bool
+) -> bool:
+    """Whether what is no proof stands apart from the lines that say why a text ended, or says less
+    than they do: a hint or, in other lines, an outcome or no failure.
+    """
+    if not any(one.by_a_reason for one in shown):
+        return True
+    says_why = any(one.says_why for one in shown if one.strength == shown[0].strength)
+    says_less = outcome or not any(reads_like_a_reason(hit.line) for hit in seen)
+    less = shown[0].strength == "hint" or (says_less and not says_why)
+    return less and all(map(reading.is_stated, seen))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +250,7 @@ def _shown(failure: KnownFailure, hits: Mapping[str, Hit], reading: TextContext)
                 shared=symptom.shared,
             )
         )
-    return sorted(found, key=lambda one: -POINTS[one.strength])
+    return sorted(found, key=lambda one: STRENGTHS.index(one.strength))
 
 
 def _strongest(shown: Sequence[_Shown]) -> tuple[Strength | None, tuple[Hit, ...]]:

@@ -1,135 +1,73 @@
-"""Which of several suspects comes first, and how sure that is. Pure; the rules: judge.py."""
+"""Which of several suspects comes first, and how sure that is. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from provision.doctor.context import TextContext
 from provision.doctor.model import Confidence
 from provision.doctor.suspect import Suspect
 
 
-def in_order(suspects: Sequence[Suspect]) -> list[Suspect]:
-    """The first of them is the answer."""
-    return _reasons_first(_closing_first(_ending_first(sorted(suspects, key=_rank))))
+def place(
+    one: Suspect,
+) -> tuple[bool, bool, bool, bool, bool, bool, bool, tuple[int, int, int], int, str]:
+    """The order of causes: the first is the answer. Each rule decides what those above leave equal.
 
-
-def survived_together(suspects: Sequence[Suspect]) -> list[Suspect]:
-    """A hint on lines alone that the run went on after was survived, too."""
-    lines = {line for one in suspects if one.survived for line in one.lines}
-    return [
-        replace(one, survived=True) if one.strength == "hint" and one.lines <= lines else one
-        for one in suspects
-    ]
-
-
-def before_the_end(suspects: Sequence[Suspect], reading: TextContext) -> list[Suspect]:
-    """What stands far before the last end of a text, if that is an exception with a reason of its
-    own: a proof may have led there, and is no proof of it, unless hardware failed, which no later
-    program repairs; the rest was survived, unless the end is explained by something else, which
-    then stands first anyway.
+    1. A cause comes before what follows from it: what it `beats`, an outcome that it explains.
+    2. What ended something comes before what the run survived.
+    3. A hint that no fact of the machine supports comes after all that is more.
+    4. What a text shows comes before what the machine shows besides, and harm before no harm.
+    5. What is near the text's end, or is a proof of what blocks, comes before what is elsewhere.
+    6. What is specific comes before what any program has (`generic`).
+    7. Its weight: how far the machine confirms it, then proof, typical, hint, then how frequent.
+    8. The line further up, then the code. All else is the cause's own data.
     """
-    sources = {hit.source for one in suspects for hit in one.hits}
-    other = {name for name in sources if reading.ends_by_itself(name)}
-    explained = {
-        hit.source
-        for one in suspects
-        if one.at_end and not one.survived and one.strength != "hint"
-        for hit in one.hits
-    }
-
-    def weighed(one: Suspect) -> Suspect:
-        heard = {hit.source for hit in one.hits}
-        if one.strength is None or one.at_end or one.supported or not heard <= other:
-            return one
-        if one.strength == "proof":
-            return one if one.failure.is_hardware_failure else replace(one, strength="typical")
-        return one if heard & explained else replace(one, survived=True)
-
-    return [weighed(one) for one in suspects]
+    blocks = one.strength == "proof" and one.severity == "blocks"
+    return (
+        one.beaten_by is not None,
+        one.survived,
+        one.strength == "hint" and not one.supported,
+        one.strength is None,
+        one.severity == "warns",
+        not (one.at_end or blocks),
+        one.failure.generic,
+        one.weight,
+        min((hit.number for hit in one.hits), default=0),
+        one.failure.code,
+    )
 
 
-def explained_by(suspects: Sequence[Suspect]) -> list[Suspect]:
-    """Each with the cause that it follows from."""
+def in_order(suspects: Sequence[Suspect]) -> list[Suspect]:
+    """By their place, each with the cause that it follows from. A cause is near the lines that say
+    why a text ended if what follows from it is; a hint on lines alone that the run survived was
+    survived, too.
+    """
     beaten = {
         code: one.failure.code
         for one in suspects
         if one.strength != "hint"
         for code in one.failure.beats
     }
-    by_a_reason = {beaten.get(one.failure.code) for one in suspects if one.by_a_reason}
+    near = {beaten.get(one.failure.code) for one in suspects if not one.is_elsewhere}
+    passed = {line for one in suspects if one.survived for line in one.lines}
     found = [
         replace(
             one,
+            survived=one.survived or (one.strength == "hint" and one.lines <= passed),
             beaten_by=beaten.get(one.failure.code),
-            by_a_reason=one.by_a_reason or one.failure.code in by_a_reason,
+            is_elsewhere=one.is_elsewhere and one.failure.code not in near,
         )
         for one in suspects
     ]
-    roots = [one for one in sorted(found, key=_rank) if one.is_root]
-    return [
+    roots = [one for one in sorted(found, key=place) if one.is_root]
+    outcomes = [
         replace(one, beaten_by=next((r.failure.code for r in roots if r.explains(one)), None))
         if one.failure.outcome and one.beaten_by is None
         else one
         for one in found
     ]
-
-
-def _ending_first(ranked: list[Suspect]) -> list[Suspect]:
-    """The proof of what ended a program, on other lines, ranks before what it goes on without."""
-    if not ranked or ranked[0].severity != "degrades":
-        return ranked
-    ended = [
-        one
-        for one in ranked
-        if one.is_root
-        and (one.strength, one.severity) == ("proof", "blocks")
-        and one.at_end
-        and not one.lines & ranked[0].lines
-    ]
-    return [*ended[:1], *(one for one in ranked if one not in ended[:1])]
-
-
-def _closing_first(ranked: list[Suspect]) -> list[Suspect]:
-    """The last words of a long text rank before a cause far above them that is no proof, or a proof
-    that is not sure and stands apart from the lines that say why the text ended.
-    """
-    if not ranked or not ranked[0].early:
-        return ranked
-    if ranked[0].strength == "proof" and (ranked[0].is_sure or ranked[0].by_a_reason):
-        return ranked
-    last = [
-        one
-        for one in ranked
-        if one.closing and one.is_root and one.strength != "hint" and not one.failure.generic
-    ]
-    return [*last[:1], *(one for one in ranked if one not in last[:1])]
-
-
-def _reasons_first(ranked: list[Suspect]) -> list[Suspect]:
-    """What is in a line that says why the text ended ranks before what stands apart from all."""
-    if not ranked or not ranked[0].is_elsewhere:
-        return ranked
-    near = [
-        one
-        for one in ranked
-        if one.is_root and one.strength != "hint" and one.says_why and not one.failure.generic
-    ]
-    return [*near[:1], *(one for one in ranked if one not in near[:1])]
-
-
-def _rank(one: Suspect) -> tuple[bool, bool, int, bool, bool, bool, int, int, str]:
-    """What the text shows goes before what the machine shows besides, and that before a hint. What
-    does no harm does not stand before what does, and what the run survived before nothing.
-    """
-    kind = 1 if one.strength is None else 2 if one.strength == "hint" and not one.supported else 0
-    first = min((hit.number for hit in one.hits), default=0)
-    harmless = one.severity == "warns"
-    root = one.strength == "proof" and one.severity == "blocks"
-    elsewhere = not one.at_end and not root
-    after = (harmless, elsewhere, one.failure.generic, -one.points, first, one.failure.code)
-    return (one.beaten_by is not None, one.survived, kind, *after)
+    return sorted(outcomes, key=place)
 
 
 def confidence_in(one: Suspect, all_of_them: Iterable[Suspect]) -> Confidence:
@@ -140,7 +78,7 @@ def confidence_in(one: Suspect, all_of_them: Iterable[Suspect]) -> Confidence:
         return "medium" if one.supported else "low"
     if one.beaten_by is not None:
         return "medium"
-    lines, points = one.lines, one.points
+    lines = one.lines
     rivals = [
         other
         for other in all_of_them
@@ -149,7 +87,7 @@ def confidence_in(one: Suspect, all_of_them: Iterable[Suspect]) -> Confidence:
         and other.beaten_by is None
         and any((hit.source, hit.number) in lines for hit in other.hits)
     ]
-    better = [other for other in rivals if other.points >= points]
+    better = [other for other in rivals if other.weight <= one.weight]
     if one.strength == "proof":
         doubtful = any(other.strength == "proof" for other in better)
         known = (one.is_sure and one.failure.states == "symptom") or bool(one.supported)

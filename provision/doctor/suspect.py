@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from provision.doctor.model import Evidence, Hit, KnownFailure, Severity, Strength
 
-POINTS: Mapping[Strength, int] = {"proof": 30, "typical": 20, "hint": 10}
-_SUPPORT = 12
+STRENGTHS: tuple[Strength, ...] = ("proof", "typical", "hint")  # the strongest first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,37 +26,24 @@ class Suspect:
     survived: bool = False  # the program went on
     at_end: bool = True  # what ended the run is near
     says_why: bool = False  # its strongest symptom is in the lines that say why a text ended
-    by_a_reason: bool = True  # one of its symptoms is near to such a line
-    stated: bool = False  # its text is long, and says why it ended
-    told: bool = True  # one of its lines reads like the reason of a failure
+    is_elsewhere: bool = False  # it is apart from such lines, or says less than they do
     is_sure: bool = False  # a proof of it alone is there, or in a text's last words; or hardware
-    closing: bool = False  # the last words of a text show it
-    early: bool = False  # it is far from the last words of its text
 
     @property
     def severity(self) -> Severity:
         return "warns" if self.survived else self.failure.severity
 
     @property
-    def points(self) -> int:
-        base = POINTS[self.strength] if self.strength else POINTS["proof"]
-        support = bool(self.supported) + self.decided
-        return base + _SUPPORT * support + self.failure.often
+    def weight(self) -> tuple[int, int, int]:
+        """How far the machine confirms it, how strong its text is, its frequency: least first."""
+        confirmed = bool(self.supported) + self.decided
+        strength = STRENGTHS.index(self.strength) if self.strength else 0
+        return -confirmed, strength, -self.failure.often
 
     @property
     def is_aside(self) -> bool:
         """Whether it does no harm, and is not what ended the run."""
         return self.severity == "warns" and not (self.at_end and self.says_why)
-
-    @property
-    def is_elsewhere(self) -> bool:
-        """Whether it is no proof, and either stands apart from the lines that say why the text
-        ended, or says less than they do: a hint or, in other lines, an outcome or no failure.
-        """
-        if self.strength == "proof" or self.supported:
-            return False
-        tells_less = not self.says_why and (self.failure.outcome or not self.told)
-        return not self.by_a_reason or (self.stated and (self.strength == "hint" or tells_less))
 
     @property
     def is_root(self) -> bool:

@@ -44,6 +44,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
     "image": ("python", "cudnn", "base", "compat_package", "requirements"),
     "machine": ("verdict", "driver", "gpus"),
 }
+_OF_A_REQUEST = 2  # the first stage of a candidate that what is asked decides: see `examine`
 _BUILD_OF_CELL = ("framework_version", "cuda", "wheel_tag", "existence")
 
 
@@ -114,6 +115,7 @@ class _Remembering(Examiner):
 
     def __init__(self, fleet: Fleet, catalog: Catalog) -> None:
         super().__init__(fleet, catalog)
+        self._blocked: dict[int, Candidate] = {}  # by a GPU or a driver, whatever is asked
         self._candidates: dict[tuple[int, str | None, bool], Candidate] = {}
         self._fitting: dict[Request, Sequence[Candidate]] = {}
 
@@ -121,9 +123,14 @@ class _Remembering(Examiner):
         """Requests of the page differ in framework, CUDA and Python only; CUDA and framework are
         the build's.
         """
+        if (blocked := self._blocked.get(id(build))) is not None:
+            return blocked
         key = id(build), request.python, whole  # builds live as long as the catalog
         if key not in self._candidates:
-            self._candidates[key] = super().examine(build, request, whole=whole)
+            found = super().examine(build, request, whole=whole)
+            self._candidates[key] = found
+            if found.stage < _OF_A_REQUEST:
+                self._blocked[id(build)] = found
         return self._candidates[key]
 
     def fitting(
@@ -131,7 +138,8 @@ class _Remembering(Examiner):
     ) -> Sequence[Candidate]:
         """The page always asks about all builds of a framework."""
         if request not in self._fitting:
-            self._fitting[request] = super().fitting(builds, request, is_asked_for)
+            possible = [build for build in builds if id(build) not in self._blocked]
+            self._fitting[request] = super().fitting(possible, request, is_asked_for)
         return self._fitting[request]
 
 

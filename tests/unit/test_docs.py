@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import html
 import importlib
+import json
 import pkgutil
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +18,8 @@ import pytest
 import images
 import provision
 from images.errors import Failure
-from provision.cli.parser import COMMANDS
+from provision.cli import main as cli
+from provision.cli.parser import COMMANDS, parse
 from provision.version import VERSION
 from tests import ROOT
 from tools import transcripts
@@ -115,6 +118,54 @@ PAGES = (*transcripts.IN_FULL, *transcripts.EXCERPTS)
 def test_what_a_page_shows_of_commands_is_printed(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     assert transcripts.rewritten(text, whole=page in transcripts.IN_FULL) == text, REWRITE
+
+
+def typed_commands(text: str) -> Iterator[list[str]]:
+    """The commands of a page's blocks for a shell, without a pipe's other commands."""
+    for block in re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            ends = [number for number, word in enumerate(words) if word in {"|", ">", "&&"}]
+            words = words[words[:1] == ["./run"] : ends[0] if ends else None]
+            if words[:1] == ["provision"] and words[1:]:
+                yield words[1:]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_every_command_of_a_page_is_accepted(page: Path) -> None:
+    for words in typed_commands(page.read_text(encoding="utf-8")):
+        parse(words)
+
+
+PACKAGES = re.findall(
+    r"^\| [^|]+ \| `provision build ([^`]+)`",
+    (ROOT / "docs/packages.md").read_text(encoding="utf-8"),
+    re.MULTILINE,
+)
+
+
+@pytest.mark.parametrize("typed_options", PACKAGES)
+def test_the_commands_of_the_packages_have_a_plan(
+    typed_options: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "ComfyUI").mkdir()
+    (tmp_path / "ComfyUI/requirements.txt").write_text("torch\ntorchvision\n")
+    monkeypatch.chdir(tmp_path)
+    words = [*shlex.split(typed_options), "--gpu", "RTX 4090", "--driver", "580.95.05"]
+    parse(["build", *words])
+    assert cli.main(["plan", "--json", *words]) == 0
+    assert json.loads(capsys.readouterr().out)["verdict"] == "direct"
+
+
+def test_ten_packages_have_a_row() -> None:
+    assert len(PACKAGES) == 10
 
 
 def test_the_readme_and_the_examples_show_the_telling_cases() -> None:

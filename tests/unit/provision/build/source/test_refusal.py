@@ -69,8 +69,7 @@ NVIDIA = "https://pypi.nvidia.com"
             id="an index without a CUDA that the hosts run",
         ),
         pytest.param(
-            [lacking("tensorrt-llm", why="elsewhere")], {}, [f"--index {NVIDIA}"],
-            id="NVIDIA's index",
+            [lacking("tensorrt", why="elsewhere")], {}, [f"--index {NVIDIA}"], id="NVIDIA's index"
         ),
         pytest.param(
             [lacking("tensorrt-llm", why="elsewhere")],

@@ -84,8 +84,7 @@ ENDED = (
 )
 # "0 failed" and "failed=0" are no failure, "10 failed" is one.
 GAVE_UP = re.compile(
-    rb"(?i)(?:^|[^ ]|[^0] |[0-9]0 )\b(?:failed|aborting|aborted|refused|denied|giving up)\b"
-    rb"(?:$|[^\w =:]| (?:$|[^=:])| ?[=:](?:$|[^ 0]| (?:$|[^0])| ?0\w))"  # without a look-ahead
+    rb"(?i)(?<!\b0 )\b(?:failed|aborting|aborted|refused|denied|giving up)\b(?! ?[=:] ?0\b)"
 )
 # Words behind which a bare "Done." is none, of a program that goes on whatever happens.
 NOT_DONE = re.compile(rb"(?i)\b(?:not supported|unable to|currently in use)\b")

@@ -38,7 +38,10 @@ _REFUSALS = (
         "Put it into the proxy's address: HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT",
     ),
     (
-        r"certificate verif|unable to get local issuer certificate|SSL certificate problem",
+        (
+            r"certificate verification failed|verification failed: certificate signer"
+            r"|SSL certificate problem: (?:unable to get|self.signed)"
+        ),
         "its certificate is signed by an authority that is not trusted here",
         "Name the authority's certificate: --ca-bundle FILE; beside git's own: GIT_SSL_CAINFO=FILE",
     ),
@@ -154,12 +157,12 @@ def check_out(wanted: Checkout, made: Path, ca: Path | None = None) -> tuple[Pat
                 fix="Install git: apt-get install git",
             ) from error
         except process.CommandTimedOut as error:
-            raise _failed(wanted, f"git was not done in {_TIMEOUT_S:.0f} s") from error
+            raise git_error(wanted, f"git was not done in {_TIMEOUT_S:.0f} s") from error
 
     def git(*words: str) -> str:
         done = run(*words)
         if not done.ok:
-            raise _failed(wanted, done.output)
+            raise git_error(wanted, done.output)
         return done.stdout.strip()
 
     if ca and not os.environ.get("GIT_SSL_CAINFO"):  # which would win over the user's own
@@ -177,9 +180,9 @@ def check_out(wanted: Checkout, made: Path, ca: Path | None = None) -> tuple[Pat
         found = (run("rev-parse", "--verify", f"{name}^{{commit}}") for name in names)
         commit = next((one.stdout.strip() for one in found if one.ok), "")
         if not commit:
-            raise _failed(wanted, f"it has no {revision}")
+            raise git_error(wanted, f"it has no {revision}")
     if wanted.commit not in {None, commit}:
-        raise _failed(wanted, f"it gave {commit} for {wanted.commit}")
+        raise git_error(wanted, f"it gave {commit} for {wanted.commit}")
     git("checkout", "--quiet", "--detach", commit)
     if (tree / ".gitmodules").is_file():
         git("submodule", "--quiet", "update", "--init", "--recursive", "--depth", "1")
@@ -231,7 +234,8 @@ def _archive(tree: Path, to: Path, name: str) -> Path:
     return to
 
 
-def _failed(wanted: Checkout, output: str) -> GitError:
+def git_error(wanted: Checkout, output: str) -> GitError:
+    """The error for what git printed: what it means, if that is known, else its last line."""
     lines = [line for line in output.strip().splitlines() if line.strip()]
     why = printable(lines[-1], limit=200) if lines else "git failed"
     fix = f"Check that git has your login for it: git ls-remote {wanted.shown}"

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from images.system import process
-from provision.build.source.checkout import Checkout, GitError, check_out, read_git
+from provision.build.source.checkout import Checkout, GitError, check_out, git_error, read_git
 from provision.errors import BadInputError
 from tests.kit.company import CODE, USER, LoginProxy, git_over_https, make_repository
 from tests.kit.private_index import make_authority
@@ -159,6 +159,33 @@ def test_a_malformed_line_is_refused(text: str) -> None:
 
 
 PASSWORD = "canary/of the:code@88f1"
+TRUST = "authority that is not trusted here"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        pytest.param("server certificate verification failed. CAfile: none CRLfile: none", TRUST,
+                     id="GnuTLS of libcurl 7"),
+        pytest.param("server verification failed: certificate signer not trusted. (CAfile: /c)",
+                     TRUST, id="GnuTLS of libcurl 8"),
+        pytest.param("SSL certificate problem: unable to get local issuer certificate", TRUST,
+                     id="OpenSSL"),
+        pytest.param("SSL certificate problem: self-signed certificate in certificate chain", TRUST,
+                     id="OpenSSL, an authority of a company"),
+        pytest.param("SSL certificate problem: certificate has expired", "certificate has expired",
+                     id="an expired one is git's own sentence"),
+        pytest.param("server verification failed: certificate has expired. (CAfile: /c)",
+                     "certificate has expired", id="an expired one by GnuTLS"),
+    ],
+)  # fmt: skip
+def test_what_git_says_of_a_certificate(words: str, says: str) -> None:
+    wanted = read_git(f"words @ git+https://{CODE}/team/words.git")
+    error = git_error(wanted, f"fatal: unable to access 'https://{CODE}/': {words}\n")
+    assert says in error.message
+    assert ("--ca-bundle FILE" in error.fix) == (says == TRUST)
+
+
 NETRC = f'machine {CODE} login {USER} password "{PASSWORD}"\n'
 HELPER = f"""[credential "https://{CODE}"]
 \thelper = "!f() {{ echo username={USER}; echo 'password={PASSWORD}'; }}; f"
@@ -192,8 +219,7 @@ def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Pat
         pytest.param({}, {}, "it demands a login, and git has none that it accepts", id="no login"),
         pytest.param({".netrc": NETRC.replace("canary", "old")}, {},
                      "it demands a login, and git has none that it accepts", id="an old login"),
-        pytest.param({".netrc": NETRC}, {"CA": ""}, "authority that is not trusted here",
-                     id="no authority"),
+        pytest.param({".netrc": NETRC}, {"CA": ""}, TRUST, id="no authority"),
         pytest.param({".netrc": NETRC}, {"HTTPS_PROXY": "http://ann:old@PROXY"},
                      "the proxy demands another login than its address has",
                      id="an old login for the proxy"),

@@ -226,7 +226,7 @@ def lock_for(
     names = request.places.names
     lock = lock_of(judged, ca_bundle=settings.ca, offline=settings.offline, names=names)
     console.note(f"{lock.plan.reasons[-1].message}")
-    console.result(f"{len(lock.wheels)} wheels, {gigabytes(lock.download_bytes)} to download")
+    console.result(f"{len(lock.wheels)} wheels, {gigabytes(lock.download_bytes)}")
     show_warnings([w for w in lock.plan.warnings if w not in plan.warnings], console)
     return with_built_wheels(lock, request.places, settings, console)
 

@@ -42,7 +42,7 @@ class Answer:
     """One case asked. `plausible`: causes that nobody could tell from the right one by the text."""
 
     case: Mapping[str, Any]
-    expected: frozenset[str | None]  # None: that nobody is accused
+    expected: frozenset[str | None]  # None: no cause
     plausible: frozenset[str]
     code: str | None
     confidence: str | None

@@ -74,7 +74,7 @@ def rewritten(text: str, *, whole: bool) -> str:
 
     def block(found: re.Match[str]) -> str:
         commands = re.split(r"^\$ ", found[0], flags=re.MULTILINE)[1:]
-        return "\n".join(part for part in (shown(one, whole=whole) for one in commands)) + "\n"
+        return "\n".join(shown(one, whole=whole) for one in commands) + "\n"
 
     return _BLOCK.sub(block, text)
 

@@ -118,9 +118,7 @@ def _is_among(name: str, said: Fact, have: Fact) -> bool:
 def _is_same(name: str, said: Value, have: Value) -> bool:
     if name == "machine.name":  # with a domain, or without
         return str(said).split(".")[0].lower() == str(have).split(".")[0].lower()
-    if (
-        name == "gpu.names"
-    ):  # an nvidia-smi table cuts long names, and drivers once left out the maker
+    if name == "gpu.names":  # a table of nvidia-smi cuts long ones; old drivers leave out NVIDIA
         short, long = (str(one).removeprefix("NVIDIA ").strip() for one in (said, have))
         return (
             long.startswith(short.removesuffix("...")) if short.endswith("...") else short == long

@@ -90,7 +90,7 @@ PRODUCED = 108
 
 @cache
 def examined() -> tuple[dict[str, Any], ...]:
-    """Cases: what is right (null: nobody is accused) and what nobody could tell from it.
+    """Cases: the right causes (null: none), and those that the text cannot tell from them.
 
     Each is written after a public report, its source, and has the program's own messages.
     """

@@ -35,12 +35,12 @@ LIMITS_S = {
     "gpu": 2400,
     "wheels": 2400,
 }
-# The lanes that take minutes, the longest first. Those of one word run one after the other: they
-# share an engine, or load all cores by themselves.
+# The lanes that take minutes, the longest first. Those of one word run one after the other in one
+# process: they share an engine, or daemons and downloads, or load all cores by themselves.
 LONG = {
     "engines": "engine",
-    "clusters": "engine",
-    "wheels": "engine",
+    "clusters": "clusters",
+    "wheels": "wheels",
     "frameworks": "cores",
     "gpu": "cores",
     "bare": "cores",

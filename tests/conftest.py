@@ -45,6 +45,19 @@ LONG = {
     "gpu": "cores",
     "bare": "cores",
 }
+# Files that leave this machine's engine alone: none answers there, and each runs where there is
+# room.
+WITHOUT_ENGINE = {
+    f"tests/engines/test_{name}.py"
+    for name in (
+        *("bootstrap_real", "build_without_engine", "cut", "doctor_fix", "doctor_fixes_twice"),
+        *("emulation_real", "engine_start", "engine_trouble", "fleet_build", "gpu_request"),
+        *("inspect_real", "kills", "layers_own_real", "lazy_real", "offline_bundle"),
+        *("own_images_real", "private_sources", "provenance_real", "push_real", "registry_real"),
+        *("sandbox_real", "secrets", "shared_engine", "squashfs_real", "store_real", "tables_real"),
+    )
+}
+NO_ENGINE = "unix:///nonexistent/docker.sock"
 # Which lanes ask the package index.
 ONLINE = ("bare", "clusters", "engines", "frameworks", "wheels")
 
@@ -183,7 +196,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Lanes(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            return LONG.get(nodeid.split("/")[1], nodeid)
+            file = nodeid.partition("::")[0]
+            return file if file in WITHOUT_ENGINE else LONG.get(nodeid.split("/")[1], nodeid)
 
     return Lanes(config, log)
 
@@ -196,14 +210,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """This machine's package index for tests, and their fixtures, that talk to it."""
+    """This machine's package index and engine for tests, and their fixtures, that talk to them."""
     here, gone = _INDEX_OF_THIS_MACHINE, _NO_INDEX
     if _lane(item) not in ONLINE:
         here, gone = gone, here
     for name in gone.keys() - here.keys():
         os.environ.pop(name, None)
     os.environ.update(here)
-    return (yield)
+    if str(item.path.relative_to(ROOT)) not in WITHOUT_ENGINE:
+        return (yield)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOCKER_HOST", NO_ENGINE)
+        return (yield)
 
 
 @pytest.fixture(autouse=True)

@@ -60,6 +60,13 @@ def own_engine() -> Iterator[PrivateEngine]:
         yield engine
 
 
+@pytest.fixture(scope="session")
+def own_client(own_engine: PrivateEngine) -> Iterator[Any]:
+    """A client of our own engine."""
+    with own_engine.client() as found:
+        yield found
+
+
 @pytest.fixture
 def own_world(own_engine: PrivateEngine) -> Iterator[World]:
     """A world on our own engine. It is left without containers and without processes."""

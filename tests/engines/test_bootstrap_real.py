@@ -1,4 +1,4 @@
-"""The Debian base, made for real and run in the engine that the environment names."""
+"""The Debian base, made for real and run in an engine."""
 
 from __future__ import annotations
 
@@ -61,41 +61,41 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BootstrapBase]:
 
 
 @pytest.fixture(scope="module")
-def loaded(client: Any, base: BootstrapBase) -> Iterator[Any]:
+def loaded(own_client: Any, base: BootstrapBase) -> Iterator[Any]:
     with base.archive.open("rb") as archive:
-        (image,) = client.images.load(archive)
+        (image,) = own_client.images.load(archive)
     yield image
-    client.images.remove(base.reference, force=True)
+    own_client.images.remove(base.reference, force=True)
 
 
-def run(client: Any, image: Any, *command: str) -> str:
-    output: bytes = client.containers.run(image, command, network_mode="none", remove=True)
+def run(own_client: Any, image: Any, *command: str) -> str:
+    output: bytes = own_client.containers.run(image, command, network_mode="none", remove=True)
     return output.decode()
 
 
 def test_the_engine_loads_it_under_its_name_and_id(
-    client: Any, base: BootstrapBase, loaded: Any
+    own_client: Any, base: BootstrapBase, loaded: Any
 ) -> None:
     assert base.reference in loaded.tags
     # an engine with containerd's store counts by the manifest that it makes itself
-    if "io.containerd" not in str(client.info().get("DriverStatus")):
+    if "io.containerd" not in str(own_client.info().get("DriverStatus")):
         assert loaded.id == base.image_id
     assert loaded.attrs["RootFS"]["Layers"] == [base.diff_id]
 
 
-def test_its_python_is_whole(client: Any, loaded: Any) -> None:
+def test_its_python_is_whole(own_client: Any, loaded: Any) -> None:
     code = (
         "import venv, ssl, ctypes, sqlite3, sys, urllib.request\n"
         "assert ssl.create_default_context().cert_store_stats()['x509_ca'] > 50\n"
         "venv.create('/tmp/v', with_pip=True)\n"
         "print(*sys.version_info[:2], sep='.')"
     )
-    assert run(client, loaded, "python3", "-c", code).split() == ["3.11"]
+    assert run(own_client, loaded, "python3", "-c", code).split() == ["3.11"]
 
 
-def test_its_package_manager_is_whole(client: Any, loaded: Any) -> None:
+def test_its_package_manager_is_whole(own_client: Any, loaded: Any) -> None:
     script = "dpkg --audit && dpkg --configure -a && apt-get check >&2 && cat /etc/apt/sources.list"
-    lines = run(client, loaded, "sh", "-c", script).splitlines()
+    lines = run(own_client, loaded, "sh", "-c", script).splitlines()
     assert [line.split()[-2:] for line in lines] == [
         ["bookworm", "main"],
         ["bookworm-updates", "main"],
@@ -103,7 +103,7 @@ def test_its_package_manager_is_whole(client: Any, loaded: Any) -> None:
     ]
 
 
-def test_added_packages_work_in_it(client: Any, base: BootstrapBase) -> None:
+def test_added_packages_work_in_it(own_client: Any, base: BootstrapBase) -> None:
     """Programs, a library that is an alternative, and dpkg's own judgement."""
     more = ("git", "less", "libopenblas0", "openssh-client")
     made = bootstrap(
@@ -118,11 +118,11 @@ def test_added_packages_work_in_it(client: Any, base: BootstrapBase) -> None:
         "python3 -c 'import ctypes; ctypes.CDLL(\"libblas.so.3\").cblas_ddot'"
     )
     with made.archive.open("rb") as archive:
-        (image,) = client.images.load(archive)
+        (image,) = own_client.images.load(archive)
     try:
-        lines = run(client, image, "sh", "-c", script).splitlines()
+        lines = run(own_client, image, "sh", "-c", script).splitlines()
     finally:
-        client.images.remove(made.reference, force=True)
+        own_client.images.remove(made.reference, force=True)
     assert "/openblas-pthread/libblas.so.3" in lines[0]
     assert [line.split()[0] for line in lines[1:]] == ["OpenSSH_9.2p1", "less", "2755"]
     assert lines[-1] == "2755 _ssh"

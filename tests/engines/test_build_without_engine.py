@@ -24,6 +24,7 @@ from images.oci.sources import Stream, Unpacked
 from tests import need
 from tests.engines.lab import Done, World, finish, new_world
 from tests.engines.podman_place import podman_storage
+from tests.engines.private_engine import PrivateEngine
 from tests.engines.small_build import NUMPY, PASSWORD, PIP, TORCH, Source, left_over
 from tests.engines.test_push_real import serving
 from tests.kit.elf_maker import elf
@@ -199,7 +200,7 @@ def test_an_image_is_exported_by_its_labels_and_needs_no_root(
 
 
 def test_a_registry_gets_what_it_has_not_and_docker_runs_it(
-    alone: World, source: Source, index: Index, lock: Path, registry: str, client: Any
+    alone: World, source: Source, index: Index, lock: Path, registry: str, own_client: Any
 ) -> None:
     push = ("--push", f"{registry}/small:1", "--no-verify", "--lock", str(lock))
     first = build(alone, source, index, *push)
@@ -207,19 +208,19 @@ def test_a_registry_gets_what_it_has_not_and_docker_runs_it(
     assert again["image"]["digest"] == first["image"]["digest"]
     assert {layer["how"] for layer in again["image"]["layers"]} == {"there"}
     assert first["documents"]["attached"]
-    client.images.pull(f"{registry}/small", tag="1")
-    said = client.containers.run(
+    own_client.images.pull(f"{registry}/small", tag="1")
+    said = own_client.containers.run(
         f"{registry}/small:1",
         ["python3", "-c", "import sys, torch, numpy; print(sys.prefix, torch.__version__)"],
         network_mode="none",
         remove=True,
     )
-    client.images.remove(f"{registry}/small:1", force=True)
+    own_client.images.remove(f"{registry}/small:1", force=True)
     assert said.decode().split() == ["/opt/venv", "2.0.1+cu117"]
 
 
 def test_layers_by_zstd_are_read_by_docker_podman_and_ourselves(
-    alone: World, source: Source, index: Index, lock: Path, registry: str, client: Any
+    alone: World, source: Source, index: Index, lock: Path, registry: str, own_client: Any
 ) -> None:
     reference = f"{registry}/zstd:1"
     words = ("--lock", str(lock), "--no-verify", "--compression", "zstd", "--push", reference)
@@ -233,14 +234,14 @@ def test_layers_by_zstd_are_read_by_docker_podman_and_ourselves(
     types = [layer["mediaType"] for layer in json.loads(told.stdout)["layers"]]
     assert set(types[1:]) == {LAYER_ZSTD}
     program = ["python3", "-c", "import torch; print(torch.__version__)"]
-    if int(client.version()["Version"].split(".")[0]) >= ZSTD_SINCE:
-        client.images.pull(f"{registry}/zstd", tag="1")
-        said = client.containers.run(reference, program, network_mode="none", remove=True)
-        client.images.remove(reference, force=True)
+    if int(own_client.version()["Version"].split(".")[0]) >= ZSTD_SINCE:
+        own_client.images.pull(f"{registry}/zstd", tag="1")
+        said = own_client.containers.run(reference, program, network_mode="none", remove=True)
+        own_client.images.remove(reference, force=True)
         assert said.decode().strip() == "2.0.1+cu117"
     else:
         with pytest.raises(APIError):
-            client.images.pull(f"{registry}/zstd", tag="1")
+            own_client.images.pull(f"{registry}/zstd", tag="1")
     with TemporaryDirectory(prefix="p-") as place, podman_storage(Path(place)) as env:
         options = ("--rm", "--tls-verify=false", "--network=none")
         done = subprocess.run(
@@ -311,14 +312,14 @@ def test_the_same_lock_gives_the_same_digest_elsewhere(
 
 
 def test_an_archive_loads_into_docker(
-    alone: World, source: Source, index: Index, lock: Path, client: Any
+    alone: World, source: Source, index: Index, lock: Path, own_client: Any
 ) -> None:
     archive = alone.place / "image.tar"
     words = ("--lock", str(lock), "--no-verify", "--tag", "from-archive:1")
     account = build(alone, source, index, *words, "--output", str(archive))
     with archive.open("rb") as file:
-        (image,) = client.images.load(file)
-    client.images.remove(image.id, force=True)
+        (image,) = own_client.images.load(file)
+    own_client.images.remove(image.id, force=True)
     assert image.id == account["image"]["image_id"]
     assert image.tags == ["from-archive:1"]
 
@@ -354,13 +355,13 @@ def test_one_file_is_the_image_for_verify_and_inspect(
 
 
 def test_an_engine_that_is_here_is_given_the_image(
-    source: Source, index: Index, lock: Path, client: Any
+    source: Source, index: Index, lock: Path, own_engine: PrivateEngine, own_client: Any
 ) -> None:
-    with new_world() as world:
+    with new_world(DOCKER_HOST=own_engine.url) as world:
         words = ("--lock", str(lock), "--no-verify", "--builder", "oci", "--tag", "given:1")
         account = build(world, source, index, *words)
-    image = client.images.get("given:1")
-    client.images.remove("given:1", force=True)
+    image = own_client.images.get("given:1")
+    own_client.images.remove("given:1", force=True)
     assert image.id == account["image"]["image_id"]
 
 

@@ -127,7 +127,9 @@ _OWN = Path(tempfile.mkdtemp(prefix="gpu-provision-tests-"))
 _INDEX_OF_THIS_MACHINE = _clean(os.environ)
 # Configuration of the whole machine (/etc) is left out, too.
 _NO_INDEX = {"PIP_CONFIG_FILE": os.devnull, "UV_NO_CONFIG": "1"}
-os.environ.update(_home(_OWN), **_NO_INDEX, GIT_CONFIG_NOSYSTEM="1", TESTS_SHARED=str(_OWN))
+os.environ.update(_home(_OWN), **_NO_INDEX, GIT_CONFIG_NOSYSTEM="1")
+# What is made or fetched once: in a process of pytest's own workers, once for all of them.
+os.environ.setdefault("TESTS_SHARED", str(_OWN))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

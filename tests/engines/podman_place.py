@@ -9,13 +9,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from images.bootstrap import bootstrap
 from images.oci.archive_reading import open_archive
 from images.oci.sources import Image, ImageLayer
 from tests import need
+from tests.engines.lab import debian
 from tests.kit.sandbox_images import image
 
-EPOCH = 1_700_000_000
 CONF = """\
 [containers]
 default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
@@ -27,11 +26,8 @@ events_logger = "file"
 
 
 def debian_base(settings: Mapping[str, Any], *more: ImageLayer) -> Image:
-    """A Debian base with Python 3.11, made once for all lanes; `more` are layers on it."""
-    store = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpu-provision"
-    arch = {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
-    made = bootstrap("bookworm", python="3.11", arch=arch, store=store, epoch=EPOCH)
-    return image((*open_archive(made.archive).layers, *more), settings)
+    """The Debian base of all tests with these settings; `more` are layers on it."""
+    return image((*open_archive(debian().archive).layers, *more), settings)
 
 
 @contextlib.contextmanager

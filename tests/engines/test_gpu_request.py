@@ -15,13 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from images.bootstrap import bootstrap
 from images.engines.docker import Docker
 from images.engines.docker_errors import NoGpuRuntimeError
 from images.engines.spec import RunJob, RunResult
-from provision.build.base import _EPOCH
 from provision.verification.suite import suite_directory
 from tests import fake_driver, need
+from tests.engines.lab import debian
 from tests.engines.private_engine import PrivateEngine, private_engine
 
 pytestmark = pytest.mark.docker
@@ -34,7 +33,6 @@ SETTINGS = {
     **{f"gpu.{n}.uuid": f"GPU-0000000{n}-0000-0000-0000-000000000000" for n in range(2)},
     **{f"gpu.{n}.mig": 0 for n in range(2)},
 }
-STORE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpu-provision"
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +61,7 @@ def gpu_engine(hook: Path) -> Iterator[PrivateEngine]:
 
 def run_in(engine: PrivateEngine, command: list[str]) -> RunResult:
     """Run a command in the Debian base, with GPUs, the suite and the fake driver's settings."""
-    base = bootstrap("bookworm", python="3.11", arch="x86_64", store=STORE, epoch=_EPOCH)
+    base = debian()
     suite = suite_directory()
     files = {
         f"/opt/suite/verify/{path.relative_to(suite)}": path.read_bytes()

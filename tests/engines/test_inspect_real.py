@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -23,19 +22,17 @@ import jsonschema
 import pytest
 
 from images.assembly.opening import open_image
-from images.bootstrap import bootstrap
 from images.inspect.dynamic import MAGIC, DynamicReader, ElfFile
 from images.inspect.image import Inspection, inspect_image
 from images.inspect.segments import DamagedElf
 from images.oci.model import CONFIG, LAYER, MANIFEST, REF_NAME, descriptor_of
 from provision.verification.inspection.report import make_report
 from tests import need
-from tests.engines.lab import ROOT
+from tests.engines.lab import ROOT, debian
 from tests.kit.image_maker import tar_of
 from tests.kit.index_wheels import downloaded
 
 pytestmark = pytest.mark.docker
-EPOCH = 1_700_000_000
 TRIPLET = f"{os.uname().machine}-linux-gnu"
 SCHEMA = json.loads((ROOT / "verify" / "report.schema.json").read_text(encoding="utf-8"))
 
@@ -88,12 +85,9 @@ def run(argv: Sequence[str | Path]) -> str:
 @pytest.fixture(scope="module")
 def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
     skopeo, _ = need.program("skopeo"), need.program("umoci")
-    store = tmp_path_factory.mktemp("store")
-    arch = {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
-    base = bootstrap("bookworm", python="3.11", arch=arch, store=store, epoch=EPOCH)
     path = tmp_path_factory.mktemp("layout") / "oci"
-    run([skopeo, "--insecure-policy", "copy", f"docker-archive:{base.archive}", f"oci:{path}:base"])
-    shutil.rmtree(store)
+    base = f"docker-archive:{debian().archive}"
+    run([skopeo, "--insecure-policy", "copy", base, f"oci:{path}:base"])
     return Layout(path)
 
 

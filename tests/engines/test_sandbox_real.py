@@ -21,17 +21,16 @@ from typing import Any
 
 import pytest
 
-from images.bootstrap import bootstrap
 from images.engines.sandbox import bounds, stage
 from images.engines.sandbox.unpack import unpack
 from images.errors import Failure
 from images.oci.archive_reading import open_archive
 from tests import fake_driver, need
 from tests.engines.hostile_images import IMAGES
+from tests.engines.lab import debian
 
 pytestmark = pytest.mark.docker
 ROOT = Path(__file__).parents[2]
-EPOCH = 1_700_000_000
 ATTACK = (ROOT / "tests/engines/sandbox_attack.py").read_text()
 LOOK = (ROOT / "tests/engines/sandbox_look.py").read_text()
 EXPECT = "/run/gpu-provision/expect.json"
@@ -121,10 +120,7 @@ def place() -> Iterator[Path]:
     made = Path(tempfile.mkdtemp(prefix="gpu-provision-sandbox-"))
     try:
         made.chmod(0o755)
-        store = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpu-provision"
-        arch = {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
-        base = bootstrap("bookworm", python="3.11", arch=arch, store=store, epoch=EPOCH)
-        shutil.copy(base.archive, made / "base.tar")
+        shutil.copy(debian().archive, made / "base.tar")
         (made / "base.tar").chmod(0o644)
         for user in ("nobody", "root"):
             (made / user).mkdir()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,13 @@ from typing import Any
 import docker
 import docker.errors
 import pytest
-from uv import find_uv_bin
 
 from images.engines.start import ask_engine
 from tests import need
 from tests.engines.lab import ROOT, TAG, Built, World, new_world
 from tests.engines.private_engine import PrivateEngine, private_engine
 from tests.engines.small_build import CA_CANARY, Source
+from tests.kit.index_wheels import downloaded
 from tests.kit.private_index import Authority, Wheel, make_authority
 
 
@@ -83,14 +82,8 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 @pytest.fixture(scope="session")
 def uv_wheel(tmp_path_factory: pytest.TempPathFactory) -> Wheel:
     """The uv that the recipe installs, fetched from the index that this machine uses."""
-    place = tmp_path_factory.mktemp("uv")
-    argv = [find_uv_bin(), "tool", "run", "pip", "download", "--quiet", "--no-deps"]
-    argv += ["--require-hashes", "--only-binary", ":all:", "--dest", str(place)]
-    argv += ["--requirement", str(ROOT / "images" / "recipe" / "uv.txt")]
-    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=300)
-    if done.returncode != 0:
-        need.lacking(f"uv cannot be fetched: {done.stderr}")
-    (file,) = place.iterdir()
+    pinned = f"--requirement={ROOT / 'images' / 'recipe' / 'uv.txt'}"
+    file = downloaded(pinned, tmp_path_factory.mktemp("uv"), "--require-hashes")
     return Wheel(file.name, file.read_bytes())
 
 
@@ -103,11 +96,5 @@ def source(authority: Authority, uv_wheel: Wheel) -> Source:
 @pytest.fixture(scope="session")
 def pip_wheel(tmp_path_factory: pytest.TempPathFactory) -> Wheel:
     """The real pip, which builds wheels, from the index that this machine uses."""
-    place = tmp_path_factory.mktemp("pip")
-    argv = [find_uv_bin(), "tool", "run", "pip", "download", "--quiet", "--no-deps"]
-    argv += ["--only-binary", ":all:", "--dest", str(place), "pip"]
-    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=300)
-    if done.returncode != 0:
-        need.lacking(f"pip cannot be fetched: {done.stderr}")
-    (file,) = place.iterdir()
+    file = downloaded("pip", tmp_path_factory.mktemp("pip"))
     return Wheel(file.name, file.read_bytes())

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from images.bootstrap import BootstrapBase, bootstrap
+from images.bootstrap import DEFAULT_PACKAGES, BootstrapBase, bootstrap
 from provision.build.base import _EPOCH
 
 ROOT = Path(__file__).parents[2]
@@ -107,11 +107,15 @@ def finish(process: subprocess.Popen[str]) -> Done:
     return Done(process.returncode, out, err)
 
 
-def debian() -> BootstrapBase:
-    """The Debian base with Python 3.11 that worlds build on, made once for all tests."""
+def debian(packages: tuple[str, ...] = DEFAULT_PACKAGES) -> BootstrapBase:
+    """A Debian base with Python 3.11, made once for all tests: by default that which worlds build
+    on.
+    """
     arch = {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
     store = Path(os.environ["TESTS_SHARED"])
-    return bootstrap("bookworm", python="3.11", arch=arch, store=store, epoch=_EPOCH)
+    return bootstrap(
+        "bookworm", python="3.11", arch=arch, store=store, epoch=_EPOCH, packages=packages
+    )
 
 
 @contextmanager

@@ -81,7 +81,7 @@ def built(place: Path, name: str = "snapshotter") -> Path:
     env = {
         "GOPATH": f"{place / 'go'}:{SOURCES}",
         "GO111MODULE": "off",
-        "GOCACHE": os.environ.get("GOCACHE", str(place / "go-cache")),
+        "GOCACHE": os.environ.get("GOCACHE", f"{os.environ.get('TESTS_SHARED', place)}/go-cache"),
         "GOFLAGS": "-p=2",
     }
     argv = [go, "build", "-o", str(place / f"lazy-{name}"), name]

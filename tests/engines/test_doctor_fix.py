@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import http.server
 import json
+import re
 import ssl
 import subprocess
 import sys
@@ -170,6 +171,7 @@ def machine() -> Iterator[DebianMachine]:
     packages = ["python3", "passwd", "login", "procps", "busybox-static", "gpg", "gpg-agent"]
     with debian_machine([*packages, "curl", "ca-certificates"]) as found:
         found.write("/etc/default/docker", DEFAULTS)
+        found.write("/etc/apt/apt.conf.d/languages", 'Acquire::Languages "none";\n')
         found.must("useradd --create-home ann")
         yield found
 
@@ -435,11 +437,14 @@ def test_the_toolkit_may_not_set_cgroups_of_a_user(machine: DebianMachine, tmp_p
 def test_apt_finds_debians_driver(machine: DebianMachine, tmp_path: Path, style: str) -> None:
     listed = (machine.tree / "etc/apt/sources.list").read_text(encoding="utf-8")
     if style == "deb822":
-        address = next(line.split()[1] for line in listed.splitlines() if line.startswith("deb "))
         machine.must("rm /etc/apt/sources.list")
         machine.write(
             "/etc/apt/sources.list.d/debian.sources",
-            f"Types: deb\nURIs: {address}\nSuites: bookworm\nComponents: main\n",
+            re.sub(
+                r"deb (\S+) (\S+) (.+)",
+                r"Types: deb\nURIs: \1\nSuites: \2\nComponents: \3\n",
+                listed,
+            ),
         )
     try:
         machine.must("apt-get update")

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from uv import find_uv_bin
 
 from tests import need
 from tests.engines.lab import ROOT, Done, World, new_world
 from tests.engines.small_build import PASSWORD, PIP, Source
+from tests.kit.index_wheels import downloaded
 from tests.kit.private_index import Wheel, make_wheel, serve
 
 pytestmark = pytest.mark.docker
@@ -76,15 +76,8 @@ def alone() -> Iterator[World]:
 @pytest.fixture(scope="module")
 def numpy(tmp_path_factory: pytest.TempPathFactory) -> Wheel:
     """A wheel of native code, from the index that this machine uses."""
-    place = tmp_path_factory.mktemp("numpy")
-    argv = [find_uv_bin(), "tool", "run", "pip", "download", "--quiet", "--no-deps"]
-    argv += ["--dest", str(place)]
-    argv += ["--only-binary", ":all:", "--platform", "manylinux2014_aarch64"]
-    argv += ["--python-version", "3.11", "numpy==1.26.4"]
-    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=300)
-    if done.returncode != 0:
-        need.lacking(f"numpy for aarch64 cannot be fetched: {done.stderr}")
-    (file,) = place.iterdir()
+    words = ("--platform", "manylinux2014_aarch64", "--python-version", "3.11")
+    file = downloaded("numpy==1.26.4", tmp_path_factory.mktemp("numpy"), *words)
     return Wheel(file.name, file.read_bytes())
 
 

@@ -9,11 +9,13 @@ from pathlib import Path
 from tests import need
 
 
-def downloaded(requirement: str, folder: Path) -> Path:
-    """The wheel of a requirement ("name==version"), downloaded into a folder of its own."""
+def downloaded(requirement: str, folder: Path, *more: str) -> Path:
+    """The wheel of a requirement ("name==version"), downloaded into a folder of its own; `more` are
+    words for pip.
+    """
     command = ["-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "-d"]
     done = subprocess.run(
-        [sys.executable, *command, str(folder), requirement],
+        [sys.executable, *command, str(folder), *more, requirement],
         capture_output=True,
         text=True,
         check=False,

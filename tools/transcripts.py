@@ -26,6 +26,7 @@ from rich.text import Text
 
 from provision.cli import main as cli
 from provision.model.plan import HostFacts
+from provision.output import look
 
 ROOT = Path(__file__).parents[1]
 IN_FULL = ("docs/examples.md",)
@@ -144,6 +145,7 @@ def main() -> int:
     parser.add_argument("--run", metavar="COMMAND", help=argparse.SUPPRESS)
     asked = parser.parse_args().run
     if asked:
+        look.begin()
         with unknown_machine():
             return int(cli.main(shlex.split(asked)[1:]))
     made = {

@@ -67,7 +67,7 @@ from provision.errors import BadInputError, Exit
 from provision.host import in_short
 from provision.lock.labels import targets_of
 from provision.lock.lockfile import Lock, read_lock_file, refuse_unlocked, write_lock
-from provision.model.plan import HostFacts, Plan, Request
+from provision.model.plan import RUNS, HostFacts, Plan, Request
 from provision.output.console import Console
 from provision.resolve import resolve
 from provision.resolve.run_time import plan_for_needs, requested_needs, with_remarks
@@ -239,7 +239,7 @@ def plan_image(
     with naming_pins(job.project, planned_for, job.request, job.catalog):
         with console.step("plan", "finding a compatible combination"):
             plan = require_plan(resolve(planned_for, job.request, job.catalog))
-            console.result(f"{plan.title}: {plan.verdict}")
+            console.result(f"{plan.title}: {RUNS[plan.verdict]}")
         request, settings = job.request, job.settings
         packages = PackageChoice(planned_for, request, job.catalog, settings, console)
         if job.dry_run:

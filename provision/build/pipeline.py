@@ -41,7 +41,7 @@ from provision.lock.lockfile import Lock, for_installer
 from provision.lock.places import naming_silent, refuse_silent, with_silent_pages
 from provision.lock.solve import NoSolutionError, ask_index, find_wheels, lock_of
 from provision.lock.sources import passed_over
-from provision.model.plan import TITLES, HostFacts, Note, Plan, Request, Warned
+from provision.model.plan import RUNS, TITLES, HostFacts, Note, Plan, Request, Warned
 from provision.output.console import Console
 from provision.resolve import nearest_at, resolve
 from provision.resolve.run_time import plan_for_needs, requested_needs, with_remarks
@@ -253,7 +253,7 @@ def pypis_own(
     note = Note(
         code="pypi-build",
         message=f"No index that has {TITLES[plan.framework]} {plan.framework_version} for CUDA "
-        f"{plan.cuda} could be reached; PyPI has it for CUDA {own.cuda} ({own.verdict}).",
+        f"{plan.cuda} could be reached; PyPI has it for CUDA {own.cuda} ({RUNS[own.verdict]}).",
     )
     indexes = tuple(one for one in own.indexes if one.url is None)
     return replace(own, base=plan.base, indexes=indexes, notes=(*own.notes, note))

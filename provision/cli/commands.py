@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from provision.build.maker import LockedImage
     from provision.catalog.catalog import Catalog
     from provision.cli.render.install import HostInstall
+    from provision.cli.render.plan import Installing
     from provision.sources.find import Project
 
 # Options that contradict what a lock has already decided.
@@ -54,14 +55,15 @@ _DECIDED_BY_LOCK = {
 def do_detect(args: argparse.Namespace, console: Console) -> int:
     """What is known of this machine."""
     del console
-    from provision.host import describe, detect
+    from provision.cli.render.host import describe_host
+    from provision.host import detect
     from provision.model.facts import host_to_json
 
     facts = detect()
     if args.json:
         print_json(host_to_json(facts))
     else:
-        print_result(describe(facts))
+        print_result(describe_host(facts))
     return Exit.DONE
 
 
@@ -112,8 +114,27 @@ def do_plan(args: argparse.Namespace, console: Console) -> int:
         if args.matrix:
             print_result(describe_matrix(cells, plan))
         else:
-            print_result(describe_plan(plan, explain=args.explain, considered=cells))
+            installing = _installing(args, plan, catalog) if plan.error is None else None
+            print_result(describe_plan(plan, installing, explain=args.explain, considered=cells))
     return Exit.DONE if plan.error is None else exit_of_refusal(plan.error.code)
+
+
+def _installing(args: argparse.Namespace, plan: Plan, catalog: Catalog) -> Installing:
+    """What to type for a plan. Where more is needed than commands, --format says it."""
+    from provision.cli.render.install import host_install, is_alone, pip_commands
+    from provision.cli.render.plan import Installing
+    from provision.cli.typed import request_words
+    from provision.resolve.builds import build_of
+
+    words, build = request_words(args), build_of(plan, catalog)
+    by_commands = args.project is None and not args.companions and is_alone(plan, build)
+    in_full = " ".join(filter(None, ("provision plan", words, "--format pip")))
+    host = pip_commands(host_install(plan, build)) if by_commands else (in_full,)
+    return Installing(
+        build=f"provision build {words}".rstrip(),
+        host=host,
+        toolkit=build.libraries == "system" or plan.flavour == "devel",
+    )
 
 
 def _show_install(

@@ -135,7 +135,6 @@ def _diagnose(image: str | None, args: argparse.Namespace, console: Console) -> 
         )
         print_json(said if written is None else {**said, "case": written})
     else:
-        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         unfit = host_is_unfit(diagnosis)
         readings = overview(seen.facts, unfit=unfit) if seen.kind in MACHINES else ()
         print_result(
@@ -147,10 +146,8 @@ def _diagnose(image: str | None, args: argparse.Namespace, console: Console) -> 
                 readings=readings,
                 no_gpu="" if logs else without_gpu(seen.facts),
                 whole=args.all,
-                colour=colour,
                 case=written,
-            ),
-            coloured=colour,
+            )
         )
     if args.fix:
         return _mend(diagnosis, args, console)

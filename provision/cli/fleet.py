@@ -16,7 +16,8 @@ from provision.cli.fleet_nodes import (
     output_folder,
     read_calls,
 )
-from provision.cli.options import plan_words, read_catalog, read_request, read_whole
+from provision.cli.options import read_catalog, read_request, read_whole
+from provision.cli.typed import plan_words
 from provision.errors import BadInputError, Exit, exit_of_refusal
 from provision.fleet.classes import classes_of
 from provision.fleet.hostfiles import read_fleet_hosts

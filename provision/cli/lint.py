@@ -12,7 +12,7 @@ from provision.cli.options import read_catalog, what_if_gpu
 from provision.doctor.lint import describe_findings, findings_json, lint_file, to_sarif
 from provision.doctor.lint.findings import RuleHit
 from provision.errors import BadInputError, Exit
-from provision.model.plan import PACKAGES, Framework, HostFacts, Request
+from provision.model.plan import PACKAGES, RUNS, Framework, HostFacts, Request
 from provision.model.request import parse_driver
 from provision.output.stdout import print_json, print_result
 
@@ -75,8 +75,7 @@ def _described(answers: Sequence[HostAnswer], args: argparse.Namespace) -> list[
     for one in answers:
         build = f" for CUDA {one.cuda}" if one.cuda else ""
         build = " for the CPU" if one.verdict == "cpu" else build
-        runs = "runs with cuda-compat" if one.verdict == "forward" else "runs"
-        says = "does not run" if one.verdict == "none" else f"{runs} ({one.verdict})"
+        says = "runs" if one.verdict == "cpu" else RUNS[one.verdict]
         name = PACKAGES[one.framework]
         lines.append(f"{one.path}:{one.line}: {name} {one.release}{build} {says}: {there}")
     return lines or ["No framework was found that pip or uv installs in a known build."]

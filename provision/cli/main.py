@@ -24,6 +24,7 @@ from provision.cli.consult import causes_of_failure, tell
 from provision.cli.groups import GROUPS, Command
 from provision.cli.parser import COMMANDS, build_parser, parse
 from provision.errors import BadInputError, Exit
+from provision.output import look
 from provision.output.called import begin
 from provision.output.console import Console
 from provision.output.stdout import (
@@ -180,6 +181,7 @@ def run() -> NoReturn:
             signal.signal(number, _interrupt)
     _keep_others_out()
     known = frozenset(one.name for one in (*COMMANDS, *GROUPS))
+    look.begin()
     begin(os.environ.pop(RUN_SCRIPT, ""), sys.argv[0], known)
     drop_relative_path_entries()
     code = main(when_interrupted=_leave_whatever_happens)

@@ -19,6 +19,7 @@ from provision.cli.paths import (
 )
 from provision.cli.project_options import read_project_with_code
 from provision.cli.suite_options import read_asked
+from provision.cli.typed import plan_words
 from provision.errors import BadInputError
 from provision.model.frozen import replace
 from provision.model.plan import Gpu, HostFacts, Request
@@ -207,37 +208,6 @@ def read_settings(args: argparse.Namespace) -> BuildSettings:
         wheels=wheel_home(),
         typed=plan_words(args),
     )
-
-
-def plan_words(args: argparse.Namespace) -> str:
-    """The options that decide the plan beside --with, as the user can type them again. A login in
-    --index is not repeated.
-    """
-    import shlex
-
-    from images.net.address import shown_url
-
-    index = None if args.index is None else shown_url(args.index)
-    single = (
-        ("--cuda", args.cuda),
-        ("--framework", None if args.framework == "pytorch" else args.framework),
-        ("--framework-version", args.framework_version),
-        ("--python", args.python),
-        ("--base", args.base),
-        ("--flavour", args.flavour),
-        ("--index", index),
-        ("--driver", getattr(args, "driver", None)),
-        ("--snapshot", getattr(args, "snapshot", None)),
-        ("--ca-bundle", getattr(args, "ca_bundle", None)),
-    )
-    several = (
-        ("--apt", args.apt),
-        ("--host", getattr(args, "host", ())),
-        ("--gpu", getattr(args, "gpus", ())),
-    )
-    words = [word for option, value in single if value for word in (option, value)]
-    words += [word for option, values in several for one in values for word in (option, one)]
-    return shlex.join(words)
 
 
 def _read_snapshot(args: argparse.Namespace) -> str | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
+import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NoReturn
@@ -32,6 +32,7 @@ from provision.cli.examples import examples_of
 from provision.cli.groups import GROUPS, Command, later
 from provision.errors import BadInputError
 from provision.output.called import as_called
+from provision.output.look import columns
 from provision.output.stdout import print_result
 from provision.version import VERSION
 
@@ -128,13 +129,7 @@ def _width() -> int:
     """The columns of a help text. argparse, which makes a formatter for each option, would import
     shutil for that.
     """
-    columns = 0
-    with contextlib.suppress(KeyError, ValueError):
-        columns = int(os.environ["COLUMNS"])
-    if columns <= 0:
-        with contextlib.suppress(OSError):
-            columns = os.get_terminal_size(1).columns
-    return (columns if columns > 0 else 80) - 2
+    return columns(sys.stdout, os.environ) - 2
 
 
 def _sentence(text: str) -> str:

@@ -1,6 +1,6 @@
-"""Reading the host: `detect()` for facts, `describe()` and `in_short()` for people."""
+"""Reading the host: `detect()` for facts, `in_short()` for people."""
 
 from provision.host.probe import detect
-from provision.host.show import describe, in_short
+from provision.host.show import in_short
 
-__all__ = ["describe", "detect", "in_short"]
+__all__ = ["detect", "in_short"]

@@ -28,6 +28,14 @@ ComputeCapability: TypeAlias = "tuple[int, int]"  # (8, 6) for 8.6
 
 TITLES: dict[Framework, str] = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX"}
 """How the frameworks write their own names."""
+RUNS: dict[str, str] = {
+    "direct": "runs",
+    "minor-version": "runs by minor-version compatibility",
+    "forward": "runs with cuda-compat",
+    "unverified": "not checked",
+    "none": "does not run",
+}
+"""The verdicts for people, by their codes."""
 PACKAGES: dict[Framework, str] = {"pytorch": "torch", "tensorflow": "tensorflow", "jax": "jax"}
 """What their packages are called on an index."""
 
@@ -237,7 +245,7 @@ class LimitedBy:
         tag = f" ({self.wheel_tag})" if self.wheel_tag else f" (CUDA {self.cuda})"
         return (
             f"{hosts}{why} Without {'it' if len(self.hosts) == 1 else 'them'}: "
-            f"{TITLES[framework]} {self.framework_version}{tag}, {self.verdict}."
+            f"{TITLES[framework]} {self.framework_version}{tag}, {RUNS[self.verdict]}."
         )
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from images.text.printable import printable, printable_lines
 from provision.output.called import as_called
+from provision.output.look import columns, is_coloured, paint
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 else:
     from provision.model.frozen import dataclass
 
-WIDTH = 80
 PULSE_S = 60.0
 _CHECK = re.compile(r"\s*\d+/\d+\s+(pass|skip|fail|error)\s")  # a line of the suite
 _BUILDKIT_STEP = re.compile(r"#(\d+) \[(?:[^\]]*?)(\d+)/(\d+)\] (.*)")
@@ -76,7 +76,8 @@ class Console:
         self.steps: list[Step] = []
         self._verbose = verbose
         self._terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self._colour = self._terminal and not os.environ.get("NO_COLOR")
+        self._colour = is_coloured(sys.stderr, os.environ)
+        self._width = columns(sys.stderr, os.environ)
         self._is_brief = not self._terminal and not verbose
         self._stage: _Stage | None = None
 
@@ -94,7 +95,7 @@ class Console:
 
     def note(self, text: str) -> None:
         """A remark about the current step, shown on a terminal and in a log."""
-        self._tell(_wrapped(printable_lines(text), "    ", "      "))
+        self._tell(self._wrapped(text, "    ", "      "))
 
     def result(self, text: str) -> None:
         """The result of the running step."""
@@ -120,16 +121,19 @@ class Console:
 
     def warn(self, message: str, fix: str) -> None:
         """A problem that does not stop the job. `fix`: "" if nothing helps."""
-        words = _wrapped(printable_lines(message), "warning: ", " " * 9)
-        help_ = f"\n{_wrapped(printable_lines(fix), ' ' * 9 + 'fix: ', ' ' * 14)}" if fix else ""
+        words = self._wrapped(message, "warning: ", " " * 9)
+        help_ = f"\n{self._wrapped(fix, ' ' * 9 + 'fix: ', ' ' * 14)}" if fix else ""
         self._tell(words.replace("warning:", self._paint("33", "warning:"), 1) + help_)
 
     def fail(self, message: str, fix: str, detail: str = "") -> None:
         """Why the job ends here, and the fix."""
         if detail:
             self._quote(detail)
-        words = as_called(f"{printable_lines(message)}\n  fix: {printable_lines(fix)}")
-        self._write(f"{self._paint('31;1', 'error:')} {words}")
+        words = as_called(f"error: {printable_lines(message)}\n  fix: {printable_lines(fix)}")
+        if self._terminal:  # a line of a log is whole, to be found
+            words = self._wrapped(message, "error: ", " " * 7)
+            words += f"\n{self._wrapped(fix, '  fix: ', ' ' * 7)}"
+        self._write(words.replace("error:", self._paint("31;1", "error:"), 1))
 
     def detail(self, line: str) -> None:
         """Raw output, with --verbose only."""
@@ -196,13 +200,7 @@ class Console:
             yield BuildProgress(self, sizes, None, None)
             return
         from rich.console import Console as RichConsole
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-        )
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
         columns = (
             TextColumn("    {task.description:<26.26}", markup=False),
@@ -253,7 +251,17 @@ class Console:
             self.note(words)
 
     def _paint(self, code: str, text: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if self._colour else text
+        return paint(code, text) if self._colour else text
+
+    def _wrapped(self, text: str, first: str, rest: str) -> str:
+        """Printable lines as wide as the terminal; what cannot be broken (a URL) stays whole."""
+        text = as_called(printable_lines(text))
+        lines = text.splitlines() or [""]
+        if len(lines) > 1 or len(first) + len(text) <= self._width:
+            return "\n".join(f"{first if i == 0 else rest}{line}" for i, line in enumerate(lines))
+        from provision.output.text import filled
+
+        return "\n".join(filled(text, first, rest, columns=self._width))
 
 
 class TransferProgress:
@@ -334,17 +342,6 @@ _WORDS = {"fetched": "of wheels fetched", "written": "of layers written", "copie
 def _in_bytes(count: int) -> str:
     """2331452000 -> "2.33 GB" (powers of ten, as docker prints)."""
     return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
-
-
-def _wrapped(text: str, first: str, rest: str) -> str:
-    """Lines of at most 80 columns; what cannot be broken (a URL, a command) stays whole."""
-    text = as_called(text)
-    lines = text.splitlines() or [""]
-    if len(lines) > 1 or len(first) + len(text) <= WIDTH:
-        return "\n".join(f"{first if i == 0 else rest}{line}" for i, line in enumerate(lines))
-    from provision.output.text import filled
-
-    return "\n".join(filled(text, first, rest))
 
 
 class BuildProgress:

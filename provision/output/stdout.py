@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from typing import TextIO
 
@@ -12,8 +11,7 @@ from images.errors import Failure
 from images.text.printable import printable_json, printable_lines
 from provision.errors import Exit
 from provision.output.called import as_called
-
-_COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
+from provision.output.look import painted
 
 
 class OutputError(Failure):
@@ -52,22 +50,16 @@ def print_json(value: object) -> None:
     _print(printable_json(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
-def print_result(text: str, *, coloured: bool = False) -> None:
-    """A result for people on stdout, with its commands as they are typed. Control characters are
-    removed: names in it come from images, logs and registries. In a `coloured` one colours are
-    kept, so it must contain no raw name.
+def print_result(text: str) -> None:
+    """A result for people on stdout, with its commands as they are typed, and on a terminal with
+    colours. Control characters are removed: names in it come from images, logs and registries.
     """
-    _print_lines(as_called(text), coloured=coloured)
+    _print(painted(printable_lines(as_called(text))))
 
 
 def print_document(text: str) -> None:
     """A file's text on stdout, which other machines may read. Control characters are removed."""
-    _print_lines(text)
-
-
-def _print_lines(text: str, *, coloured: bool = False) -> None:
-    parts = _COLOUR.split(text) if coloured else [text]  # every second one is a colour
-    _print("".join(part if i % 2 else printable_lines(part) for i, part in enumerate(parts)))
+    _print(printable_lines(text))
 
 
 def _print(text: str) -> None:

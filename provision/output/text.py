@@ -1,4 +1,4 @@
-"""Text for a terminal: at most 80 columns, a label, aligned columns."""
+"""Text for a terminal: as wide as it is, a label, aligned columns."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from provision.output.called import as_called
+from provision.output.look import width
 
-WIDTH = 80
 LABEL = 12
 # A word of a shell, whose quotes may hold spaces.
 _WORD = re.compile(r"""(?:\\.|'[^']*'|"(?:\\.|[^"\\])*"|\S)+""", re.DOTALL)
@@ -19,11 +19,16 @@ def command(text: str) -> list[str]:
     first, *others = _WORD.findall(as_called(text))
     lines = [f"  {first}"]
     for word in others:
-        if len(lines[-1]) + len(word) + 1 <= WIDTH - 2:
+        if len(lines[-1]) + len(word) + 1 <= width() - 2:
             lines[-1] += f" {word}"
         else:
             lines.append(f"    {word}")
     return [*(f"{line} \\" for line in lines[:-1]), lines[-1]]
+
+
+def answer(word: str, text: str) -> list[str]:
+    """Lines of a sentence that answers a question: "Yes", "No", "Perhaps" or "Not proven"."""
+    return filled(f"{word}: {text}", rest=" " * 5)
 
 
 def listed(label: str, items: Sequence[str]) -> list[str]:
@@ -45,16 +50,16 @@ def row(label: str, text: object) -> list[str]:
 
 def wrap(text: str) -> list[str]:
     """The lines of a value, as wide as the label leaves room; at least one."""
-    return filled(text, width=WIDTH - LABEL) or [""]
+    return filled(text, columns=width() - LABEL) or [""]
 
 
-def filled(text: str, first: str = "", rest: str = "", *, width: int = WIDTH) -> list[str]:
+def filled(text: str, first: str = "", rest: str = "", *, columns: int | None = None) -> list[str]:
     """The lines of a text, with its commands as they are typed; what cannot be broken (a URL)
     stays whole.
     """
     return textwrap.wrap(
         as_called(text),
-        width,
+        columns or width(),
         initial_indent=first,
         subsequent_indent=rest,
         break_long_words=False,

@@ -43,7 +43,7 @@ def write_whole(path: str, text: str) -> None:
             os.unlink(partial)
 
 
-_COLOURS = {"PASS": "32", "FAIL": "31", "ERROR": "31", "SKIP": "33", "Verdict": "1"}
+_COLOURS = {"PASS": "32", "FAIL": "31", "ERROR": "31", "SKIP": "33", "Yes": "32;1", "No": "31;1"}
 
 
 def show(text: str, *, colour: bool = False) -> None:

@@ -171,23 +171,38 @@ def _group_name(check: str, name: str, labels: str, count: int) -> str:
 
 
 def _answer(report: Report) -> List[str]:
+    """The verdict as a sentence, as the build says it."""
     code, found = exit_code(report), report["verdict"]
-    why = ", worse than the baseline" if code != EXIT_CODES[found] else ""
-    part = " for the checks of --only {}".format(report["only"]) if "only" in report else ""
-    return _wrap("verdict     ", "{}{}{} (exit code {})".format(found, part, why, code))
+    statuses = [check["status"] for check in report["checks"]]
+    failed, left_out = statuses.count("fail") + statuses.count("error"), statuses.count("skip")
+    ran = len(statuses) - left_out
+    what = words.framework_title(report["environment"])
+    if found == "unfit":
+        head, text = "No", "{} failed {} of {} checks on this machine".format(what, failed, ran)
+    elif code != EXIT_CODES[found]:
+        head, text = "No", "{} passed {} checks, worse than the baseline".format(what, ran)
+    elif found == "fit":
+        head, text = "Yes", "{} works on this machine: {} checks passed".format(what, ran)
+    else:
+        head, text = "Not proven", "{} passed {} checks".format(what, ran)
+    more = "; {} did not run".format(left_out) if left_out else ""
+    more += ", only those of --only {}".format(report["only"]) if "only" in report else ""
+    tail = " ({}, exit code {})".format(found, code)
+    return _wrap("", "{}: {}{}{}".format(head, text, more, tail), " " * 5)
 
 
 def _named(head: str, ids: Sequence[str]) -> List[str]:
     return _wrap(head.ljust(12), ", ".join(ids) or "nothing")
 
 
-def _wrap(head: str, text: str) -> List[str]:
-    """Wrap text, but not at hyphens, so that paths and names can be copied."""
-    indent = " " * len(head)
+def _wrap(head: str, text: str, indent: str = "") -> List[str]:
+    """Wrap text, but not at hyphens and in words, so that paths and names can be copied."""
+    indent = indent or " " * len(head)
     return textwrap.wrap(
         words.one_line(text),
         WIDTH,
         initial_indent=head,
         subsequent_indent=indent,
         break_on_hyphens=False,
+        break_long_words=False,
     )

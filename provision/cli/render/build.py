@@ -1,4 +1,4 @@
-"""Render builds and reports as text: at most 80 columns, the answer first."""
+"""Render builds and reports as text: the answer, what to type, then the rest."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from provision.model.plan import TITLES
-from provision.output.text import command, listed, row
+from provision.output.text import answer, command, listed, row
 
 
 def describe_build(account: Mapping[str, Any]) -> str:
-    """What was built, which checks passed, and what to type next."""
+    """Whether it works here, what to type next, what was built, and which checks passed."""
     if account["command"]:
         return str(account["command"])
     image, report = account["image"], account["verify"]
     steps = ", ".join(f"{s['name']} {s['seconds']:.1f} s" for s in account["steps"])
-    lines = [
+    lines = _answer(account["plan"], report, account["not_verified"])
+    for other in account["verify_beside"]:
+        lines += answer_of(other, TITLES[other["environment"]["framework"]["name"]])
+    lines += ["", *_commands(account)]
+    lines += [
         *row("image", _image_name(image)),
         *_withheld(image),
         f"digest   {image['digest']}",  # 71 letters, and 80 columns
@@ -27,32 +31,49 @@ def describe_build(account: Mapping[str, Any]) -> str:
         *row("lock", f"{account['lock']['path']}" if account["lock"]["path"] else "not kept"),
         *_documents(account["documents"]),
         *row("took", steps),
-        *row("verdict", report["verdict"] if report else f"none ({account['not_verified']})"),
     ]
-    if report:
-        lines += [*_shown(report), *_failures(report)]
-    for other in account["verify_beside"]:
-        title = TITLES[other["environment"]["framework"]["name"]]
-        lines += row("verdict", f"{other['verdict']} ({title})")
-        lines += [*_shown(other), *_failures(other)]
-    lines += listed("note", account["notes"])
-    lines += _scope(account["scope"])
-    if account["next"]:
-        lines.append("to look inside:" if image["withheld"] else _next(account["next_on_arch"]))
-        lines += command(account["next"])
-    if account["next_on_gpu_host"]:
-        lines += ["on a machine with NVIDIA GPUs:", *command(account["next_on_gpu_host"])]
-    return "\n".join(lines)
+    for one in (*([report] if report else []), *account["verify_beside"]):
+        lines += [*_shown(one), *_failures(one)]
+    if (scope := account["scope"]) is not None:
+        lines += row("tested", f"{scope['tested']}: {scope['because']}")
+    return "\n".join([*lines, *listed("note", account["notes"])])
 
 
-def _scope(scope: Mapping[str, Any] | None) -> list[str]:
-    """What was tested here of an image for another machine, and how to prove the rest."""
-    if scope is None:
-        return []
-    lines = row("tested", f"{scope['tested']}: {scope['because']}")
-    if scope["prove"]:
-        lines += ["for the rest, where it will run:", *command(scope["prove"])]
-    return lines
+def _answer(
+    plan: Mapping[str, Any], report: Mapping[str, Any] | None, not_verified: str | None
+) -> list[str]:
+    framework = plan["framework"]
+    build = f"{TITLES[framework['name']]} {framework['version']} for CUDA {plan['cuda']}"
+    if report is None:
+        return answer("Not proven", f"the image has {build}, and was not tested ({not_verified}).")
+    return answer_of(report, build)
+
+
+def answer_of(report: Mapping[str, Any], what: str) -> list[str]:
+    """The verdict on what was tested, as a sentence."""
+    statuses = [check["status"] for check in report["checks"]]
+    left_out, failed = statuses.count("skip"), statuses.count("fail") + statuses.count("error")
+    ran = len(statuses) - left_out
+    more = f"; {left_out} did not run" if left_out else ""
+    if report["verdict"] == "unfit":
+        return answer("No", f"{what} failed {failed} of {ran} checks on this machine{more}.")
+    if report["verdict"] == "fit":
+        return answer("Yes", f"{what} works on this machine: {ran} checks passed{more}.")
+    return answer("Not proven", f"{what} passed {ran} checks{more}.")
+
+
+def _commands(account: Mapping[str, Any]) -> list[str]:
+    """What to type next, under headings, and an empty line; nothing if there is nothing."""
+    heading = _next(account["next_on_arch"])
+    if account["image"]["withheld"]:
+        heading = "to look inside:"
+    shown = [
+        (heading, account["next"]),
+        ("on a machine with NVIDIA GPUs:", account["next_on_gpu_host"]),
+        ("to test the rest, where it will run:", (account["scope"] or {}).get("prove")),
+    ]
+    lines = [line for head, one in shown if one for line in (head, *command(one))]
+    return [*lines, ""] if lines else []
 
 
 def _next(arch: str | None) -> str:

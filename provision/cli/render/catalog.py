@@ -15,7 +15,8 @@ from packaging.version import InvalidVersion, Version
 from provision.catalog.catalog import Catalog
 from provision.errors import BadInputError
 from provision.model.request import parse_cuda, quoted
-from provision.output.text import WIDTH, row, table
+from provision.output.look import width as columns
+from provision.output.text import row, table
 
 Rows = Sequence[Any]
 _MOST = 40
@@ -85,7 +86,7 @@ def _one(found: Any) -> list[str]:  # noqa: ANN401  any row
     width = max(len(key) for key in shown) + 2
     lines: list[str] = []
     for key, value in shown.items():
-        words = textwrap.wrap(value, WIDTH - width) or [""]
+        words = textwrap.wrap(value, columns() - width) or [""]
         lines += [f"{key:<{width}}{words[0]}", *(f"{'':<{width}}{w}" for w in words[1:])]
     return lines
 

@@ -22,7 +22,6 @@ _EVIDENCE = 3
 _LINKS = 2
 _ABOUT = 30  # characters: a quoted line that has no more than these besides is no news
 _SURE = {"high": "sure", "medium": "likely", "low": "possible"}
-_COLOURS = {"blocks": "31;1", "degrades": "33", "warns": "33"}
 _PLACES: Mapping[Place, str] = {
     "here": "on this machine: {}. In full: provision doctor",
     "image": "in the image: {}",
@@ -40,7 +39,6 @@ def describe_diagnosis(
     readings: Sequence[OverviewLine] = (),
     no_gpu: str = "",
     whole: bool = False,
-    colour: bool = False,
     case: Mapping[str, str] | None = None,
 ) -> str:
     """The first cause in full and the others in short, or all in full; then the machine. `no_gpu`:
@@ -65,7 +63,7 @@ def describe_diagnosis(
     for i, cause in enumerate(in_full):
         said = [one for one in diagnosis.reasons if one != failed] if i == 0 else []
         beside = () if i or verdict == "unknown" else conflicts
-        lines += [*_in_full(cause, said, failed, beside, whole=whole, colour=colour), ""]
+        lines += [*_in_full(cause, said, failed, beside, whole=whole), ""]
     rest = [cause for cause in causes if cause not in in_full]
     lines += _in_short(rest, "warned" if diagnosis.ended_well else "also")
     if whole:
@@ -172,13 +170,8 @@ def _in_full(
     beside: Sequence[str],
     *,
     whole: bool,
-    colour: bool,
 ) -> Iterator[str]:
-    name = _SEVERITIES[cause.severity]
-    label = f"\033[{_COLOURS[cause.severity]}m{name}\033[0m" if colour else name
-    first, *others = row(name, cause.title)
-    yield first.replace(name, label, 1)
-    yield from others
+    yield from row(_SEVERITIES[cause.severity], cause.title)
     yield from row("", f"{cause.code}, {cause.layer}: {_SURE[cause.confidence]}")
     yield from _log_says([one for one in said if not _is_seen(one, cause)])
     yield from beside

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from provision.fleet.classes import several
 from provision.fleet.images import named
-from provision.model.plan import TITLES, Plan
+from provision.model.plan import RUNS, TITLES, Plan
 from provision.output.text import command as command_lines
 from provision.output.text import row
 
@@ -80,7 +80,8 @@ def _in_short(plan: Plan) -> str:
     framework = f"{TITLES[plan.framework]} {plan.framework_version}"
     build = f"{framework} ({plan.wheel_tag})" if plan.wheel_tag else framework
     arch = f", {plan.arch}" if plan.arch not in {None, "x86_64"} else ""
-    return f"{build}, CUDA {plan.cuda}, Python {plan.python}, {plan.flavour}{arch}: {plan.verdict}"
+    image = f"CUDA {plan.cuda}, Python {plan.python}, {plan.flavour}{arch}"
+    return f"{build}, {image}: {RUNS[plan.verdict]}"
 
 
 def _nodes(one: NodeClass) -> str:

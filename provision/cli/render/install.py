@@ -12,8 +12,8 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from provision.model.plan import TITLES, Plan
-from provision.output.text import WIDTH
+from provision.model.plan import RUNS, TITLES, Plan
+from provision.output.look import WIDTH
 from provision.resolve.builds import Build
 from provision.resolve.packages import EVERYWHERE
 
@@ -49,7 +49,7 @@ def host_install(plan: Plan, build: Build) -> HostInstall:
         index=first.address if first.url else None,
         packages=(first.requirement, *plan.requirements),
         remarks=(
-            f"{build.name} for {plan.arch} and Python {plan.python}, verdict {plan.verdict}.",
+            f"{build.name} for {plan.arch} and Python {plan.python}, which {RUNS[plan.verdict]}.",
             *_needs(plan, build),
             *_indexes(plan),
         ),
@@ -82,9 +82,24 @@ def as_pip(install: HostInstall) -> str:
         f"{python} must be installed on the host; --python plans for another version.",
         *_without_priority(install),
     ]
-    return _script(
-        (*install.remarks, *remarks),
-        [(python, "-m", "venv", _VENV)],
+    return _script((*install.remarks, *remarks), *_pip(install))
+
+
+def pip_commands(install: HostInstall) -> tuple[str, ...]:
+    """The commands of `as_pip`, each on a line, what is installed first."""
+    return tuple(
+        shlex.join(word for part in sorted(one, key=_is_index) for word in part)
+        for one in _pip(install)
+    )
+
+
+def _is_index(part: Sequence[str]) -> bool:
+    return part[0] == "--extra-index-url"
+
+
+def _pip(install: HostInstall) -> tuple[Sequence[Sequence[str]], ...]:
+    return (
+        [(f"python{install.python}", "-m", "venv", _VENV)],
         [
             (f"{_VENV}/bin/python", "-m", "pip", "install"),
             *([("--extra-index-url", install.index)] if install.index else []),
@@ -129,8 +144,7 @@ FORMATS: Mapping[str, Callable[[HostInstall], str]] = {
 
 
 def _needs(plan: Plan, build: Build) -> Iterator[str]:
-    """What the host must have, some of which the plan's image would have brought."""
-    title = TITLES[plan.framework]
+    """What the host must have."""
     if plan.compat_package:
         yield (
             f"Driver {plan.driver_have} runs CUDA {plan.cuda} only with NVIDIA's "
@@ -142,7 +156,18 @@ def _needs(plan: Plan, build: Build) -> Iterator[str]:
         have = f"it has {plan.driver_have}" if plan.driver_have else "none was found"
         yield f"The host needs NVIDIA driver {plan.driver_need} or newer ({have})."
     if build.glibc:
-        yield f"The {title} wheel needs glibc {build.glibc} or newer."
+        yield f"The {TITLES[plan.framework]} wheel needs glibc {build.glibc} or newer."
+    yield from _beside_wheels(plan, build)
+
+
+def is_alone(plan: Plan, build: Build) -> bool:
+    """Whether the host needs nothing but a driver and what the commands install."""
+    return plan.compat_package is None and not [*_beside_wheels(plan, build)]
+
+
+def _beside_wheels(plan: Plan, build: Build) -> Iterator[str]:
+    """What the plan's image would have brought beside the wheels."""
+    title = TITLES[plan.framework]
     if build.libraries == "system":
         cudnn = f" and cuDNN {plan.cudnn}" if plan.cudnn else " and cuDNN"
         yield (

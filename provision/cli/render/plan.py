@@ -1,12 +1,19 @@
-"""Render plans as text: the answer first; all details with --explain."""
+"""Render plans as text: the answer, what to type, then why; all details with --explain."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from provision.model.plan import TITLES, Blocked, Cell, GpuVerdict, Plan
-from provision.output.text import row, table
+from provision.model.plan import RUNS, TITLES, Alternative, Blocked, Cell, GpuVerdict, Plan, Verdict
+from provision.output.text import answer, command, row, table
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from provision.model.frozen import dataclass
 
 _MOST_ROWS = 12
 # How a verdict is written in a cell of the matrix.
@@ -18,16 +25,42 @@ _MARKS: Mapping[str, str] = {
     "none": "-",
 }
 _LEGEND = (
-    "D direct, m minor-version, f forward (with cuda-compat), ? unverified, - does not run, "
-    "* the build is only likely to exist, [] chosen by the plan"
+    "D runs, m runs by minor-version compatibility (the driver is older than this CUDA, but of the "
+    "same major version), f runs with cuda-compat, ? not checked, - does not run, * the build is "
+    "only likely to exist, [] chosen by the plan"
 )
+# How the driver runs the CUDA of a plan.
+_DRIVERS: Mapping[Verdict, str] = {
+    "direct": "; it natively supports this CUDA",
+    "minor-version": "; it is older than this CUDA, but of the same major version, which is enough "
+    "(minor-version compatibility)",
+    "forward": "; it is older than this CUDA, so the image brings NVIDIA's cuda-compat package",
+}
+_CODE = re.compile(rf" \(({'|'.join(RUNS)})\)$")
 
 
-def describe_plan(plan: Plan, *, explain: bool = False, considered: Sequence[Cell] = ()) -> str:
-    """The decisions and what each GPU runs; with `explain` every reason and its source, and the
-    result for each build that was not chosen (`considered`).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installing:
+    """What to type for a plan that fits: the command that builds its image, and those that install
+    it without a container. `toolkit`: CUDA must be there; else the wheels bring it.
     """
-    lines = _refusal(plan) if plan.error else _decision(plan)
+
+    build: str
+    host: tuple[str, ...]
+    toolkit: bool
+
+
+def describe_plan(
+    plan: Plan,
+    installing: Installing | None = None,
+    *,
+    explain: bool = False,
+    considered: Sequence[Cell] = (),
+) -> str:
+    """The answer, what to type, the decisions and what each GPU runs; with `explain` every reason
+    and its source, and the result for each build that was not chosen (`considered`).
+    """
+    lines = _refusal(plan) if plan.error else _decision(plan, installing)
     lines += _limits(plan)
     lines += _gpu_table(plan.gpus) if not plan.blocked else _blocked_table(plan.blocked)
     if explain:
@@ -41,7 +74,7 @@ def describe_plan(plan: Plan, *, explain: bool = False, considered: Sequence[Cel
         lines += row("note", note.message)
     lines += _alternatives(plan)
     if plan.reasons and not explain:
-        lines += row("why", "add --explain")
+        lines += row("why", "add --explain, for every reason and its source")
     return "\n".join(lines)
 
 
@@ -62,8 +95,30 @@ def describe_matrix(cells: Sequence[Cell], plan: Plan) -> str:
     return "\n".join([*lines, *(_refusal(plan) if plan.error else []), *_limits(plan)])
 
 
-def _decision(plan: Plan) -> list[str]:
-    framework = f"{TITLES[plan.framework]} {plan.framework_version}"
+def _answer(plan: Plan) -> list[str]:
+    build = f"{TITLES[plan.framework]} {plan.framework_version} for CUDA {plan.cuda}"
+    if plan.verdict == "unverified":
+        return answer("Perhaps", f"{build}. Not everything is known; see the warnings.")
+    how = " with cuda-compat" if plan.compat_package else ""
+    names = [
+        f"{count} x {name}" if count > 1 else name
+        for name, count in Counter(map(_name, plan.gpus)).items()
+    ]
+    gpus = " and ".join(names) if len(names) < 3 else f"all {len(plan.gpus)} GPUs"
+    return answer("Yes", f"{build} runs{how} on {gpus} with driver {plan.driver_have}.")
+
+
+def _name(gpu: GpuVerdict) -> str:
+    return _shortened(gpu.name or f"compute capability {gpu.compute_capability or 'unknown'}")
+
+
+def _typed(installing: Installing) -> list[str]:
+    lines = ["in a container:", *command(installing.build)]
+    lines.append("or with pip, without a container (there are --format uv and conda, too):")
+    return [*lines, *(line for one in installing.host for line in command(one))]
+
+
+def _decision(plan: Plan, installing: Installing | None) -> list[str]:
     image = f"Python {plan.python} on {plan.base.reference if plan.base else '?'}"
     if plan.base and plan.base.suite:
         image += f" ({plan.base.suite})"
@@ -73,24 +128,28 @@ def _decision(plan: Plan) -> list[str]:
         image += f" for {plan.arch}"
     if plan.compat_package:
         image += f", which contains {plan.compat_package}"
+    brings = (("CUDA", plan.cuda), ("cuDNN", plan.cudnn), ("NCCL", plan.nccl))
+    cuda = ", ".join(f"{name} {version}" for name, version in brings if version)
+    if installing is not None and not installing.toolkit:
+        cuda += "; no CUDA toolkit is needed: the wheels have it"
+    how = _DRIVERS.get(plan.verdict, "")
+    what = next((f"{one.requirement} from " for one in plan.indexes), "")
     return [
-        *row("verdict", plan.verdict),
-        *row("framework", framework + (f" ({plan.wheel_tag})" if plan.wheel_tag else "")),
-        *row(
-            "cuda",
-            f"{plan.cuda}, cuDNN {plan.cudnn or 'unknown'}, NCCL {plan.nccl or 'unknown'}",
-        ),
-        *row("driver", f"{plan.driver_have or 'not found'} (minimum {plan.driver_need})"),
+        *_answer(plan),
+        "",
+        *([*_typed(installing), ""] if installing is not None else []),
+        *row("driver", f"{plan.driver_have or 'not found'} (minimum {plan.driver_need}){how}"),
+        *row("cuda", cuda),
         *row("image", image),
-        *row("wheels", f"{plan.index}"),
+        *row("wheels", f"{what}{plan.index}"),
     ]
 
 
 def _refusal(plan: Plan) -> list[str]:
     assert plan.error is not None
     return [
-        *row("verdict", "none"),
-        *row("because", plan.error.message),
+        *answer("No", plan.error.message),
+        "",
         *row("fix", plan.error.fix),
     ]
 
@@ -148,7 +207,7 @@ def _considered(plan: Plan, cells: Sequence[Cell]) -> list[str]:
             if cell.wheel_tag
             else (f"{cell.framework_version}, CUDA {cell.cuda}")
         )
-        why = f"{cell.message} [{cell.code}]" if cell.message else cell.verdict
+        why = f"{cell.message} [{cell.code}]" if cell.message else RUNS[cell.verdict]
         if cell.existence != "confirmed":
             why += f" (its existence is {cell.existence})"
         lines += row("considered" if not lines else "", f"{name}: {why}")
@@ -160,9 +219,14 @@ def _alternatives(plan: Plan) -> list[str]:
     for one in plan.alternatives:
         lines += row(
             "alternative" if plan.error else "or",
-            f"--cuda {one.cuda} --framework-version {one.framework_version}: {one.why}",
+            f"--cuda {one.cuda} --framework-version {one.framework_version}: {_why(one)}",
         )
     return lines
+
+
+def _why(one: Alternative) -> str:
+    """Why another combination is offered; that it runs needs no word."""
+    return _CODE.sub(lambda found: "" if found[1] == "direct" else f" ({RUNS[found[1]]})", one.why)
 
 
 def _ordered(cuda: str) -> tuple[int, ...]:

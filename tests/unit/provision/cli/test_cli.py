@@ -1040,7 +1040,7 @@ def test_in_a_log_a_stage_is_one_line() -> None:
     assert done.returncode == 0
     assert lines[:2] == [
         "detect T NVIDIA GeForce RTX 3090, driver 515.65.01",
-        "plan T PyTorch 2.0.1 for CUDA 11.7, Python 3.10: direct",
+        "plan T PyTorch 2.0.1 for CUDA 11.7, Python 3.10: runs",
     ]
 
 

@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 
 from provision.errors import BadInputError, Exit
-from provision.host import describe, detect
+from provision.host import detect
 from provision.host.nvml import NvmlModule
 from provision.host.runner import ProgramResult, ProgramRunner, local_runner
 from provision.model.facts import host_to_json, parse_host
@@ -363,4 +363,3 @@ def test_this_machine_is_read_in_time_and_fits_the_contract() -> None:
     assert time.monotonic() - started < 60
     assert parse_host(json.dumps(host_to_json(facts)), label="x") == replace(facts, label="x")
     assert facts.arch in {"x86_64", "aarch64"}
-    assert all(len(line) <= 80 for line in describe(facts).splitlines())

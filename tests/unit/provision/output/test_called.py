@@ -81,7 +81,7 @@ def test_a_text_that_was_changed_is_not_changed_again(words: str, by: str) -> No
 def test_nor_is_one_that_was_wrapped_since(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setattr(called._Call, "words", SPACED)
     monkeypatch.setattr(called._Call, "commands", COMMANDS)
-    lines = "\n".join(text.filled("Test it now: provision verify IMAGE", rest="  ", width=width))
+    lines = "\n".join(text.filled("Test it now: provision verify IMAGE", rest="  ", columns=width))
     assert called.as_called(lines) == lines
     assert " ".join(lines.split()) == f"Test it now: {SPACED} verify IMAGE"
 
@@ -158,7 +158,7 @@ def shell(line: str, directory: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("way", "words", "label", "says"),
     [
-        pytest.param("'../my clone/run'", "", "next ", "verdict ", id="the first command"),
+        pytest.param("'../my clone/run'", "", "next ", "Perhaps: ", id="the first command"),
         pytest.param("'{run}'", "plan --bogus", "  fix: See ", "usage: ", id="wrong usage"),
     ],
 )

@@ -120,7 +120,7 @@ def test_it_is_shown_and_goes_through_json() -> None:
     made = plan(OLD, NEW)
     shown = " ".join(describe_plan(made).split())
     assert "limited by old: CUDA 13.0 needs driver 580 or newer" in shown
-    assert "Without it: PyTorch 2.14.1 (cu130), direct." in shown
+    assert "Without it: PyTorch 2.14.1 (cu130), runs." in shown
     text = json.dumps(plan_to_json(made))
     assert json.loads(text)["limited_by"]["hosts"] == ["old"]
     assert plan_from_json(json.loads(text)) == made

@@ -181,7 +181,7 @@ def test_the_page_keeps_to_80_columns_and_tells_trouble_once(tmp_path: Path) -> 
     assert max(map(len, lines)) <= 80
     assert sum("cause:" in line for line in lines) == 1
     assert "same as libraries.framework" in done.stdout
-    assert "verdict     unfit (exit code 1)" in lines
+    assert "(unfit, exit code 1)" in done.stdout
     checks = json.loads(alone(tmp_path, sys.executable, "--json").stdout)["checks"]
     assert [line.split()[1] for line in lines[2:] if line[:5].strip().isupper()][: len(checks)] == [
         check["id"] for check in checks

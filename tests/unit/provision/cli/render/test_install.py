@@ -196,7 +196,7 @@ def test_the_shell_accepts_it(
 
 def test_for_uv_it_reads_like_this() -> None:
     assert as_uv(installed(indexes=(PYTORCH, PYPI))).splitlines() == [
-        "# PyTorch 2.0.1+cu117 for x86_64 and Python 3.11, verdict direct.",
+        "# PyTorch 2.0.1+cu117 for x86_64 and Python 3.11, which runs.",
         "# The host needs NVIDIA driver 450.80.02 or newer (it has 470.82.01).",
         "# The PyTorch wheel needs glibc 2.17 or newer.",
         "# Alternative: torch==2.0.1 from PyPI (the cu117 build).",

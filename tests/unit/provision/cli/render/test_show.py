@@ -10,8 +10,9 @@ import pytest
 
 from provision.catalog.loading import load
 from provision.cli.render.build import describe_build
-from provision.cli.render.plan import describe_matrix, describe_plan
+from provision.cli.render.plan import Installing, describe_matrix, describe_plan
 from provision.model.plan import (
+    RUNS,
     Alternative,
     Base,
     Blocked,
@@ -147,12 +148,85 @@ def account(**changes: object) -> dict[str, Any]:
     return {**found, **changes}
 
 
+INSTALLING = Installing(
+    build="provision build --cuda 11.7",
+    host=("python3.10 -m venv .venv", ".venv/bin/python -m pip install torch==2.0.1+cu117"),
+    toolkit=False,
+)
+
+
 def test_a_plan_reads_like_this() -> None:
+    one = replace(PLAN, gpus=PLAN.gpus[:1])
+    assert describe_plan(one, INSTALLING).splitlines() == [
+        "Yes: PyTorch 2.0.1 for CUDA 11.7 runs on NVIDIA A100 with driver 470.82.01.",
+        "",
+        "in a container:",
+        "  provision build --cuda 11.7",
+        "or with pip, without a container (there are --format uv and conda, too):",
+        "  python3.10 -m venv .venv",
+        "  .venv/bin/python -m pip install torch==2.0.1+cu117",
+        "",
+        "driver      470.82.01 (minimum 450.80.02); it is older than this CUDA, but of",
+        "            the same major version, which is enough (minor-version",
+        "            compatibility)",
+        "cuda        CUDA 11.7, cuDNN 8.5.0.96; no CUDA toolkit is needed: the wheels",
+        "            have it",
+        "image       Python 3.10 on bootstrap (bookworm)",
+        "wheels      https://index.example/cu117",
+        "  GPU          capability  runs   verdict",
+        "  NVIDIA A100  8.0         sm_80  ok",
+        "warning     Something is left out.",
+        "            fix: Upgrade the driver.",
+        "or          --cuda 11.8 --framework-version 2.7.1: newer",
+        "why         add --explain, for every reason and its source",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        pytest.param({"verdict": "direct"}, "it natively supports this CUDA", id="a newer driver"),
+        pytest.param(
+            {"verdict": "forward", "compat_package": "cuda-compat-11-7"},
+            "runs with cuda-compat on NVIDIA A100",
+            id="the package that it needs is in the answer",
+        ),
+        pytest.param(
+            {"verdict": "unverified", "driver_have": None},
+            "Perhaps: PyTorch 2.0.1 for CUDA 11.7. Not everything is known",
+            id="nothing is promised for what is not known",
+        ),
+        pytest.param(
+            {"gpus": PLAN.gpus[:1] * 2}, "runs on 2 x NVIDIA A100 with", id="equal GPUs are counted"
+        ),
+        pytest.param(
+            {"gpus": tuple(replace(PLAN.gpus[0], name=name) for name in "abc")},
+            "runs on all 3 GPUs with",
+            id="many kinds are a number",
+        ),
+    ],
+)
+def test_the_answer_of_a_plan(changes: dict[str, Any], says: str) -> None:
+    shown = " ".join(describe_plan(replace(PLAN, **{"gpus": PLAN.gpus[:1], **changes})).split())
+    assert says in shown
+
+
+def test_no_code_of_a_verdict_is_shown() -> None:
+    rows = tuple(replace(PLAN.alternatives[0], why=f"newer ({code})") for code in RUNS)
+    shown = describe_plan(replace(PLAN, alternatives=rows))
+    assert "--framework-version 2.7.1: newer\n" in shown
+    assert [code for code in ("direct", "forward", "unverified") if code in shown] == []
+
+
+def test_a_plan_without_commands_reads_like_this() -> None:
     assert describe_plan(PLAN).splitlines() == [
-        "verdict     minor-version",
-        "framework   PyTorch 2.0.1 (cu117)",
-        "cuda        11.7, cuDNN 8.5.0.96, NCCL unknown",
-        "driver      470.82.01 (minimum 450.80.02)",
+        "Yes: PyTorch 2.0.1 for CUDA 11.7 runs on NVIDIA A100 and compute capability",
+        "     unknown with driver 470.82.01.",
+        "",
+        "driver      470.82.01 (minimum 450.80.02); it is older than this CUDA, but of",
+        "            the same major version, which is enough (minor-version",
+        "            compatibility)",
+        "cuda        CUDA 11.7, cuDNN 8.5.0.96",
         "image       Python 3.10 on bootstrap (bookworm)",
         "wheels      https://index.example/cu117",
         "  GPU          capability  runs     verdict",
@@ -161,7 +235,7 @@ def test_a_plan_reads_like_this() -> None:
         "warning     Something is left out.",
         "            fix: Upgrade the driver.",
         "or          --cuda 11.8 --framework-version 2.7.1: newer",
-        "why         add --explain",
+        "why         add --explain, for every reason and its source",
     ]
 
 
@@ -169,7 +243,7 @@ def test_a_plan_explains_itself_when_asked() -> None:
     text = describe_plan(PLAN, explain=True).splitlines()
     assert "why         Because it is the newest release that fits. [a]" in text
     assert "            source: https://source.example" in text
-    assert "why         add --explain" not in text
+    assert not any("add --explain" in line for line in text)
 
 
 def test_equal_gpus_share_a_row() -> None:
@@ -223,8 +297,8 @@ def test_a_refusal_reads_like_this() -> None:
         error=PlanError(code="a", message="It cannot.", fix="Do so."),
     )
     assert describe_plan(none).splitlines() == [
-        "verdict     none",
-        "because     It cannot.",
+        "No: It cannot.",
+        "",
         "fix         Do so.",
         "alternative --cuda 11.8 --framework-version 2.7.1: newer",
     ]
@@ -232,19 +306,22 @@ def test_a_refusal_reads_like_this() -> None:
 
 def test_a_build_reads_like_this() -> None:
     assert describe_build(account()).splitlines() == [
+        "Yes: PyTorch 2.0.1 for CUDA 11.7 works on this machine: 2 checks passed; 2 did",
+        "     not run.",
+        "",
+        "next:",
+        "  provision run gpu-provision:pytorch2.0.1-cu117",
+        "",
         "image       gpu-provision:pytorch2.0.1-cu117",
         "digest   sha256:" + "0" * 64,
         "size        4.51 GB",
         "built by    docker (engine): --builder docker",
         "lock        /home/me/pylock.toml",
         "took        plan 0.0 s, build 61.0 s",
-        "verdict     fit",
         "proven      gpu.devices",
         "on the CPU  a.b; not tested on a GPU",
         "not run     nccl.ring, nccl.bus: one GPU",
         "note        ulimit memlock: not permitted on this machine, skipped",
-        "next:",
-        "  provision run gpu-provision:pytorch2.0.1-cu117",
     ]
 
 
@@ -253,7 +330,8 @@ def test_a_build_reads_like_this() -> None:
     [
         pytest.param(
             {"verify": None, "not_verified": "--no-verify"},
-            "verdict     none (--no-verify)",
+            "Not proven: the image has PyTorch 2.0.1 for CUDA 11.7, and was not tested\n"
+            "     (--no-verify).\n\nnext:\n",
             id="not verified is said",
         ),
         pytest.param(
@@ -280,8 +358,7 @@ def test_a_build_reads_like_this() -> None:
                     "prove": "provision verify t:1",
                 }
             },
-            "tested      all but times and rates: this machine has no NVIDIA GPU\n"
-            "for the rest, where it will run:\n  provision verify t:1\n",
+            "to test the rest, where it will run:\n  provision verify t:1\n\n",
             id="an image for another machine says what was not tested",
         ),
         pytest.param({"lock": {"path": None, "sha256": "1"}}, "not kept", id="no copy of the lock"),
@@ -296,6 +373,17 @@ def test_a_build_reads_like_this() -> None:
             id="built for another processor",
         ),
         pytest.param(
+            {"verify": {**REPORT, "verdict": "no-verdict", "checks": REPORT["checks"][:2]}},
+            "Not proven: PyTorch 2.0.1 for CUDA 11.7 passed 2 checks.\n\nnext:",
+            id="what proves too little",
+        ),
+        pytest.param(
+            {"verify": REPORT},
+            "No: PyTorch 2.0.1 for CUDA 11.7 failed 2 of 4 checks on this machine; 2 did not\n"
+            "     run.\n\nnext:",
+            id="what fails",
+        ),
+        pytest.param(
             {"verify": REPORT}, "fix         run nvidia-smi", id="failures with their fix"
         ),
     ],
@@ -306,7 +394,7 @@ def test_a_build_says_what_was_not_done(changes: dict[str, object], words: str) 
 
 def test_a_build_without_an_engine_reads_like_this() -> None:
     lines = describe_build(account(**BY_WHEELS)).splitlines()
-    assert lines[:13] == [
+    assert lines[lines.index("") + 4 :][:13] == [
         "image       gpu-provision:pytorch2.0.1-cu117 in /m/out",
         "digest   sha256:" + "0" * 64,
         "  linux/amd64",

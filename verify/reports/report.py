@@ -185,6 +185,8 @@ def _answer(report: Report) -> List[str]:
         head, text = "Yes", "{} works on this machine: {} checks passed".format(what, ran)
     else:
         head, text = "Not proven", "{} passed {} checks".format(what, ran)
+        on_cpu = sum(words.state(check) == "pass-on-cpu" for check in report["checks"])
+        text += ", {} of them on the CPU".format(on_cpu) if on_cpu else ""
     more = "; {} did not run".format(left_out) if left_out else ""
     more += ", only those of --only {}".format(report["only"]) if "only" in report else ""
     tail = " ({}, exit code {})".format(found, code)

@@ -59,7 +59,9 @@ def answer_of(report: Mapping[str, Any], what: str) -> list[str]:
         return answer("No", f"{what} failed {failed} of {ran} checks on this machine{more}.")
     if report["verdict"] == "fit":
         return answer("Yes", f"{what} works on this machine: {ran} checks passed{more}.")
-    return answer("Not proven", f"{what} passed {ran} checks{more}.")
+    on_cpu = sum(check["measured"].get("device") == "cpu" for check in report["checks"])
+    where = f", {on_cpu} of them on the CPU" if on_cpu else ""
+    return answer("Not proven", f"{what} passed {ran} checks{where}{more}.")
 
 
 def _commands(account: Mapping[str, Any]) -> list[str]:

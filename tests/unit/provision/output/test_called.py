@@ -158,7 +158,7 @@ def shell(line: str, directory: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("way", "words", "label", "says"),
     [
-        pytest.param("'../my clone/run'", "", "next ", "Perhaps: ", id="the first command"),
+        pytest.param("'../my clone/run'", "", "next ", "runs on ", id="the first command"),
         pytest.param("'{run}'", "plan --bogus", "  fix: See ", "usage: ", id="wrong usage"),
     ],
 )

@@ -53,8 +53,8 @@ def test_a_full_host_fits_one_block() -> None:
         "            0  NVIDIA GeForce RTX 3090  8.6  24576 MiB  off",
         "            1  NVIDIA A100-SXM4-80GB    8.0  81920 MiB  on",
         "            2  unknown                    ?          ?  ?",
-        "engines     docker 27.5.1, BuildKit: buildx 0.20.0, NVIDIA runtime, CDI",
-        "            devices: 2",
+        "engines     docker 27.5.1, BuildKit: buildx 0.20.0, NVIDIA runtime, CDI devices:",
+        "            2",
         "            podman 4.3.1, not usable: Error: cannot set up namespace",
         "not read    gpus[2].name, gpus[2].uuid: nvml: Not Supported",
     ]

@@ -22,6 +22,7 @@ from images.text.printable import printable, printable_json, printable_lines
 from images.wheels.directory import ZipBrokenError
 from provision.doctor import diagnose
 from provision.output.console import Console
+from provision.output import look
 from provision.output.stdout import print_json, print_result
 from tests.kit.fake_engine import (
     FACTS,
@@ -92,11 +93,12 @@ def test_no_failure_carries_a_control_character() -> None:
 
 
 def test_a_result_for_people_keeps_its_own_colours_only(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    print_result(f"\x1b[31;1merror\x1b[0m {EVIL}", coloured=True)
+    monkeypatch.setattr(look._Look, "colour", True)
+    print_result(f"error       \x1b[32m {EVIL}")
     out = capsys.readouterr().out
-    assert out.startswith("\x1b[31;1merror\x1b[0m a?[2J?]0;owned???b?31m?c")
+    assert out.startswith("\x1b[31;1merror\x1b[0m       ?[32m a?[2J?]0;owned???b?31m?c")
 
 
 def test_a_result_of_others_keeps_no_colour(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,8 +21,8 @@ from images.layers import WheelRefusedError
 from images.text.printable import printable, printable_json, printable_lines
 from images.wheels.directory import ZipBrokenError
 from provision.doctor import diagnose
-from provision.output.console import Console
 from provision.output import look
+from provision.output.console import Console
 from provision.output.stdout import print_json, print_result
 from tests.kit.fake_engine import (
     FACTS,

@@ -221,7 +221,7 @@ def free_tag(plan: Plan, taken: set[str]) -> str:
 def built_to_json(
     built: Sequence[BuiltForFleet], without_gpu: Sequence[str], unserved: Sequence[UnservedClass]
 ) -> dict[str, Any]:
-    """The result of the command; docs/fleet.md has the format."""
+    """The result of the command; docs/json.md has the format."""
     return {
         "schema": 1,
         "images": [_image_json(one) for one in built],

@@ -72,7 +72,7 @@ def do_fleet_check(args: argparse.Namespace, console: Console) -> int:
 def checks_to_json(
     checked: Sequence[CheckedImage], classes: Sequence[NodeClass], driver: str | None
 ) -> dict[str, Any]:
-    """The result of the command; docs/fleet.md has the format."""
+    """The result of the command; docs/json.md has the format."""
 
     def rows(verdicts: Sequence[ClassVerdict]) -> list[dict[str, Any]]:
         return [

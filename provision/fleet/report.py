@@ -1,4 +1,4 @@
-"""What was read of a fleet, and a plan for it, as JSON; docs/fleet.md has the formats."""
+"""What was read of a fleet, and a plan for it, as JSON; docs/json.md has the formats."""
 
 from __future__ import annotations
 

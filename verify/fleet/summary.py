@@ -1,4 +1,4 @@
-"""A fleet as JSON; docs/fleet.md has the format. `provision fleet verify` prints it."""
+"""A fleet as JSON; docs/json.md has the format. `provision fleet verify` prints it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What nodes did together, as `provision fleet verify --across` found it: read, and in words.
 
-docs/fleet.md has the format ("across"). Names and messages are those of the nodes, and tables and
+docs/json.md has the format ("across"). Names and messages are those of the nodes, and tables and
 plots come from one of them, so everything is checked.
 """
 

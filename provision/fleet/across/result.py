@@ -18,7 +18,7 @@ _ENOUGH = 4
 def verify_across(
     calls: Sequence[NodeCall], order: AcrossOrder, tell: Callable[[RoundRun], None]
 ) -> dict[str, Any]:
-    """The result for these nodes; docs/fleet.md has the format. Nodes that cannot be asked are
+    """The result for these nodes; docs/json.md has the format. Nodes that cannot be asked are
     named, and the others tested. AcrossError: fewer than two can be asked, or the nodes do not
     belong together. ToolMissing: ssh or srun is not installed.
     """

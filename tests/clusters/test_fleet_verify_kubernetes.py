@@ -22,7 +22,6 @@ from tests import ROOT, need
 from tests.clusters.kubernetes_api import KubernetesApi, kubernetes_api, node
 from tests.clusters.test_kubernetes_templates import validated
 
-pytestmark = pytest.mark.timeout(300)
 IMAGE = "registry.example/team/torch:1"
 DIGEST = f"sha256:{'b' * 64}"
 PROGRAM = f"""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import pytest
 import yaml
 
 from tests import ROOT
+from tests.clusters.packages import from_pypi
 from verify.commands import main as cli
 
 TEMPLATES = sorted((ROOT / "templates" / "kubernetes").glob("*.yaml"))
@@ -20,17 +19,8 @@ VALIDATOR = "kubernetes-validate==1.37.0"
 
 
 def validated(release: str, *paths: Path) -> subprocess.CompletedProcess[str]:
-    uv = [sys.executable, "-m", "uv", "tool", "run", "--quiet", "--from", VALIDATOR]
-    options = ["--strict", "--no-warn", "--kubernetes-version", release]
-    return subprocess.run(
-        [*uv, "kubernetes-validate", *options, *map(str, paths)],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-        # one installation for all tests of this process
-        env={**os.environ, "UV_CACHE_DIR": f"{os.environ['TESTS_SHARED']}/validator"},
-    )
+    options = ("--strict", "--no-warn", "--kubernetes-version", release)
+    return from_pypi(VALIDATOR, "kubernetes-validate", *options, *map(str, paths))
 
 
 def test_every_file_is_valid_for_old_and_new_releases_and_a_wrong_one_is_not(

@@ -19,8 +19,6 @@ from tests import ROOT
 from tests.clusters.slurm_cluster import SlurmCluster, slurm_cluster
 from tests.kit.fake_engine import TAG
 
-pytestmark = pytest.mark.timeout(400)
-
 PROVISION = f"""#!{sys.executable}
 import os, sys
 from pathlib import Path
@@ -97,7 +95,7 @@ def test_a_sick_node_is_drained_and_named_until_it_is_repaired(gated: Gated) -> 
         lambda: [cluster.states()[node] for node in ("n0", "n2")] == ["idle", "idle"],
         "the others are not idle",
     )
-    assert gated.job(2) == ["n0", "n2"], "what cannot be decided keeps no job away"
+    cluster.wait(lambda: gated.job(2) == ["n0", "n2"], "what cannot be decided keeps a job away")
 
     cluster.command("scontrol", "update", "nodename=n1", "state=resume")
     cluster.wait(

@@ -125,6 +125,14 @@ def waits_for(pod: Mapping[str, Any]) -> tuple[str, bool]:
     return str(status.get("phase") or "no status"), False
 
 
+def judge_late(pod: Mapping[str, Any]) -> PodEnd:
+    """Why a pod did not end in time."""
+    said, crowded = waits_for(pod)
+    if crowded:
+        return PodEnd("busy", said)
+    return PodEnd("time", f"its pod did not end in time: {said}")
+
+
 def main(order: PodOrder, program: str) -> int:
     """The program's exit code, or 255 with the reason on standard error."""
     name = order.manifest["metadata"]["name"]
@@ -167,13 +175,12 @@ def _wait(order: PodOrder, name: str, deadline: float) -> PodEnd:
                 return end
         elif "NotFound" in asked.stderr:
             return PodEnd("lost", "its pod was deleted by someone else")
-        said, crowded = waits_for(last)
-        if crowded and now >= free:
-            return PodEnd("busy", said)
+        if now >= free and waits_for(last)[1]:
+            break
         until = min(now + pause, free if now < free else deadline, deadline)
         time.sleep(max(0.0, until - time.monotonic()))
         pause = min(_LONGEST_S, pause * 1.5)
-    return PodEnd("time", f"its pod did not end in time: {waits_for(last)[0]}")
+    return judge_late(last)
 
 
 def _delete(order: PodOrder, name: str) -> None:

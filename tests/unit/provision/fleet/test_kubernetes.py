@@ -28,6 +28,7 @@ from provision.fleet.nodes.kubernetes import (
 from provision.fleet.nodes.kubernetes_call import (
     PodEnd,
     arguments,
+    judge_late,
     judge_pod,
     waits_for,
 )
@@ -152,6 +153,11 @@ def test_what_a_pod_waits_for() -> None:
     assert waits_for({"status": pull}) == ("ErrImagePull: not found", False)
     assert waits_for({"status": {"phase": "Running"}}) == ("Running", False)
     assert waits_for({}) == ("no status", False)
+    assert judge_late({"status": {"conditions": [full]}}).kind == "busy"
+    assert judge_late({"status": pull}).message.endswith(
+        "did not end in time: ErrImagePull: not found"
+    )
+    assert {judge_late({"status": pull}).kind, judge_late({}).kind} == {"time"}
 
 
 def item(name: str = "n1", **more: Any) -> dict[str, Any]:

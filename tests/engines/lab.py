@@ -19,6 +19,7 @@ from provision.build.base import _EPOCH
 
 ROOT = Path(__file__).parents[2]
 TAG = "gpu-provision-test:cu117"
+ARCH = {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
 MARK = "GPU_PROVISION_TEST_WORLD"
 LIMIT_S = 1500.0
 
@@ -107,14 +108,24 @@ def finish(process: subprocess.Popen[str]) -> Done:
     return Done(process.returncode, out, err)
 
 
+def ca_bundle() -> str:
+    """Of this machine, for mirrors behind a company's proxy."""
+    file = os.environ.get("SSL_CERT_FILE")
+    return Path(file).read_text(encoding="utf-8") if file else ""
+
+
 def debian(packages: tuple[str, ...] = DEFAULT_PACKAGES) -> BootstrapBase:
     """A Debian base with Python 3.11, made once for all tests: by default that which worlds build
     on.
     """
-    arch = {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
-    store = Path(os.environ["TESTS_SHARED"])
     return bootstrap(
-        "bookworm", python="3.11", arch=arch, store=store, epoch=_EPOCH, packages=packages
+        "bookworm",
+        python="3.11",
+        arch=ARCH,
+        store=Path(os.environ["TESTS_SHARED"]),
+        epoch=_EPOCH,
+        packages=packages,
+        ca_bundle=ca_bundle(),
     )
 
 

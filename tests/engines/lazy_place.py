@@ -86,7 +86,7 @@ def built(place: Path, name: str = "snapshotter") -> Path:
     }
     argv = [go, "build", "-o", str(place / f"lazy-{name}"), name]
     done = subprocess.run(
-        argv, env={**os.environ, **env}, capture_output=True, text=True, timeout=500, check=False
+        argv, env={**os.environ, **env}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     return place / f"lazy-{name}"

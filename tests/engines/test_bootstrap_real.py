@@ -6,7 +6,6 @@ import hashlib
 import os
 import posixpath
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -29,35 +28,17 @@ from images.bootstrap.tree import is_kept
 from images.oci.archive_reading import open_archive
 from images.oci.tarstream import layer_members
 from images.system.ldcache import read_cache
+from provision.build.base import _EPOCH
 from tests import need
-from tests.engines.lab import ROOT
+from tests.engines.lab import ARCH, ROOT, ca_bundle, debian
 from tests.engines.snapshot_service import host_mirrors, snapshot_service
 
 pytestmark = pytest.mark.docker
-EPOCH = 1_700_000_000
-
-
-def make(store: Path) -> BootstrapBase:
-    return bootstrap(
-        "bookworm", python="3.11", arch=base_arch(), store=store, epoch=EPOCH, ca_bundle=ca_bundle()
-    )
-
-
-def ca_bundle() -> str:
-    """Of this machine, for mirrors behind a company's proxy."""
-    file = os.environ.get("SSL_CERT_FILE")
-    return Path(file).read_text(encoding="utf-8") if file else ""
-
-
-def base_arch() -> str:
-    return {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BootstrapBase]:
-    store = tmp_path_factory.mktemp("store")
-    yield make(store)
-    shutil.rmtree(store)
+def base() -> BootstrapBase:
+    return debian()
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +88,7 @@ def test_added_packages_work_in_it(own_client: Any, base: BootstrapBase) -> None
     """Programs, a library that is an alternative, and dpkg's own judgement."""
     more = ("git", "less", "libopenblas0", "openssh-client")
     made = bootstrap(
-        "bookworm", python="3.11", arch=base_arch(), store=base.archive.parent.parent, epoch=EPOCH,
+        "bookworm", python="3.11", arch=ARCH, store=base.archive.parent.parent, epoch=_EPOCH,
         more=more, ca_bundle=ca_bundle(),
     )  # fmt: skip
     assert {one.name for one in made.added} >= {*more, "libopenblas0-pthread", "perl"}
@@ -137,7 +118,7 @@ def test_nothing_of_this_host_or_day_is_in_it(base: BootstrapBase) -> None:
     assert [name for name in names if name.startswith("var/lib/apt/lists/")] == [
         "var/lib/apt/lists/partial"
     ]
-    assert max(member.mtime for member in members) <= EPOCH
+    assert max(member.mtime for member in members) <= _EPOCH
 
 
 AGAIN = """
@@ -164,7 +145,7 @@ def test_another_user_place_zone_and_mirror_give_the_same_bytes(base: BootstrapB
         made = subprocess.run(
             [
                 *as_somebody_else(),
-                *(sys.executable, "-c", AGAIN, str(ROOT), base_arch(), str(store), str(EPOCH)),
+                *(sys.executable, "-c", AGAIN, str(ROOT), ARCH, str(store), str(_EPOCH)),
             ],
             env={
                 **os.environ,
@@ -246,9 +227,9 @@ def test_a_base_is_what_dpkg_makes_of_the_same_packages(
     made = bootstrap(
         suite,
         python=python,
-        arch=base_arch(),
+        arch=ARCH,
         store=tmp_path,
-        epoch=EPOCH,
+        epoch=_EPOCH,
         packages=packages,
         ca_bundle=ca_bundle(),
     )
@@ -372,7 +353,7 @@ def _facts(member: tarfile.TarInfo, content: bytes, name: str) -> tuple[Any, ...
 def test_a_suite_that_the_mirror_lacks_is_named(tmp_path: Path) -> None:
     with pytest.raises(BootstrapUnfitError, match="nosuchsuite"):
         bootstrap(
-            "nosuchsuite", python="3.11", arch=base_arch(), store=tmp_path, epoch=EPOCH,
+            "nosuchsuite", python="3.11", arch=ARCH, store=tmp_path, epoch=_EPOCH,
             ca_bundle=ca_bundle(),
         )  # fmt: skip
     assert [path.name for path in (tmp_path / "bases").iterdir()] == [".lock"]

@@ -17,7 +17,7 @@ from images.engines.buildkit import ask, find_builder
 from provision.lock.network import ca_bundle
 from provision.verification.suite import run_command
 from tests import need
-from tests.engines.lab import ROOT, Built, World
+from tests.engines.lab import LIMIT_S, ROOT, Built, World
 
 pytestmark = pytest.mark.docker
 
@@ -54,7 +54,7 @@ def by_hand(client: Any, built: Built, checkout: Path, world: World) -> Iterator
         check=False,
         capture_output=True,
         text=True,
-        timeout=580,
+        timeout=LIMIT_S,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     yield TAG

@@ -25,8 +25,6 @@ from tests.engines.test_build_without_engine import ASKED, NO_ENGINE, build, run
 from tests.engines.test_push_real import serving
 from tests.kit.private_index import Index, make_wheel, serve
 
-pytestmark = pytest.mark.timeout(900)
-
 NAMES: tuple[FormatName, ...] = get_args(FormatName)
 SITE = "/opt/venv/lib/python3.11/site-packages"
 LARGE = random.Random(1).randbytes(6 << 20)

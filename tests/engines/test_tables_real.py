@@ -31,8 +31,6 @@ from tests.unit.images.layers.lazy.test_checking import (
 from tests.unit.images.layers.lazy.test_layer import NAMES
 from tests.unit.images.oci.test_layout import put
 
-pytestmark = pytest.mark.timeout(600)
-
 LARGE = random.Random(1).randbytes(1 << 20) + bytes(1 << 20) + random.Random(2).randbytes(1 << 18)
 MORE = (
     *FILES,

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.engines.lab import Done, World, finish, new_world
+from tests.engines.lab import Done, World, debian, finish, new_world
 from tests.engines.small_build import NUMPY, PASSWORD, PIP, TORCH
 from tests.kit.private_index import Authority, Index, make_authority, make_wheel, serve
 
@@ -72,6 +72,7 @@ class Job:
 def job() -> Iterator[Job]:
     """A lock of small packages, of which one is large enough to be caught while it comes."""
     with tempfile.TemporaryDirectory() as place, new_world(**NO_ENGINE) as world:
+        _lend_base(world)
         authority = make_authority(Path(place), "")
         code = {"torch/__init__.py": b"__version__ = '2.0.1+cu117'\n"}
         code["torch/weights.bin"] = random.Random(1).randbytes(24 << 20)
@@ -85,6 +86,17 @@ def job() -> Iterator[Job]:
             )  # fmt: skip
             assert done.code == 0, done.err
             yield Job(world, authority, index, lock)
+
+
+def _lend_base(world: World) -> None:
+    """Give it the Debian base of all worlds, as a file of its own: `store gc --all` removes it."""
+    place, base = world.cache / "gpu-provision" / "bases", debian().archive
+    if place.is_symlink():
+        place.unlink()
+        place.mkdir(mode=0o700)
+    for name in (base.name, "index.json"):
+        (place / name).unlink(missing_ok=True)
+        os.link(base.with_name(name), place / name)
 
 
 def sweep(rounds: int, seed: int) -> Counts:
@@ -117,6 +129,7 @@ def _round(
     if chance.random() < 0.4:  # else nothing would be left to fetch
         collected = one.world.provision("store", "gc", "--all")
         counts.collected += collected.code == 0
+        _lend_base(one.world)
     builds = [
         one.world.start(*one.words(*more), UV_DEFAULT_INDEX=one.index.url)
         for more in (("--output", str(layout)), ("--tag", "killed:1"))

@@ -5,6 +5,8 @@ It is in the lowest package, so that every package can raise it and `provision.c
 
 from __future__ import annotations
 
+import errno
+
 from images.text.printable import printable_lines
 
 
@@ -33,3 +35,16 @@ class DiskFullError(Failure):
 
     code = "disk-full"
     exit_code = 4
+
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""How the system says that a disk is full, or that this user may not use more of it."""
+
+
+def refuse_full(error: OSError, what: str) -> None:
+    """Raise DiskFullError if a full disk is why `what` could not be written."""
+    if error.errno in FULL:
+        raise DiskFullError(
+            f"{what} cannot be written: {error.strerror}.",
+            fix="Free some space there, or name a place on another disk.",
+        ) from error

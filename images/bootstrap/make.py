@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import functools
 import hashlib
 import math
@@ -33,6 +32,7 @@ from images.bootstrap.store import (
     work_directory,
 )
 from images.bootstrap.unpack import UnpackedPackage, unpack_all
+from images.errors import FULL
 from images.store import OfflineError, Store
 from images.store.errors import ELSEWHERE_FIX
 from images.system.ownership import another_owner
@@ -130,7 +130,7 @@ def bootstrap(
                 made = _make(job, store, ca_bundle, clock)
                 return add(bases, made, request=request, now=clock())
     except OSError as exc:
-        if exc.errno in {errno.ENOSPC, errno.EDQUOT}:
+        if exc.errno in FULL:
             existing = next(path for path in (bases, *bases.parents) if path.is_dir())
             raise host.no_space(existing) from exc
         raise BootstrapError(

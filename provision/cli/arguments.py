@@ -55,8 +55,8 @@ def project_argument(verb: argparse.ArgumentParser) -> None:
         "project",
         metavar="DIR",
         nargs="?",
-        help="take the packages that this project, or file of it, declares (uv.lock, "
-        "requirements.txt, pyproject.toml, ...); build puts its code into the image, too",
+        help="take the packages that this project or file declares (uv.lock, requirements.txt, "
+        "...); build adds its code to the image",
     )
     group = verb.add_argument_group("project")
     for option, name, said in (
@@ -93,8 +93,8 @@ def host_options(verb: argparse.ArgumentParser) -> None:
         metavar="FILE",
         action="append",
         default=[],
-        help="output of `provision detect --json` on another machine, or - for stdin "
-        "(repeatable: one plan for all)",
+        help="facts of another machine: a file of `provision detect --json`, or - for stdin "
+        "(repeatable)",
     )
     group.add_argument("--driver", metavar="V", help="assume this driver version")
     group.add_argument(
@@ -103,7 +103,7 @@ def host_options(verb: argparse.ArgumentParser) -> None:
         metavar="NAME|CC",
         action="append",
         default=[],
-        help="assume this GPU: a name or compute capability (repeatable)",
+        help="assume this GPU, by name or compute capability (repeatable)",
     )
 
 
@@ -142,7 +142,7 @@ def build_options(verb: argparse.ArgumentParser) -> None:
         metavar="FILE",
         action="append",
         default=[],
-        help="build from this lock (repeatable: one for each platform)",
+        help="build from this lock (repeatable, for other platforms)",
     )
     group.add_argument(
         "--bundle",
@@ -152,8 +152,8 @@ def build_options(verb: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--output",
         metavar="PATH",
-        help="write the image to a directory (OCI layout), a .tar archive, or a squashfs: "
-        ".sqfs or .sqsh for enroot, .sif for Apptainer",
+        help="write a directory (OCI layout), a .tar, or a squashfs (enroot: .sqfs or .sqsh; "
+        "Apptainer: .sif)",
     )
     group.add_argument("--push", metavar="REF", help="push the image to a registry: HOST/PATH:TAG")
     group.add_argument(

@@ -1,4 +1,4 @@
-"""The examples at the end of each command's --help; a test parses them all."""
+"""The examples at the end of a --help; a test parses them all."""
 
 from __future__ import annotations
 
@@ -65,12 +65,28 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         'eval "$(provision completion zsh)"     # in ~/.zshrc, after compinit',
         "provision completion fish | source     # in ~/.config/fish/config.fish",
     ),
+    "monitor": ("provision monitor -- python3 train.py",),
+    "batch": ("provision batch team/app:1 --model resnet50 --amp",),
+    "compare": ("provision compare old.json new.json",),
+    "export": (
+        "provision export compose team/app:1 --output compose.yaml",
+        "provision export kubernetes registry.example/team/app:1 --gpus 8 --output job.yaml",
+    ),
+    "fleet": (
+        "provision fleet detect --on slurm --output hosts/",
+        "provision fleet plan hosts/",
+        "provision fleet build hosts/ --push registry.example/team",
+        "provision fleet verify --on slurm --image registry.example/team/app:1 --output reports/",
+    ),
+    "catalog": ("provision catalog show gpu 'RTX 4090'", "provision catalog refresh"),
+    "store": ("provision store du", "provision store gc"),
     "export slurm": ("provision export slurm registry.example/team/app:1 --output train.sbatch",),
     "fleet detect": (
         "provision fleet detect --on slurm:gpu --output hosts/",
         "provision fleet detect --on ssh:hosts.txt --output hosts/",
     ),
     "fleet plan": ("provision fleet plan hosts/ --framework jax",),
+    "fleet build": ("provision fleet build hosts/ --push registry.example/team",),
     "fleet verify": (
         "provision fleet verify --on slurm --image oci:/shared/images:NAME --output reports/",
     ),

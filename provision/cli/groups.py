@@ -37,7 +37,7 @@ def later(module: str, name: str) -> Callable[..., Any]:
 class Command:
     """One command: what it does, which options it takes beside --json, and the function.
     `is_program`: words after -- are a command, whose output is ours: without --json, and -v is not
-    short for --verbose.
+    short for --verbose. `is_hidden`: the list of commands leaves it out.
     """
 
     name: str
@@ -45,6 +45,7 @@ class Command:
     options: tuple[Callable[[argparse.ArgumentParser], None], ...]
     run: Callable[[argparse.Namespace, Console], int]
     is_program: bool = False
+    is_hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +101,7 @@ CATALOG_COMMANDS = (
         help="list the GPU architectures that a wheel was compiled for",
         options=(measure_options,),
         run=do_measure,
+        is_hidden=True,
     ),
     Command(
         name="page",
@@ -178,7 +180,7 @@ EXPORT_COMMANDS = tuple(
 GROUPS = (
     Group(
         name="export",
-        help="write the file that runs an image with Slurm, Kubernetes, Ray or others",
+        help="write the file that runs an image with Slurm, Kubernetes, ...",
         commands=EXPORT_COMMANDS,
     ),
     Group(

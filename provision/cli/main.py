@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from images.errors import DiskFullError, Failure
+from images.errors import FULL, DiskFullError, Failure
 from images.system.interruption import ENDING
 from images.text.printable import printable
 from provision.cli.consult import causes_of_failure, tell
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 LEAVE_WITHIN_S = 5.0
 RUN_SCRIPT = "PROVISION_RUN_SCRIPT"  # the path of ./run, as it was typed
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class HostResourceError(Failure):
@@ -135,7 +134,7 @@ def _lacking(error: Exception) -> Failure | None:
             fix="Allow more: ulimit -n 4096",
         )
     fix = "Free some, or use a directory that has room: TMPDIR=/path provision ..."
-    if error.errno in _FULL:
+    if error.errno in FULL:
         return DiskFullError(
             f"This machine is out of disk space: {error.strerror or error}{where}.", fix=fix
         )

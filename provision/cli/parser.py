@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from collections.abc import Sequence
-from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from images.text.printable import printable
 from provision.cli.arguments import (
@@ -30,12 +27,11 @@ from provision.cli.arguments import (
 from provision.cli.commands import do_build, do_detect, do_lock, do_plan, do_verify
 from provision.cli.examples import examples_of
 from provision.cli.groups import GROUPS, Command, later
+from provision.cli.help import FirstParser, Parser, described
 from provision.errors import BadInputError
-from provision.output.called import as_called
-from provision.output.look import columns
-from provision.output.stdout import print_result
 from provision.version import VERSION
 
+do_suite = later("suite", "do_suite")
 do_doctor = later("doctor", "do_doctor")
 do_inspect, inspect_options = (later("inspect", name) for name in ("do_inspect", "inspect_options"))
 do_wheel, wheel_options = (later("wheel", name) for name in ("do_wheel", "wheel_options"))
@@ -48,41 +44,21 @@ do_completion, completion_options = (
 PLANNED = (request_options, host_options, network_options, base_options)
 
 
-class _Parser(argparse.ArgumentParser):
-    """argparse, but wrong usage raises an error with a fix."""
-
-    def error(self, message: str) -> NoReturn:
-        raise BadInputError(
-            f"{printable(message, limit=300)}.",
-            fix=f"See {self.prog} --help",
-        )
-
-    def _print_message(self, message: str, file: object = None) -> None:
-        # Only --help and --version come here: results, so a pipe may be closed as for any other.
-        del file
-        print_result(message.rstrip("\n"))
-
-    def format_help(self) -> str:
-        """The help, its usage as this program was called."""
-        self.prog = as_called(f"{self.prog} --help").removesuffix(" --help")
-        return super().format_help()
-
-
 def build_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     """The command line. Given the first words typed, it defines only their command: the others
     would cost a plan ten milliseconds.
     """
-    parser = _Parser(
+    parser = FirstParser(
         prog="provision",
         description="Find a compatible combination of driver, CUDA, framework and base image,\n"
         "explain why, build the image, and test it on this machine.",
-        allow_abbrev=False,
-        formatter_class=partial(argparse.RawDescriptionHelpFormatter, width=_width()),
         epilog=examples_of(""),
     )
     parser.add_argument("--version", action="version", version=f"gpu-provision {VERSION}")
     # with `prog` argparse need not format a usage line here, for which it imports shutil
-    verbs = parser.add_subparsers(metavar="COMMAND", required=True, prog=parser.prog)
+    verbs = parser.add_subparsers(
+        metavar="COMMAND", required=True, prog=parser.prog, parser_class=Parser
+    )
     known = {one.name for one in (*COMMANDS, *GROUPS)}
     typed = known.intersection((words or ())[:1])
     for command in COMMANDS:
@@ -91,13 +67,7 @@ def build_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     for group in GROUPS:
         if typed and group.name not in typed:
             continue
-        verb = verbs.add_parser(
-            group.name,
-            help=group.help,
-            description=_sentence(group.help),
-            allow_abbrev=False,
-            formatter_class=partial(argparse.HelpFormatter, width=_width()),
-        )
+        verb = verbs.add_parser(group.name, help=group.help, **described(group.name, group.help))
         actions = verb.add_subparsers(metavar="ACTION", required=True, prog=verb.prog)
         for command in group.commands:
             _add_verb(actions, command, words, group.name)
@@ -108,6 +78,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     """The options of a command line; for a command that runs another, `words` is what is after --.
     BadInputError: wrong usage.
     """
+    own = next((one for one in COMMANDS if one.run is do_suite and one.name == words[0]), None)
+    if own is not None:  # the suite reads its options
+        return argparse.Namespace(command=own, words=list(words), json=False, verbose=False)
     parser = build_parser(words[:2])
     if not any(one.is_program and one.name == words[0] for one in COMMANDS):
         return parser.parse_args(words)
@@ -125,17 +98,6 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     return found
 
 
-def _width() -> int:
-    """The columns of a help text. argparse, which makes a formatter for each option, would import
-    shutil for that.
-    """
-    return columns(sys.stdout, os.environ) - 2
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
-
-
 def _add_verb(
     verbs: Any,  # noqa: ANN401  argparse names no such type
     command: Command,
@@ -144,11 +106,8 @@ def _add_verb(
 ) -> None:
     verb = verbs.add_parser(
         command.name,
-        help=command.help,
-        description=_sentence(command.help),
-        formatter_class=partial(argparse.RawDescriptionHelpFormatter, width=_width()),
-        allow_abbrev=False,
-        epilog=examples_of(f"{group} {command.name}".strip()),
+        **({} if command.is_hidden else {"help": command.help}),
+        **described(f"{group} {command.name}".strip(), command.help),
     )
     verb.set_defaults(command=command, json=False)
     if not command.is_program:
@@ -203,19 +162,19 @@ COMMANDS = (
     ),
     Command(
         name="bundle",
-        help="pack everything that a build needs into one file, for a machine without a network",
+        help="pack what a build needs into a file, for a machine without network",
         options=(project_argument, *PLANNED, bundle_options),
         run=do_bundle,
     ),
     Command(
         name="wheel",
-        help="build packages that an index has only the source of, for the plan of an image",
+        help="build packages of which an index has only the source",
         options=(wheel_options, *PLANNED),
         run=do_wheel,
     ),
     Command(
         name="inspect",
-        help="show what is in an image or a wheel and where it runs, without running it",
+        help="show what is in an image or a wheel, and where it would run",
         options=(inspect_options,),
         run=do_inspect,
     ),
@@ -239,7 +198,7 @@ COMMANDS = (
     ),
     Command(
         name="clean",
-        help="remove everything that gpu-provision keeps on this machine, except itself",
+        help="remove all that gpu-provision keeps on this machine, except itself",
         options=(later("clean", "clean_options"),),
         run=later("clean", "do_clean"),
     ),
@@ -251,9 +210,27 @@ COMMANDS = (
     ),
     Command(
         name="doctor",
-        help="find problems in this machine, a log, an image or a file, and their fixes",
+        help="find problems in this machine, a log, an image or a file; fix them",
         options=(doctor_options,),
         run=do_doctor,
+    ),
+    Command(
+        name="monitor",
+        help="watch the GPUs while a command runs, and name the likely bottleneck",
+        options=(),
+        run=do_suite,
+    ),
+    Command(
+        name="batch",
+        help="find the largest and the fastest batch size of a model, in an image",
+        options=(),
+        run=do_suite,
+    ),
+    Command(
+        name="compare",
+        help="show what became worse between two reports of verify",
+        options=(),
+        run=do_suite,
     ),
     Command(
         name="completion",

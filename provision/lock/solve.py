@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import quote
 
-from images.errors import Failure
+from images.errors import DiskFullError, Failure
 from images.net.address import shown_url, url_secrets
 from images.system import process
 from provision.errors import Exit, IndexUnreachableError
@@ -30,6 +30,7 @@ from provision.lock.uv import (
     access_refused,
     compile_argv,
     help_with,
+    is_disk_full,
     judge_uv,
     target_of,
     uses_cache,
@@ -164,9 +165,10 @@ def candidates_for(
     return [*given, own, *rest]
 
 
-def uv_broken(reason: str, output: str) -> UvBrokenError:
-    """The error for a uv that could not work here."""
-    return UvBrokenError(
+def uv_broken(reason: str, output: str) -> Failure:
+    """The error for a uv that could not work here: a full disk has its own."""
+    kind = DiskFullError if is_disk_full(output) else UvBrokenError
+    return kind(
         f"uv, which resolves the packages, failed here: {reason}",
         fix=help_with(output),
         detail=clip(output, 2000),

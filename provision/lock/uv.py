@@ -43,11 +43,12 @@ case "$#/$1/$2/$3/$4" in
 esac
 exec "{python}" -I -B -c "import sys; sys.executable = sys._base_executable = '$0'; $4"
 """
+_NO_SPACE = r"No space left on device|Disk quota exceeded"
 # Why uv may fail on this machine, in its words and the kernel's, and what helps.
 _TROUBLES = (
     (r"Too many open files", "Allow more open files: ulimit -n 4096"),
     (
-        r"No space left on device|Disk quota exceeded",
+        _NO_SPACE,
         "Free some space, or name directories that have it: UV_CACHE_DIR=DIR TMPDIR=DIR",
     ),
     (
@@ -276,6 +277,11 @@ def has_only_variants(output: str) -> bool:
     it chooses only as a preview.
     """
     return "only unsupported wheel variants" in " ".join(output.split())
+
+
+def is_disk_full(output: str) -> bool:
+    """Whether uv found no space on a disk."""
+    return re.search(_NO_SPACE, " ".join(output.split())) is not None
 
 
 def help_with(output: str) -> str:

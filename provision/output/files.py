@@ -6,6 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
+from images.errors import refuse_full
 from images.text.printable import printable
 from provision.errors import BadInputError
 
@@ -54,11 +55,12 @@ def write_whole(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 def write_named(option: str, path: Path, data: bytes) -> None:
     """Write the file that an option names, whole or not at all. BadInputError: it cannot be
-    written.
+    written. DiskFullError: its disk is full.
     """
     try:
         write_whole(path, data)
     except OSError as error:
+        refuse_full(error, f"{option} {printable(str(path), limit=_SHOWN)}")
         raise _unwritable(option, path, str(error.strerror)) from error
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TextIO
 
-from images.errors import Failure
+from images.errors import FULL, DiskFullError, Failure
 from images.text.printable import printable_json, printable_lines
 from provision.errors import Exit
 from provision.output.called import as_called
@@ -70,7 +70,10 @@ def _print(text: str) -> None:
         discard(sys.stdout)
     except OSError as error:
         discard(sys.stdout)
-        raise OutputError(
+        unwritable = OutputError(
             f"The result cannot be written to standard output: {error.strerror}.",
             fix="Free space where it is written, or write it elsewhere.",
-        ) from error
+        )
+        if error.errno in FULL:
+            unwritable.code, unwritable.exit_code = DiskFullError.code, Exit.HOST_UNFIT
+        raise unwritable from error

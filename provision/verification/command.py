@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from images.errors import Failure
+from images.errors import Failure, refuse_full
 from provision.attestation.provenance.attach import registry_manifest
 from provision.attestation.provenance.public import public_name
 from provision.attestation.record.host import RecordedHost
@@ -244,9 +244,10 @@ def _keep_record(
         if recording.path is None:
             _warn_no_record(error, console)
             return None
+        refuse_full(error, f"The record {path}")
         return RecordNotWrittenError(
             f"The record could not be written to {path}: {error.strerror}.",
-            fix="Free space there, or choose another place: --record FILE",
+            fix="Choose another place: --record FILE",
         )
     console.note(f"record: {path}")
     return _attach_record(kept.subject, path, places, console) if recording.attach else None

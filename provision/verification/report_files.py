@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from images.errors import Failure
+from images.errors import Failure, refuse_full
 from images.system.scratch import scratch_directory
 from images.text.nearby import no_such, or_nearby
 from provision.errors import BadInputError, Exit
@@ -97,6 +97,7 @@ def write_files(report: Mapping[str, Any], files: Mapping[str, Path]) -> None:
             words = [w for kind in RENDERED if kind in files for w in (f"--{kind}", files[kind])]
             done = run_here(["render", str(source), *map(str, words)])
     except OSError as error:
+        refuse_full(error, "The report")
         raise _not_written(error.strerror or str(error)) from error
     if not done.ok:
         raise _not_written(done.last_lines(1).removeprefix("verify: "))

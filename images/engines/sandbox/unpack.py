@@ -10,7 +10,6 @@ https://github.com/opencontainers/image-spec/blob/main/layer.md (whiteouts)
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import stat
 import tarfile
@@ -22,7 +21,7 @@ from typing import IO
 from images.engines.sandbox.additions import Additions, Parts
 from images.engines.sandbox.ahead import ahead
 from images.engines.sandbox.tree import RootTree, names_in
-from images.errors import DiskFullError
+from images.errors import FULL, DiskFullError
 from images.oci.errors import ImageUnreadableError
 from images.oci.inflate import ANEW_FIX
 from images.oci.sources import ImageLayer
@@ -34,7 +33,6 @@ MOST_MEMBERS = 5_000_000
 _WHITEOUT = b".wh."
 _OPAQUE = b".wh..wh..opq"
 _PIECE = 1 << 20
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 # Paths that every container needs and an image may lack; engines create the same ones.
@@ -63,7 +61,7 @@ def unpack(
             _add_mount_points(tree, additions)
             return additions.paths
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in FULL:
             raise root_space(root) from error
         raise
 
@@ -113,7 +111,7 @@ def _apply(tree: RootTree, layer: ImageLayer, most: int, additions: Additions | 
                     _expect(additions, member, content, parts)
                 _apply_member(tree, member, content, parts, made)
             except OSError as error:
-                if error.errno in _FULL:
+                if error.errno in FULL:
                     raise
                 raise ImageUnreadableError(
                     f"{member.name[:200]!r} of the layer {layer.diff_id[:19]} cannot be unpacked: "

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from images.engines.squashfs import ENDINGS
+from images.errors import refuse_full
 from provision.attestation.provenance.bom import ChangedFiles, bill_of_materials
 from provision.attestation.provenance.bundle import bundle
 from provision.attestation.provenance.errors import DocumentNotWrittenError
@@ -71,7 +72,8 @@ def write_document(option: str, path: Path, content: bytes) -> None:
     try:
         write_whole(path, content)
     except OSError as error:
+        refuse_full(error, f"{option} {path}")
         raise DocumentNotWrittenError(
             f"{option} {path} could not be written: {error.strerror}.",
-            fix=f"Free space there, or choose another place: {option} FILE",
+            fix=f"Choose another place: {option} FILE",
         ) from error

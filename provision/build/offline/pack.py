@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from images.errors import DiskFullError
+from images.errors import refuse_full
 from images.oci.model import platform_of
 from images.store import Fetcher, Store
 from images.wheels.locked import Wheel
@@ -133,11 +132,7 @@ def _write(output: Path, parts: list[PackedPart], on_bytes: OnBytes) -> tuple[in
     try:
         return write_bundle(output, parts, on_bytes)
     except OSError as error:
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise DiskFullError(
-                f"The disk of {output} is full.",
-                fix="Free some space, or name a file on another disk: --output /path/FILE",
-            ) from error
+        refuse_full(error, f"--output {output}")
         raise BadInputError(
             f"--output {output} cannot be written: {error.strerror or error}.",
             fix="Name a file on another disk: --output /path/FILE",

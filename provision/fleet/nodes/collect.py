@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from images.errors import Failure
+from images.errors import Failure, refuse_full
 from images.text.printable import printable
 from provision.errors import BadInputError, HostFileError
 from provision.fleet.hostfiles import ENDING
@@ -95,6 +95,7 @@ def write_in(path: Path, data: bytes) -> None:
         write_whole(path, data)
     except OSError as error:
         shown = printable(str(path), limit=100)
+        refuse_full(error, shown)
         raise BadInputError(
             f"{shown} cannot be written: {error.strerror}.",
             fix="Name a directory that you may write to: --output DIR",

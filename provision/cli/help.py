@@ -1,0 +1,160 @@
+"""The help of `provision` and its commands: at most 40 lines first, everything with --help-all."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, NoReturn
+
+from images.text.printable import printable
+from provision.cli.examples import examples_of
+from provision.errors import BadInputError
+from provision.output.called import as_called
+from provision.output.look import columns
+from provision.output.stdout import print_result
+
+MOST_LINES = 40
+SECTIONS = (
+    ("start", ("plan", "doctor", "build", "run")),
+    ("test", ("verify", "inspect", "monitor", "batch", "compare")),
+    ("share", ("lock", "bundle", "wheel", "export")),
+    ("cluster", ("fleet", "gate")),
+    ("care", ("detect", "ls", "rm", "store", "catalog", "clean")),
+)
+"""The commands as the first help groups them."""
+_RARE = """
+--verbose --extra --group --without --framework-version --base --apt --flavour --index --snapshot
+--ca-bundle --offline --bundle --builder --level --require --bytecode --exclude-unneeded
+--compression --cut --lazy --cache-from --sbom --provenance --no-provenance --key --timeout --junit
+--markdown --prometheus --baseline --record --no-record --attach-record --check-provenance --trust
+--case --sarif --undo --ssh-config --at-once --way --provision --drain-at-most --interface
+--master-address --sizes
+"""
+RARE = frozenset(_RARE.split())
+"""Options that a help of more than 40 lines leaves to --help-all."""
+
+
+_MORE = "  provision COMMAND --help, provision --version"
+
+
+class _HelpAll(argparse.Action):
+    """Print the help with all options, and exit."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        assert isinstance(parser, Parser)
+        print_result(parser.whole_help().rstrip("\n"))
+        parser.exit()
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, but wrong usage raises an error with a fix, and a help has a limit."""
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401  argparse's own
+        formatter = partial(argparse.RawDescriptionHelpFormatter, width=help_width())
+        ours = {"allow_abbrev": False, "formatter_class": formatter, "add_help": False}
+        super().__init__(**{**options, **ours})
+        self.add_argument("-h", "--help", action="help", help="show this help")
+        self._all = self.add_argument(
+            "--help-all", nargs=0, action=_HelpAll, help=argparse.SUPPRESS
+        )
+
+    def error(self, message: str) -> NoReturn:
+        raise BadInputError(f"{printable(message, limit=300)}.", fix=f"See {self.prog} --help")
+
+    def _print_message(self, message: str, file: object = None) -> None:
+        # Only --help and --version come here: results, so a pipe may be closed as for any other.
+        del file
+        print_result(message.rstrip("\n"))
+
+    def format_help(self) -> str:
+        """The help, without options that few need if it is long."""
+        text = self.whole_help()
+        if text.count("\n") <= MOST_LINES:
+            return text
+        before = [(action, action.help) for action in self._actions]
+        self._all.help = "show every option"
+        epilog, self.epilog = self.epilog, _first_example(self.epilog)
+        for action in self._actions:
+            if RARE.intersection(action.option_strings):
+                action.help = argparse.SUPPRESS
+        text = super().format_help()
+        for action, help_ in before:
+            action.help = help_
+        self.epilog = epilog
+        return text
+
+    def whole_help(self) -> str:
+        """The help with every option, its usage as this program was called, in one row."""
+        self.prog = as_called(f"{self.prog} --help").removesuffix(" --help")
+        if self.usage is None:
+            from provision.output.text import filled
+
+            self.usage = " ".join(("%(prog)s", *_usage(self._actions)))
+            said = str(self.description)
+            self.description = "\n".join(filled(said, columns=help_width()))
+        return super().format_help()
+
+
+class FirstParser(Parser):
+    """The parser of `provision` itself, whose help has its commands in groups."""
+
+    def format_help(self) -> str:
+        """The help; there is no other."""
+        return self.whole_help()
+
+    def whole_help(self) -> str:
+        """The commands, and the examples."""
+        from provision.output.text import filled
+
+        says: dict[str, str] = {}
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001  no other way
+                says = {one.dest: one.help or "" for one in action._choices_actions}  # noqa: SLF001
+        lines = [f"usage: {as_called('provision --help').removesuffix(' --help')} COMMAND ...", ""]
+        lines += [str(self.description), ""]
+        wide = help_width()
+        for title, names in SECTIONS:
+            lines.append(f"{title}:")
+            for name in names:
+                lines += filled(says.get(name, ""), f"  {name:<9}", " " * 11, columns=wide)
+        lines += ["", _MORE, ""]
+        return as_called("\n".join([*lines, self.epilog or ""]))
+
+
+def _usage(actions: Sequence[argparse.Action]) -> Iterator[str]:
+    """What follows a command: its options, those that it cannot lack, and its arguments."""
+    if any(action.option_strings and action.dest not in {"help", "help_all"} for action in actions):
+        yield "[OPTION ...]"
+    for action in actions:
+        if action.option_strings and action.required:
+            yield f"{action.option_strings[-1]} {action.metavar}"
+    for action in actions:
+        if not action.option_strings:
+            word = str(action.metavar)
+            several = {"*": f"[{word} ...]", "+": f"{word} [{word} ...]", "?": f"[{word}]"}
+            yield several.get(str(action.nargs), f"{word} ..." if action.choices else word)
+
+
+def _first_example(epilog: str | None) -> str | None:
+    """The last part of an epilog with two examples."""
+    return None if epilog is None else "\n".join(epilog.split("\n\n")[-1].split("\n")[:3])
+
+
+def sentence(text: str) -> str:
+    """The help of a command as a sentence."""
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def described(name: str, help_: str) -> dict[str, Any]:
+    """What a parser of a command is made with."""
+    return {"description": sentence(help_), "epilog": examples_of(name)}
+
+
+def help_width() -> int:
+    """The columns of a help text. argparse, which makes a formatter for each option, would import
+    shutil for that.
+    """
+    return columns(sys.stdout, os.environ) - 2

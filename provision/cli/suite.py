@@ -1,0 +1,26 @@
+"""`provision monitor`, `batch` and `compare`: commands of the suite, which images call `verify`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from provision.output.console import Console
+
+
+def do_suite(args: argparse.Namespace, console: Console) -> int:
+    """Run the command of the suite, which has its own options. `batch IMAGE` runs in that image:
+    it needs a framework.
+    """
+    name, *rest = args.words
+    if name == "batch" and rest and not rest[0].startswith("-"):
+        from provision.cli.parser import parse
+        from provision.cli.run import do_run
+
+        return do_run(parse(["run", rest[0], "--", "verify", name, *rest[1:]]), console)
+    from images.system.foreground import attend, is_terminal
+    from provision.verification.suite import suite_directory
+
+    argv = [sys.executable, str(suite_directory()), name, *rest]
+    return attend(argv, env=os.environ, terminal=is_terminal())

@@ -44,12 +44,12 @@ class _HelpAll(argparse.Action):
     """Print the help with all options, and exit."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        assert isinstance(parser, Parser)
+        assert isinstance(parser, HelpParser)
         print_result(parser.whole_help().rstrip("\n"))
         parser.exit()
 
 
-class Parser(argparse.ArgumentParser):
+class HelpParser(argparse.ArgumentParser):
     """argparse, but wrong usage raises an error with a fix, and a help has a limit."""
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401  argparse's own
@@ -98,7 +98,7 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
 
-class FirstParser(Parser):
+class FirstParser(HelpParser):
     """The parser of `provision` itself, whose help has its commands in groups."""
 
     def format_help(self) -> str:

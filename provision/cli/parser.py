@@ -27,7 +27,7 @@ from provision.cli.arguments import (
 from provision.cli.commands import do_build, do_detect, do_lock, do_plan, do_verify
 from provision.cli.examples import examples_of
 from provision.cli.groups import GROUPS, Command, later
-from provision.cli.help import FirstParser, Parser, described
+from provision.cli.help import FirstParser, HelpParser, described
 from provision.errors import BadInputError
 from provision.version import VERSION
 
@@ -57,7 +57,7 @@ def build_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"gpu-provision {VERSION}")
     # with `prog` argparse need not format a usage line here, for which it imports shutil
     verbs = parser.add_subparsers(
-        metavar="COMMAND", required=True, prog=parser.prog, parser_class=Parser
+        metavar="COMMAND", required=True, prog=parser.prog, parser_class=HelpParser
     )
     known = {one.name for one in (*COMMANDS, *GROUPS)}
     typed = known.intersection((words or ())[:1])

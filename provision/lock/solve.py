@@ -39,14 +39,7 @@ from provision.lock.uv import (
 from provision.lock.uv_answers import Answer, UvAnswers, UvQuestion, sources_for_uv
 from provision.lock.wheels import finished
 from provision.model.environment import with_addresses
-from provision.model.plan import (
-    PACKAGES,
-    DeclaredIndex,
-    IndexCandidate,
-    Plan,
-    Reason,
-    Request,
-)
+from provision.model.plan import PACKAGES, DeclaredIndex, IndexCandidate, Plan, Reason, Request
 
 _UV_TIMEOUT_S = 300.0
 _LINKS_FACTOR = 6

@@ -15,16 +15,16 @@ import pytest
 
 from provision.cli.examples import EXAMPLES
 from provision.cli.groups import GROUPS
-from provision.cli.help import MOST_LINES, RARE, SECTIONS, Parser
+from provision.cli.help import MOST_LINES, RARE, SECTIONS, HelpParser
 from provision.cli.main import main
 from provision.cli.parser import COMMANDS, build_parser
 
 
-def parsers() -> Iterator[Parser]:
+def parsers() -> Iterator[HelpParser]:
     waiting: list[argparse.ArgumentParser] = [build_parser()]
     while waiting:
         parser = waiting.pop()
-        assert isinstance(parser, Parser)
+        assert isinstance(parser, HelpParser)
         yield parser
         for action in parser._actions:
             if isinstance(action, argparse._SubParsersAction):
@@ -32,7 +32,7 @@ def parsers() -> Iterator[Parser]:
 
 
 @pytest.mark.parametrize("parser", [*parsers()], ids=lambda parser: parser.prog)
-def test_a_help_is_short(parser: Parser) -> None:
+def test_a_help_is_short(parser: HelpParser) -> None:
     lines = parser.format_help().splitlines()
     assert len(lines) <= MOST_LINES
     commands = [line for line in lines if line.startswith("  provision ")]
@@ -42,7 +42,7 @@ def test_a_help_is_short(parser: Parser) -> None:
 
 
 @pytest.mark.parametrize("parser", [*parsers()], ids=lambda parser: parser.prog)
-def test_all_of_it_is_shown_when_asked(parser: Parser) -> None:
+def test_all_of_it_is_shown_when_asked(parser: HelpParser) -> None:
     shown = parser.whole_help()
     options = [word for action in parser._actions for word in action.option_strings]
     hidden = {"--help-all", *(["--version", "-h", "--help"] if parser.prog == "provision" else [])}

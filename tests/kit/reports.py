@@ -5,10 +5,20 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import jsonschema
 from hypothesis import strategies as st
 
 from tests import ROOT
 from verify.model.check import FAULTS
+from verify.reports import shape
+
+# Made once: `jsonschema.validate` examines the schema itself in every call, for 30 ms.
+SCHEMA = shape.schema()
+REPORT = jsonschema.Draft202012Validator(SCHEMA)
+CHECK = jsonschema.Draft202012Validator({"$ref": "#/$defs/check", "$defs": SCHEMA["$defs"]})
+COMPARISON = jsonschema.Draft202012Validator(
+    {"$ref": "#/$defs/comparison", "$defs": SCHEMA["$defs"]}
+)
 
 DATA = ROOT / "tests" / "data" / "verify" / "reports"
 NAMES = ("fit", "unfit", "no-verdict")
@@ -82,50 +92,40 @@ NAME = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
 LABELS = st.dictionaries(
     TEXTS | st.sampled_from(["gpu", "device", "check", "bytes"]), TEXTS, max_size=3
 )
-
-
-@st.composite
-def metrics(draw: st.DrawFn) -> Any:
-    value, spec = draw(FINITE), draw(st.none() | st.floats(1e-3, 1e6))
-    return {
-        "name": draw(NAME),
-        "value": value,
-        "unit": draw(
-            st.sampled_from(["s", "bytes", "GB/s", "TFLOP/s", "x", "%", "samples/s"]) | SAID
-        ),
-        "better": draw(st.sampled_from(["higher", "lower"])),
-        "repeats": draw(st.integers(1, 30)),
-        "spread": draw(st.floats(0, 1e3)),
-        "labels": draw(LABELS),
-        "spec": spec,
-        "of_spec": None if spec is None else draw(st.floats(-10, 1e6)),
+UNITS = st.sampled_from(["s", "bytes", "GB/s", "TFLOP/s", "x", "%", "samples/s"]) | SAID
+METRICS = st.fixed_dictionaries(
+    {
+        "name": NAME,
+        "value": FINITE,
+        "unit": UNITS,
+        "better": st.sampled_from(["higher", "lower"]),
+        "repeats": st.integers(1, 30),
+        "spread": st.floats(0, 1e3),
+        "labels": LABELS,
+        "spec": st.none() | st.floats(1e-3, 1e6),
+        "of_spec": st.floats(-10, 1e6),
     }
-
-
-@st.composite
-def tables(draw: st.DrawFn) -> Any:
-    cells = st.none() | TEXTS | FINITE | st.integers(-(10**20), 10**20)
-    return {
-        "title": draw(SAID),
-        "columns": draw(st.lists(TEXTS, min_size=1, max_size=4)),
-        "rows": draw(st.lists(st.lists(cells, max_size=5), max_size=4)),
+).map(lambda row: {**row, "of_spec": None if row["spec"] is None else row["of_spec"]})
+CELLS = st.none() | TEXTS | FINITE | st.integers(-(10**20), 10**20)
+TABLES = st.fixed_dictionaries(
+    {
+        "title": SAID,
+        "columns": st.lists(TEXTS, min_size=1, max_size=4),
+        "rows": st.lists(st.lists(CELLS, max_size=5), max_size=4),
     }
-
-
-@st.composite
-def plots(draw: st.DrawFn) -> Any:
-    numbers = FINITE | st.integers(-100, 100)
-    points = st.lists(st.tuples(numbers, numbers).map(list), max_size=6)
-    lines = st.lists(
-        st.fixed_dictionaries({"name": TEXTS, "points": points}), min_size=1, max_size=10
-    )
-    return {
-        "title": draw(SAID),
-        "x": draw(TEXTS | st.just("size (bytes)")),
-        "y": draw(TEXTS),
-        "log_x": draw(st.booleans()),
-        "lines": draw(lines),
+)
+NUMBERS = FINITE | st.integers(-100, 100)
+POINTS = st.lists(st.tuples(NUMBERS, NUMBERS).map(list), max_size=6)
+LINES = st.fixed_dictionaries({"name": TEXTS, "points": POINTS})
+PLOTS = st.fixed_dictionaries(
+    {
+        "title": SAID,
+        "x": TEXTS | st.just("size (bytes)"),
+        "y": TEXTS,
+        "log_x": st.booleans(),
+        "lines": st.lists(LINES, min_size=1, max_size=10),
     }
+)
 
 
 @st.composite
@@ -133,7 +133,7 @@ def checks(draw: st.DrawFn, identity: str) -> Any:
     status = draw(st.sampled_from(["pass", "fail", "skip", "error"]))
     measured: Any = draw(st.sampled_from([{}, {"device": "cpu"}, {"device": "cuda"}]))
     measured = dict(measured)
-    for kind, rows in (("metrics", metrics()), ("tables", tables()), ("plots", plots())):
+    for kind, rows in (("metrics", METRICS), ("tables", TABLES), ("plots", PLOTS)):
         if found := draw(st.lists(rows, max_size=3)):
             measured[kind] = found
     cause = draw(SAID) if status in ("fail", "error") else None

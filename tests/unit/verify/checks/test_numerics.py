@@ -13,12 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests import ROOT
+from tests.kit.reports import CHECK
 from tests.unit.verify.checks.test_judges import FAIL, PASS, SKIP, holds
 from verify.checks import attention
 from verify.checks import compiled as compiling
@@ -39,8 +38,6 @@ from verify.checks.place import Place
 from verify.checks.precision import Results, sums_in_bf16, why_not
 from verify.checks.repeats import Repeat, ResumedRun, judge_checkpoint, judge_repeats
 from verify.model.check import Outcome, Status
-
-SCHEMA = json.loads((ROOT / "verify" / "report.schema.json").read_text())
 
 
 class Numbers:
@@ -105,9 +102,7 @@ def reading(dtype: str = "fp32", error: float = 1e-7, **more: object) -> Accurac
 def sound(outcome: Outcome) -> None:
     """The numbers go into the report: JSON without NaN, in the shapes of its schema."""
     text = json.dumps(outcome.as_dict(), allow_nan=False)
-    check = {"$ref": "#/$defs/check", "$defs": SCHEMA["$defs"]}
-    row = {"id": "numerics.matmul", "title": "t", "seconds": 0, **json.loads(text)}
-    jsonschema.validate(row, check)
+    CHECK.validate({"id": "numerics.matmul", "title": "t", "seconds": 0, **json.loads(text)})
 
 
 def test_distances_by_the_norm_and_by_the_worst_element() -> None:

@@ -1,4 +1,4 @@
-"""The command line, run as users run it: in a process of its own, with no framework there."""
+"""The command line, with no framework there: by its function, and as users start it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import jsonschema
 import pytest
 
 from tests import ROOT, need
+from tests.kit.reports import REPORT, SCHEMA
 from tools.release import write_suite
 from verify.checks import CHECKS
 from verify.commands.main import choose, main
@@ -22,28 +24,33 @@ from verify.model import frameworks
 from verify.model.check import Check, Context, Outcome, Result, Status, UsageError
 from verify.model.expectations import ExpectationsError, parse
 from verify.reports.report import document, table
+from verify.running import children
 
-SCHEMA = json.loads((ROOT / "verify" / "report.schema.json").read_text())
-
-
-def call(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "verify", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        **more,
-    )
+Done = subprocess.CompletedProcess[str]
 
 
-def alone(folder: Path, python: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """The command line in this process."""
+
+    def made(*arguments: str) -> Done:
+        code = main(arguments)
+        return Done(arguments, code, *capsys.readouterr())
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The suite as one file."""
+    return write_suite(tmp_path_factory.mktemp("suite") / "verify.pyz")
+
+
+def alone(suite: Path, python: str, *arguments: str) -> Done:
     """The suite as one file, isolated: no site-packages, so no framework."""
-    suite = write_suite(folder / "verify.pyz")
     return subprocess.run(
         [python, "-S", "-B", str(suite), *arguments],
-        cwd=folder,
+        cwd=suite.parent,
         env={name: text for name, text in os.environ.items() if not name.startswith("PYTHON")},
         capture_output=True,
         text=True,
@@ -54,7 +61,7 @@ def alone(folder: Path, python: str, *arguments: str) -> subprocess.CompletedPro
 
 def valid(text: str) -> Any:
     report = json.loads(text)
-    jsonschema.Draft202012Validator(SCHEMA).validate(report)
+    REPORT.validate(report)
     assert isinstance(report, dict)
     return report
 
@@ -67,11 +74,12 @@ def test_the_schema_refuses_what_it_does_not_know() -> None:
     nothing: Any = {}
     report = document("quick", nothing, [])
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(report, SCHEMA)
+        REPORT.validate(report)
 
 
 def test_list_names_every_check() -> None:
-    done = call("--list")
+    words = [sys.executable, "-m", "verify", "--list"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert [line.split()[0] for line in done.stdout.splitlines()] == [
         c.id for c in CHECKS["pytorch"]
@@ -111,7 +119,9 @@ def test_list_names_every_check() -> None:
         pytest.param(["--tolerance", "5"], "--tolerance", id="a tolerance that is no share"),
     ],
 )
-def test_wrong_usage_is_one_sentence_and_exit_2(arguments: list[str], word: str) -> None:
+def test_wrong_usage_is_one_sentence_and_exit_2(
+    call: Callable[..., Done], arguments: list[str], word: str
+) -> None:
     done = call(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert word in done.stderr
@@ -119,7 +129,9 @@ def test_wrong_usage_is_one_sentence_and_exit_2(arguments: list[str], word: str)
 
 
 @pytest.mark.parametrize("option", ["--report", "--junit", "--html", "--markdown", "--prometheus"])
-def test_an_unwritable_folder_is_found_before_the_checks_run(option: str, tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_found_before_the_checks_run(
+    call: Callable[..., Done], option: str, tmp_path: Path
+) -> None:
     target = tmp_path / "full"
     target.symlink_to("/proc")  # no file can be made there, not even by root
     done = call(option, str(target / "r.json"))
@@ -128,8 +140,13 @@ def test_an_unwritable_folder_is_found_before_the_checks_run(option: str, tmp_pa
     assert len(done.stderr.splitlines()) == 1  # no check has run
 
 
-def test_isolated_without_a_framework_each_check_says_so(tmp_path: Path) -> None:
-    done = alone(tmp_path, sys.executable, "--json")
+@pytest.fixture(scope="module")
+def isolated(suite: Path) -> Done:
+    return alone(suite, sys.executable, "--json")
+
+
+def test_isolated_without_a_framework_each_check_says_so(isolated: Done) -> None:
+    done = isolated
     report = valid(done.stdout)
     assert (done.returncode, report["verdict"]) == (1, "unfit")
     needing_it = {check.id for check in CHECKS["pytorch"] if check.framework}
@@ -145,10 +162,10 @@ def test_isolated_without_a_framework_each_check_says_so(tmp_path: Path) -> None
 
 
 def test_who_looks_on_is_told_of_each_check(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPU_PROVISION_PROGRESS", "1")  # provision shows the lines at its terminal
-    done = alone(tmp_path, sys.executable, "--only", "loading.shm,libraries.files", "--json")
+    done = call("--only", "loading.shm,libraries.files", "--json")
     assert len(done.stderr.splitlines()) == len(valid(done.stdout)["checks"]) == 2
 
 
@@ -175,14 +192,14 @@ def test_a_log_is_told_now_and_then_that_it_goes_on(
     assert len(capsys.readouterr().err.splitlines()) == 2
 
 
-def test_the_page_keeps_to_80_columns_and_tells_trouble_once(tmp_path: Path) -> None:
-    done = alone(tmp_path, sys.executable)
+def test_the_page_keeps_to_80_columns_and_tells_trouble_once(suite: Path, isolated: Done) -> None:
+    done = alone(suite, sys.executable)
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 80
     assert sum("cause:" in line for line in lines) == 1
     assert "same as libraries.framework" in done.stdout
     assert "(unfit, exit code 1)" in done.stdout
-    checks = json.loads(alone(tmp_path, sys.executable, "--json").stdout)["checks"]
+    checks = json.loads(isolated.stdout)["checks"]
     assert [line.split()[1] for line in lines[2:] if line[:5].strip().isupper()][: len(checks)] == [
         check["id"] for check in checks
     ]
@@ -199,16 +216,16 @@ def other_python(version: str) -> str:
 
 
 @pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.12", "3.13", "3.14"])
-def test_other_pythons_run_it(version: str, tmp_path: Path) -> None:
-    done = alone(tmp_path, other_python(version), "--json", "--report", str(tmp_path / "r.json"))
+def test_other_pythons_run_it(version: str, suite: Path, tmp_path: Path) -> None:
+    done = alone(suite, other_python(version), "--json", "--report", str(tmp_path / "r.json"))
     assert valid(done.stdout) == valid((tmp_path / "r.json").read_text())
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("version", ["2.7", "3.6", "3.7"])
-def test_a_python_that_is_too_old_is_refused_in_one_sentence(version: str, tmp_path: Path) -> None:
-    done = alone(tmp_path, other_python(version), "--json")
+def test_a_python_that_is_too_old_is_refused_in_one_sentence(version: str, suite: Path) -> None:
+    done = alone(suite, other_python(version), "--json")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"verify needs Python 3.8 or newer; this is {version}.")
     assert len(done.stderr.splitlines()) == 1
@@ -228,9 +245,8 @@ _BARE = "--ro-bind / / --proc /proc --dev /dev --unshare-user --uid 45678 --unsh
     ],
 )
 def test_nothing_need_be_writable_but_shared_memory(
-    more: tuple[str, ...], code: int, sentence: str | None, tmp_path: Path
+    more: tuple[str, ...], code: int, sentence: str | None, suite: Path
 ) -> None:
-    suite = write_suite(tmp_path / "verify.pyz")
     python = [sys.executable, "-S", "-B", str(suite), "--json"]
     bare = [need.program("bwrap"), *_BARE.split(), *more]
     done = subprocess.run(
@@ -268,20 +284,21 @@ def test_a_chroot_without_proc_is_not_refused(monkeypatch: pytest.MonkeyPatch) -
     assert main(["--list"]) == 0
 
 
-def test_nvml_alone_needs_no_framework(tmp_path: Path) -> None:
+def test_nvml_alone_needs_no_framework(suite: Path, call: Callable[..., Done]) -> None:
     if Path("/dev/nvidia0").exists():
         pytest.skip("this machine has a GPU")
-    done = alone(tmp_path, sys.executable, "--only", "devices.nvml", "--json")
+    done = alone(suite, sys.executable, "--only", "devices.nvml", "--json")
     assert valid(done.stdout)["checks"][0]["status"] == "skip"
     assert done.returncode == 7
-    required = alone(
-        tmp_path, sys.executable, "--only", "devices.nvml", "--json", "--require", "devices.nvml"
-    )
+    required = call("--only", "devices.nvml", "--json", "--require", "devices.nvml")
     assert valid(required.stdout)["checks"][0]["status"] == "fail"
     assert required.returncode == 1
 
 
-def test_what_an_emulator_ran_is_not_proven(tmp_path: Path) -> None:
+def test_what_an_emulator_ran_is_not_proven(
+    call: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children, "_patience", 1.0)  # it has the limits of other tests back, then
     expect = tmp_path / "e.json"
     words = ("--only", "loading.files,speed.copies", "--expect", str(expect))
     expect.write_text('{"schema": 1}')
@@ -296,7 +313,9 @@ def test_what_an_emulator_ran_is_not_proven(tmp_path: Path) -> None:
     assert "emulated by qemu-aarch64" in " ".join(page.stdout.split())
 
 
-def test_another_machine_than_the_images_is_not_tested(tmp_path: Path) -> None:
+def test_another_machine_than_the_images_is_not_tested(
+    call: Callable[..., Done], tmp_path: Path
+) -> None:
     expect = tmp_path / "expect.json"
     expect.write_text('{"schema": 1, "scope": {"checks": "image", "because": "for an H100"}}')
     words = ("--only", "speed.gemm,libraries.compat", "--expect", str(expect), "--json")
@@ -308,7 +327,7 @@ def test_another_machine_than_the_images_is_not_tested(tmp_path: Path) -> None:
     assert "for an H100" not in {check["message"] for check in required["checks"]}
 
 
-def test_gpus_are_expected(tmp_path: Path) -> None:
+def test_gpus_are_expected(call: Callable[..., Done], tmp_path: Path) -> None:
     if Path("/dev/nvidia0").exists():
         pytest.skip("this machine has a GPU")
     expect = tmp_path / "e.json"
@@ -350,7 +369,7 @@ def test_problems_of_one_file_come_together() -> None:
     assert str(caught.value).count(";") == 2
 
 
-def test_bad_expectations_are_exit_2(tmp_path: Path) -> None:
+def test_bad_expectations_are_exit_2(call: Callable[..., Done], tmp_path: Path) -> None:
     path = tmp_path / "e.json"
     path.write_bytes(b"\xff\xfe")
     done = call("--expect", str(path))

@@ -7,13 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from tests import DATA
+from tests.kit import reports
 from verify.commands.main import main
 from verify.device import recording
-from verify.reports import shape
 
 H200 = DATA / "verify" / "h200"
 RECORDING: dict[str, Any] = json.loads((H200 / "machine.json").read_text(encoding="utf-8"))
@@ -79,7 +78,7 @@ def test_a_fault_in_these_answers_is_found(
 
 
 def test_the_report_has_the_shape_and_the_verdict_that_it_claims() -> None:
-    jsonschema.Draft202012Validator(shape.schema()).validate(REPORT)
+    reports.REPORT.validate(REPORT)
     words = ["judge", str(H200 / "standard.json"), "--expect", str(H200 / "expect.json")]
     assert main([*words, "--level", "standard"]) == 0
 

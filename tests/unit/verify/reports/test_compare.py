@@ -8,12 +8,11 @@ import random
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.kit.reports import DATA, made_up, reports
+from tests.kit.reports import COMPARISON, DATA, REPORT, made_up, reports
 from verify.commands.main import main
 from verify.model import measures
 from verify.model.check import Check, Context, Outcome, Status
@@ -22,7 +21,6 @@ from verify.reports.compare import allowance, change, compare, quartile_distance
 
 FEW = settings(max_examples=40, derandomize=True, suppress_health_check=list(HealthCheck))
 FIT, UNFIT, CPU = made_up("fit"), made_up("unfit"), made_up("no-verdict")
-COMPARISON = {"$ref": "#/$defs/comparison", "$defs": shape.schema()["$defs"]}
 
 
 def metric(value: float, spread: float = 0.0, repeats: int = 5, **more: Any) -> Any:
@@ -38,8 +36,14 @@ def run(*metrics: Any, **more: Any) -> Any:
 
 
 @FEW
-@given(reports())
-def test_a_report_is_no_worse_than_itself(report: Any) -> None:
+@given(reports(), reports(), st.randoms(use_true_random=False))
+def test_any_comparison(one: Any, other: Any, chance: random.Random) -> None:
+    is_no_worse_than_itself(one)
+    is_the_mirror_the_other_way_round(one, shaken(one, chance))
+    has_its_shape_and_fits_80_columns(one, other)
+
+
+def is_no_worse_than_itself(report: Any) -> None:
     found: Any = compare(report, report)
     assert not found["worse"]
     assert found["verdict"] == "same"
@@ -55,10 +59,7 @@ def moved(rows: list[dict[str, Any]], keys: tuple[str, ...], *, turned: bool = F
     return sorted(json.dumps([row[key] for key in (*keys, *sides)]) for row in rows)
 
 
-@FEW
-@given(reports(), st.randoms(use_true_random=False))
-def test_the_other_way_round_is_the_mirror(report: Any, chance: random.Random) -> None:
-    other = shaken(report, chance)
+def is_the_mirror_the_other_way_round(report: Any, other: Any) -> None:
     there: Any = compare(report, other)
     back: Any = compare(other, report)
     keys = ("check", "name", "labels")
@@ -77,11 +78,9 @@ def test_the_other_way_round_is_the_mirror(report: Any, chance: random.Random) -
     assert len(there["unlike"]) == len(back["unlike"])
 
 
-@FEW
-@given(reports(), reports())
-def test_any_comparison_has_its_shape_and_fits_80_columns(one: Any, other: Any) -> None:
+def has_its_shape_and_fits_80_columns(one: Any, other: Any) -> None:
     found = compare(one, other)
-    jsonschema.Draft202012Validator(COMPARISON).validate(json.loads(json.dumps(found)))
+    COMPARISON.validate(json.loads(json.dumps(found)))
     assert max(map(len, told.page(found).splitlines())) <= 80
 
 
@@ -310,7 +309,7 @@ def test_bad_input_is_2(words: list[str], said: str, capsys: pytest.CaptureFixtu
 def test_the_comparison_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert command("fit", "unfit", "--json") == 1
     found = json.loads(capsys.readouterr().out)
-    jsonschema.Draft202012Validator(COMPARISON).validate(found)
+    COMPARISON.validate(found)
     assert found == compare(FIT, UNFIT)
     assert {row["labels"]["gpu"] for row in found["metrics"]["worse"]} == {"1"}
 
@@ -341,7 +340,7 @@ def test_the_suite_compares_with_a_baseline(
     words = ["--baseline", before, "--report", after, "--html", page]
     assert main(words, {"pytorch": [measuring(value)]}) == code
     report = shape.read(after)
-    jsonschema.Draft202012Validator(shape.schema()).validate(report)
+    REPORT.validate(report)
     assert report["verdict"] == "fit"
     assert report["comparison"]["worse"] is bool(code)
     assert ("devices.made: rate: 100 -> 80 GB/s, 20 % less" in capsys.readouterr().out) is bool(

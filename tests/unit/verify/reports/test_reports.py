@@ -21,7 +21,7 @@ from markdown_it import MarkdownIt
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.kit.reports import DATA, HOSTILE, NAMES, TEXTS, hostile, made_up, reports
+from tests.kit.reports import DATA, HOSTILE, NAMES, REPORT, SCHEMA, TEXTS, hostile, made_up, reports
 from verify.commands import render
 from verify.commands.main import main
 from verify.commands.usage import write_whole
@@ -42,7 +42,6 @@ from verify.reports.report import dump, table
 
 FORMATS = {"junit": junit, "html": html, "markdown": markdown, "prometheus": prometheus}
 FEW = settings(max_examples=40, derandomize=True, suppress_health_check=list(HealthCheck))
-SCHEMA = shape.schema()
 
 
 def every_report() -> Iterator[Any]:
@@ -62,7 +61,7 @@ EVERY = list(every_report())
 
 @pytest.mark.parametrize("report", EVERY)
 def test_the_samples_are_reports(report: Any) -> None:
-    jsonschema.Draft202012Validator(SCHEMA).validate(report)
+    REPORT.validate(report)
 
 
 # --- the shape
@@ -193,6 +192,7 @@ def test_every_check_is_in_every_format(report: Any, name: str) -> None:
 @given(reports())
 def test_any_report_can_be_rendered(report: Any) -> None:
     PEER.validate(report)
+    families(report)
     report["comparison"] = compare.compare(made_up("fit"), report)
     PEER.validate(report)
     for module in FORMATS.values():
@@ -398,7 +398,7 @@ def test_a_summary_is_cut_below_githubs_limit(count: int) -> None:
     text = markdown.render(report)
     assert len(text.encode()) <= markdown.LIMIT_BYTES < 1024 * 1024
     assert ("Truncated" in text) is (count > 1)
-    assert {len(row) for row in cells(text).rows} <= {3, 4, 5}
+    assert {len(row) for row in cells(markdown.cut(text, 50_000)).rows} <= {3, 4, 5}
 
 
 def test_failures_come_before_the_checks() -> None:
@@ -666,12 +666,6 @@ def test_prometheus_reads_it(report: Any) -> None:
             told = value(found["gpu_provision_check_status"], check=check["id"], status=status)
             assert told == (status == check["status"])
     assert value(found["gpu_provision_verdict"], verdict=report["verdict"]) == 1
-
-
-@FEW
-@given(reports())
-def test_any_report_is_prometheus_text(report: Any) -> None:
-    families(report)
 
 
 def test_metrics_are_in_base_units() -> None:

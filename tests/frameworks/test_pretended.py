@@ -35,14 +35,28 @@ START = (
 )
 
 
+FULL = ("full at once", "full at the third move")
+SECOND = "the second computes wrongly"
+LINKS = "links count errors"
+# Which checks run with a fault, on two GPUs.
+ASKED = {
+    **{f"error {number}": START for number in (2, 46, 100, 802, 803, 999)},
+    **dict.fromkeys(FULL, ("devices.kernel", "numerics.matmul", "training.loss", "training.same")),
+    SECOND: ("devices.kernel", "numerics.matmul"),
+}
+COUNTS = {"pytorch": (1, 2, 8), "jax": (2,), "tensorflow": (2,)}
+
+
 @functools.cache
-def run(
-    framework: str, count: int, faults: tuple[str, ...], words: tuple[str, ...] = ()
-) -> dict[str, dict[str, dict[str, Any]]]:
-    """What each check said with each fault: one process, which imports the framework once."""
-    argv = [str(python_of(framework)), "-m", "tests.mutations.pretended", framework, str(count)]
+def said(framework: str) -> dict[tuple[int, str], dict[str, dict[str, Any]]]:
+    """What each check said in each world: one process, which imports the framework once."""
+    asked = {**ASKED, LINKS: ("collectives.bandwidth",)} if framework == "pytorch" else ASKED
+    worlds = [
+        *(str(count) for count in COUNTS[framework]),
+        *(f"2:{fault}:{','.join(words)}" for fault, words in asked.items()),
+    ]
     done = subprocess.run(
-        [*argv, ",".join(faults), *words],
+        [str(python_of(framework)), "-m", "tests.mutations.pretended", framework, *worlds],
         cwd=ROOT,
         env={**ENV, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -51,20 +65,20 @@ def run(
         timeout=1200,
     )
     assert done.returncode == 0, done.stderr
-    found: dict[str, dict[str, dict[str, Any]]] = {fault: {} for fault in faults}
+    found: dict[tuple[int, str], dict[str, dict[str, Any]]] = {}
     for line in done.stdout.splitlines():
         if line.startswith("{"):
             row = json.loads(line)
-            found[row["fault"]][row["check"]] = row
+            found.setdefault((row["count"], row["fault"]), {})[row["check"]] = row
     return found
 
 
 @pytest.mark.parametrize(
     ("framework", "count"),
-    [("pytorch", 1), ("pytorch", 2), ("pytorch", 8), ("jax", 2), ("tensorflow", 2)],
+    [(framework, count) for framework, counts in COUNTS.items() for count in counts],
 )
 def test_every_check_comes_to_its_end_on_sound_gpus(framework: str, count: int) -> None:
-    found = run(framework, count, ("",))[""]
+    found = said(framework)[count, ""]
     assert set(found) == {check.id for check in CHECKS[framework]} - set(LEFT_OUT[framework])
     wrong = [row for row in found.values() if row["status"] in ("fail", "error")]
     assert wrong == []
@@ -89,20 +103,16 @@ DOES_NOT_START = [
 def test_a_cuda_that_does_not_start_has_one_cause_everywhere(
     framework: str, fault: str, status: str, cause: str
 ) -> None:
-    asked = tuple(check.id for check in CHECKS[framework] if check.id in START)
-    found = run(framework, 2, tuple(row[0] for row in DOES_NOT_START), asked)[fault]
+    asked = [check.id for check in CHECKS[framework] if check.id in START]
+    found = said(framework)[2, fault]
     assert {name: row["status"] for name, row in found.items()} == dict.fromkeys(asked, status)
     assert all(cause in row["cause"] for row in found.values()), found
-
-
-FULL = ("full at once", "full at the third move")
 
 
 @pytest.mark.parametrize("framework", ["pytorch", "jax", "tensorflow"])
 @pytest.mark.parametrize("fault", FULL)
 def test_a_full_gpu_is_said_to_be_full(framework: str, fault: str) -> None:
-    asked = ("devices.kernel", "numerics.matmul", "training.loss", "training.same")
-    found = run(framework, 2, FULL, asked)[fault]
+    found = said(framework)[2, fault]
     for row in found.values():
         words = " | ".join(filter(None, (row["message"], row["cause"], row["fix"])))
         assert row["status"] in ("fail", "error", "skip", "pass"), row
@@ -113,21 +123,19 @@ def test_a_full_gpu_is_said_to_be_full(framework: str, fault: str) -> None:
 @pytest.mark.parametrize(
     ("framework", "fault", "asked", "word"),
     [
-        ("pytorch", "links count errors", "collectives.bandwidth", "GPU 1"),
-        ("pytorch", "the second computes wrongly", "devices.kernel", "GPU 1"),
-        ("pytorch", "the second computes wrongly", "numerics.matmul", "GPU 1"),
-        ("jax", "the second computes wrongly", "devices.kernel", "GPU 1"),
-        ("jax", "the second computes wrongly", "numerics.matmul", "GPU 1"),
-        ("tensorflow", "the second computes wrongly", "devices.kernel", "GPU 1"),
-        ("tensorflow", "the second computes wrongly", "numerics.matmul", "GPU 1"),
+        ("pytorch", LINKS, "collectives.bandwidth", "GPU 1"),
+        ("pytorch", SECOND, "devices.kernel", "GPU 1"),
+        ("pytorch", SECOND, "numerics.matmul", "GPU 1"),
+        ("jax", SECOND, "devices.kernel", "GPU 1"),
+        ("jax", SECOND, "numerics.matmul", "GPU 1"),
+        ("tensorflow", SECOND, "devices.kernel", "GPU 1"),
+        ("tensorflow", SECOND, "numerics.matmul", "GPU 1"),
     ],
 )
 def test_the_gpu_that_is_at_fault_is_named(
     framework: str, fault: str, asked: str, word: str
 ) -> None:
-    products = ("devices.kernel", "numerics.matmul")
-    words = products if asked in products else (asked,)
-    row = run(framework, 2, (fault,), words)[fault][asked]
+    row = said(framework)[2, fault][asked]
     assert row["status"] == "fail", row
     assert word in " | ".join(filter(None, (row["message"], row["cause"], row["fix"]))), row
 

@@ -1,10 +1,10 @@
 """Pretended GPUs: the GPU branches of every framework's checks, on the CPU.
 
-`python -m tests.mutations.pretended FRAMEWORK COUNT [FAULT[,FAULT] [WORD ...]]` runs each check, or
-those whose id has a WORD, with each FAULT, in a world of so many GPUs whose device is the CPU, and
-prints a JSON line for each: {"fault", "check", "status", "message", "cause", "fix", "seconds"}.
-What runs is the checks' own code with its GPU branches; what would ask a driver is replaced. A
-FAULT is one of `FAULTS`, or "".
+`python -m tests.mutations.pretended FRAMEWORK COUNT[:FAULT[:WORD,...]] ...` runs each check, or
+those whose id has a WORD, in each of these worlds: so many GPUs whose device is the CPU, with a
+FAULT of `FAULTS`. It prints a JSON line for each check: {"count", "fault", "check", "status",
+"message", "cause", "fix", "seconds"}. What runs is the checks' own code with its GPU branches; what
+would ask a driver is replaced.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def pretend(framework: str, count: int) -> None:
 
 
 def _jax(count: int) -> None:
-    """XLA was asked for so many devices of the CPU (`main`).
+    """XLA is asked for so many devices of the CPU.
 
     They are listed when a check asks: a child that it forks could not use an XLA started before.
     """
@@ -111,6 +111,7 @@ def _jax(count: int) -> None:
     from verify.checks.on_jax.place import Place
 
     a_plugin()
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count={}".format(count)
     real = jax.devices
     vars(jax).update(devices=lambda _=None: real("cpu")[:count])
     setattr(Place, "capability", property(lambda _: (8, 0)))  # noqa: B010
@@ -299,27 +300,34 @@ def _state(cards: Any) -> Any:
     return State("570.133.20", cards, pairs, found=True, confidential=False)
 
 
-def main(framework: str, count: int, faults: "list[str]", words: "list[str]") -> int:
+def main(framework: str, worlds: "list[str]") -> int:
     """Run the checks, each in a child, as the suite does."""
-    from tests.mutations.runner import load
+    from tests.mutations.runner import Work, in_children, load
     from verify.checks import CHECKS
+    from verify.running.runner import judge_ending
 
-    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count={}".format(count)
     load(framework)
-    for fault in faults:
-        for check in CHECKS[framework]:
-            asked = not words or any(word in check.id for word in words)
-            if asked and check.id not in LEFT_OUT[framework]:
-                row = {"fault": fault, **_run(check, framework, count, fault)}
-                sys.stdout.write(json.dumps(row) + "\n")
-                sys.stdout.flush()
+    works = []
+    for world in worlds:
+        count, fault, words = [*world.split(":"), "", ""][:3]
+        works += [
+            Work((count, fault, check.id), _work(check, framework, int(count), fault), LIMIT_S)
+            for check in CHECKS[framework]
+            if check.id not in LEFT_OUT[framework]
+            and any(word in check.id for word in words.split(","))
+        ]
+    for (count, fault, name), ending in in_children(works):
+        said = judge_ending(ending).as_dict()
+        kept = {key: said[key] for key in ("status", "message", "cause", "fix")}
+        row = {"count": int(count), "fault": fault, "check": name, **kept}
+        sys.stdout.write(json.dumps({**row, "seconds": ending.seconds}) + "\n")
+        sys.stdout.flush()
     return 0
 
 
-def _run(check: Any, framework: str, count: int, fault: str) -> Dict[str, Any]:
+def _work(check: Any, framework: str, count: int, fault: str) -> Callable[[], object]:
     from verify.model.check import Context
-    from verify.running.children import Child
-    from verify.running.runner import judge_ending, outcome_of
+    from verify.running.runner import outcome_of
 
     def work() -> Any:
         pretend(framework, count)
@@ -327,10 +335,7 @@ def _run(check: Any, framework: str, count: int, fault: str) -> Dict[str, Any]:
             FAULTS[fault]()
         return outcome_of(check, Context(level="quick", framework=framework, gpus=count))
 
-    ending = Child(work).wait(LIMIT_S)
-    row = {"check": check.id, **judge_ending(ending).as_dict(), "seconds": ending.seconds}
-    kept = ("check", "status", "message", "cause", "fix", "seconds")
-    return {key: row[key] for key in kept}
+    return work
 
 
 def _start_fails(code: int, text: str) -> Callable[[], None]:
@@ -507,5 +512,4 @@ FAULTS: Dict[str, Callable[[], None]] = {
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    named = "".join(sys.argv[3:4]).split(",")
-    sys.exit(main(sys.argv[1], int(sys.argv[2]), named, sys.argv[4:]))
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from tests import need
 
@@ -41,3 +44,35 @@ def python_of(framework: str) -> Path:
             need.lacking(f"{framework} cannot be installed: {done.stderr[-500:]}")
         stamp.write_text(wanted)
     return folder / "bin" / "python"
+
+
+class Command(NamedTuple):
+    """Words after `verify`, code that runs before it, and variables: see `forks`."""
+
+    argv: tuple[str, ...]
+    fault: str = ""
+    env: Mapping[str, str] = {}
+
+
+def run_forked(
+    groups: Mapping[str, Sequence[Command]], cwd: Path = ROOT, env: Mapping[str, str] = ENV
+) -> dict[str, list[subprocess.CompletedProcess[str]]]:
+    """How the commands of each group ended, which ran with PyTorch at the same time."""
+    done = subprocess.run(
+        [python_of("pytorch"), "-m", "tests.frameworks.forks"],
+        input=json.dumps({name: [one._asdict() for one in some] for name, some in groups.items()}),
+        cwd=cwd,
+        env={**env, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=INSTALL_LIMIT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    found = {}
+    for line in done.stdout.splitlines():
+        said = json.loads(line)
+        assert len(said["ends"]) == len(groups[said["group"]]), said
+        pairs = zip(groups[said["group"]], said["ends"], strict=True)
+        found[said["group"]] = [subprocess.CompletedProcess(one.argv, *end) for one, end in pairs]
+    return found

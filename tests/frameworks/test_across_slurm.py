@@ -19,7 +19,7 @@ from provision.fleet.nodes.slurm import SlurmJob, list_nodes, slurm_calls
 from tests.clusters.slurm_cluster import SlurmCluster, slurm_cluster
 from tests.clusters.test_fleet_verify import Place
 from tests.frameworks.place import ROOT, python_of
-from tests.frameworks.test_across import FAULTS, START
+from tests.frameworks.test_across import FAULTS
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(200)]
 
@@ -33,7 +33,14 @@ import os, sys
 sys.path.insert(0, {root!r})
 path = {place!r} + "/fault-" + os.environ["SLURMD_NODENAME"]
 fault = open(path).read() if os.path.exists(path) else ""
-argv = sys.argv[1:]
+import signal, time
+import torch
+from verify.across import work
+from verify.checks import ranks
+from verify.commands.main import main
+true = work.contribution
+exec(fault)
+sys.exit(main(sys.argv[1:]))
 """
 
 
@@ -51,8 +58,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmCluster]:
 
 def write_docker(place: Path) -> None:
     """The stand-in, in the folder that is first on the nodes' PATH."""
-    start = START.replace("{fault!r}", "fault").replace("{argv!r}", "argv")
-    (place / "start.py").write_text(PROGRAM.format(root=str(ROOT), place=str(place)) + start)
+    (place / "start.py").write_text(PROGRAM.format(root=str(ROOT), place=str(place)))
     docker = place / "bin" / "docker"
     docker.parent.mkdir(exist_ok=True)
     python = shlex.quote(str(python_of("pytorch")))

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
 
 import pytest
 
-from tests.frameworks.place import ROOT, python_of
+from tests.frameworks.place import ROOT, Command, run_forked
 
 pytestmark = pytest.mark.frameworks
-
-LIMIT_S = 300
 
 USERS = """
 import torch
@@ -89,27 +86,40 @@ def crashing():
 """
 
 
-@pytest.fixture
-def call(tmp_path: Path) -> Any:
-    """Run the command in a folder that has the user's module."""
-    (tmp_path / "mine.py").write_text(USERS)
+TROUBLE = {
+    "mine:failing": "ValueError: no such file: weights.pt",
+    "mine:wrong": "returned int; it must return",
+    "mine:missing": "has no attribute 'missing'",
+    "nobody:model": "No module named 'nobody'",
+    "mine:crooked": "fails at batch 1: RuntimeError: mat1",
+    "mine:normalised": "more than 1 value per channel",
+    "mine:crashing": "killed by SIGABRT",
+}
+CALLS = (
+    "--model small --max 6 --amp --json",
+    "--model small --max 1",
+    "--model mine:pair --max 4 --json",
+    "--model mine:named --max 4 --json",
+    "--model mine:normalised --max 4 --json --min 2",
+    "--model mine:hungry --max 64",
+    "--model mine:hungry --min 6 --max 64",
+    *(f"--model {model}" for model in TROUBLE),
+)
+Calls = Mapping[str, "subprocess.CompletedProcess[str]"]
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [python_of("pytorch"), "-m", "verify", "batch", *arguments],
-            cwd=tmp_path,
-            env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
 
-    return run
+@pytest.fixture(scope="module")
+def called(tmp_path_factory: pytest.TempPathFactory) -> Calls:
+    """The command with these words, in a folder that has the user's module."""
+    place = tmp_path_factory.mktemp("batch")
+    (place / "mine.py").write_text(USERS)
+    env = {"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
+    groups = {words: [Command(("batch", *words.split()))] for words in CALLS}
+    return {words: done for words, (done,) in run_forked(groups, place, env).items()}
 
 
-def test_a_network_is_searched_with_and_without_amp(call: Any) -> None:
-    done = call("--model", "small", "--max", "6", "--amp", "--json")
+def test_a_network_is_searched_with_and_without_amp(called: Calls) -> None:
+    done = called["--model small --max 6 --amp --json"]
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["device"], found["model"]) == ("cpu", "small")
@@ -123,36 +133,36 @@ def test_a_network_is_searched_with_and_without_amp(call: Any) -> None:
     assert len(done.stderr.splitlines()) == 8  # each trial, as it came
 
 
-def test_the_page_says_that_it_was_the_cpu(call: Any) -> None:
-    done = call("--model", "small", "--max", "1")
+def test_the_page_says_that_it_was_the_cpu(called: Calls) -> None:
+    done = called["--model small --max 1"]
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("small, on the CPU: no GPU visible\n")
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(
-    ("model", "options", "largest"),
+    "words",
     [
-        pytest.param("mine:pair", (), 4, id="a module and its batches"),
-        pytest.param("mine:named", (), 4, id="named inputs, and an answer with a loss"),
-        pytest.param("mine:normalised", ("--min", "2"), 4, id="a model that needs two samples"),
+        pytest.param("mine:pair --max 4 --json", id="a module and its batches"),
+        pytest.param("mine:named --max 4 --json", id="named inputs, and an answer with a loss"),
+        pytest.param("mine:normalised --max 4 --json --min 2", id="a model that needs two samples"),
     ],
 )
-def test_models_of_the_user(call: Any, model: str, options: tuple[str, ...], largest: int) -> None:
-    done = call("--model", model, "--max", "4", "--json", *options)
+def test_models_of_the_user(called: Calls, words: str) -> None:
+    done = called[f"--model {words}"]
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["modes"][0]["largest"] == largest
+    assert json.loads(done.stdout)["modes"][0]["largest"] == 4
 
 
-def test_the_boundary_is_found_where_memory_ends(call: Any) -> None:
-    done = call("--model", "mine:hungry", "--max", "64")
+def test_the_boundary_is_found_where_memory_ends(called: Calls) -> None:
+    done = called["--model mine:hungry --max 64"]
     assert done.returncode == 0, done.stderr
     assert "largest that fits: 5 (one more does not fit)" in done.stdout
     assert "8  does not fit: RuntimeError: DefaultCPUAllocator" in done.stdout
 
 
-def test_where_nothing_fits_the_exit_code_says_so(call: Any) -> None:
-    done = call("--model", "mine:hungry", "--min", "6", "--max", "64")
+def test_where_nothing_fits_the_exit_code_says_so(called: Calls) -> None:
+    done = called["--model mine:hungry --min 6 --max 64"]
     assert done.returncode == 1
     assert "none fits" in done.stdout
 
@@ -171,22 +181,9 @@ def test_without_torch_it_is_one_sentence() -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("model", "word"),
-    [
-        pytest.param("mine:failing", "ValueError: no such file: weights.pt", id="it raises"),
-        pytest.param("mine:wrong", "returned int; it must return", id="it returns a number"),
-        pytest.param("mine:missing", "has no attribute 'missing'", id="there is no such function"),
-        pytest.param("nobody:model", "No module named 'nobody'", id="there is no such module"),
-        pytest.param("mine:crooked", "fails at batch 1: RuntimeError: mat1", id="shapes differ"),
-        pytest.param("mine:normalised", "more than 1 value per channel", id="one is too few"),
-        pytest.param("mine:crashing", "killed by SIGABRT", id="it crashes"),
-    ],
-)
-def test_trouble_in_the_users_code_is_one_sentence_and_exit_2(
-    call: Any, model: str, word: str
-) -> None:
-    done = call("--model", model)
+@pytest.mark.parametrize("model", TROUBLE)
+def test_trouble_in_the_users_code_is_one_sentence_and_exit_2(called: Calls, model: str) -> None:
+    done = called[f"--model {model}"]
     assert (done.returncode, done.stdout) == (2, "")
-    assert word in done.stderr
+    assert TROUBLE[model] in done.stderr
     assert len(done.stderr.splitlines()) == 1

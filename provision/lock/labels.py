@@ -116,16 +116,17 @@ def expectations(
     image_id: str | None,
     models: Sequence[GpuModel] = (),
     *,
+    machine: str = "",
     emulator: str = "",
     packages: Collection[str] = (),
     cut: Collection[ComputeCapability] = (),
     scope: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """What the suite must find inside the container: the plan, and the host's GPUs, each with its
-    specification if the catalog (`models`) has a card of exactly that name; what emulates the
-    image's processor; the packages that must be importable; and the only GPUs that the image has
-    code for, if that of others was removed. `scope`: what is tested on another machine than the
-    image's, and why no more.
+    specification if the catalog (`models`) has a card of exactly that name; the host's name; what
+    emulates the image's processor; the packages that must be importable; and the only GPUs that the
+    image has code for, if that of others was removed. `scope`: what is tested on another machine
+    than the image's, and why no more.
     """
     gpus = None
     if facts is not None and facts.gpus is not None:
@@ -140,6 +141,7 @@ def expectations(
         "python": plan.python,
         "gpus": gpus,
         "image": {"digest": image_id} if image_id else None,
+        **({"machine": machine} if machine else {}),
         **({"packages": sorted(packages)} if packages else {}),
         **({"cut": ["{}.{}".format(*gpu) for gpu in sorted(cut)]} if cut else {}),
         **({"emulator": emulator} if emulator else {}),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import platform
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -185,6 +186,7 @@ def run_suite(
         facts,
         image_id,
         catalog.gpus,
+        machine=platform.node(),
         emulator=emulator,
         packages=asked_for(plan),
         cut=cut,

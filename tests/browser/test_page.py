@@ -44,8 +44,37 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
-def show(tab: Browser, path: Path, width: int = 1200, scheme: str = "light") -> None:
+def show(
+    tab: Browser, path: Path, width: int = 1200, scheme: str = "light", *, folded: bool = False
+) -> None:
     tab.open(path, width=width, dark=scheme == "dark")
+    if not folded:
+        tab.run("document.querySelectorAll('details').forEach(d => { d.open = true })")
+
+
+ROWS = """
+[...document.querySelectorAll(".checks tbody tr")].filter(r => r.checkVisibility() &&
+  r.offsetHeight > 20).map(r => [r.querySelector(".name").innerText,
+  r.querySelector(".status").innerText, r.innerText])
+"""
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", REPORTS)
+def test_what_did_not_pass_is_seen_first_and_a_link_unfolds_the_rest(
+    tab: Browser, pages: dict[str, Path], name: str, width: int
+) -> None:
+    show(tab, pages[name], width, folded=True)
+    checks = REPORTS[name]["checks"]
+    passed = [c for c in checks if c["status"] == "pass"]
+    shown = checks if len(passed) <= html.MOST_PASSES else [c for c in checks if c not in passed]
+    assert [row[0] for row in tab.run(ROWS)] == [c["id"] for c in shown]
+    target = "[...document.querySelectorAll('[id^=check-]')].pop()"
+    if not tab.run("document.querySelector('[id^=check-]') !== null"):
+        return
+    assert not tab.run(f"{target}.checkVisibility()")
+    tab.run(f"location.hash = {target}.id")
+    assert tab.run(f"{target}.checkVisibility()")
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -66,7 +95,7 @@ def test_nothing_is_logged_asked_for_or_cut_off(
 
 # Elements that reach out of the window, but for those within a part that scrolls by itself.
 OUTSIDE = """
-[...document.body.querySelectorAll("*")].filter(e => !e.closest(".wide, pre") &&
+[...document.body.querySelectorAll("*")].filter(e => !e.closest(".wide, pre, nav") &&
   e.getClientRects().length && (e.getBoundingClientRect().right > innerWidth + 1 ||
   e.getBoundingClientRect().left < -1)).map(e => e.outerHTML.slice(0, 200))
 """
@@ -78,14 +107,10 @@ def test_every_check_is_to_be_seen(
     tab: Browser, pages: dict[str, Path], name: str, width: int
 ) -> None:
     show(tab, pages[name], width)
-    seen = tab.run(
-        '[...document.querySelectorAll(".checks tbody tr")].filter(r => r.checkVisibility() &&'
-        " r.offsetHeight > 20).map(r => [r.querySelector('.name').innerText,"
-        " r.querySelector('.status').innerText, r.innerText])"
-    )
-    report = REPORTS[name]
-    assert [row[:2] for row in seen] == [[c["id"], c["status"]] for c in report["checks"]]
-    for row, check in zip(seen, report["checks"], strict=True):
+    seen = sorted(tab.run(ROWS))
+    checks = sorted(REPORTS[name]["checks"], key=lambda check: str(check["id"]))
+    assert [row[:2] for row in seen] == [[c["id"], c["status"]] for c in checks]
+    for row, check in zip(seen, checks, strict=True):
         assert words.one_line(check["message"]) in " ".join(row[2].split())
 
 

@@ -96,7 +96,7 @@ def _main(options: argparse.Namespace, lists: Mapping[str, Sequence[Check]]) -> 
     named = {"report": options.report, "record-device": options.record_device}
     render.check_targets({**{name: path for name, path in named.items() if path}, **files})
     baseline = render.baseline(options)
-    facts = environment.read(framework, expect.digest, emulator, machine)
+    facts = environment.read(expect, framework, emulator, machine)
     count = len(facts["gpus"])
     shared = _shared(machine) if count else None
     context = Context(expect, options.level, framework, emulator, machine, count, shared)

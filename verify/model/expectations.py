@@ -65,6 +65,7 @@ class Expectations:
     packages: Tuple[str, ...] = ()  # that were asked for beside the framework
     cut: Tuple[str, ...] = ()  # the only compute capabilities that the image has code for, if set
     emulator: Optional[str] = None  # of the image's processor, on a machine with another one
+    machine: Optional[str] = None  # the host's name, which a container does not see
     scope: Optional[Scope] = None  # None: everything of the level
 
     @property
@@ -113,6 +114,7 @@ class _Reader:
             digest=self.text(image, "digest", "image.digest"),
             cut=self.texts(document, "cut"),
             emulator=self.text(document, "emulator", "emulator"),
+            machine=self.text(document, "machine", "machine"),
             scope=self.scope(self.table(document, "scope", "scope")),
             **{key: self.version(document, key, key) for key in plain},
         )

@@ -25,6 +25,13 @@ class GpuRow(TypedDict):
     mig: Optional[bool]
 
 
+class MachineRow(TypedDict):
+    """The machine, as its owner and its maker call it."""
+
+    name: Optional[str]
+    product: Optional[str]
+
+
 class _Environment(TypedDict):
     started: str
     image: Optional[str]
@@ -48,6 +55,7 @@ class Environment(_Environment, total=False):
     """Where the suite ran."""
 
     emulator: str
+    machine: MachineRow
     replayed: str
 
 

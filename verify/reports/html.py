@@ -33,13 +33,15 @@ READ = {
     ),
 }
 STATUS_ORDER = ("fail", "error", "skip", "pass")
+MOST_PASSES = 8  # so many are shown, more are folded
 
 
 def render(report: Report) -> str:
     """The page."""
     sections = [section for section in _sections(report) if section]
     body = join(
-        tag("header", _banner(report), _facts(report), _nav(sections)),
+        tag("header", _banner(report), _facts(report)),
+        _nav(sections),
         tag("main", *(part for _, _, part in sections)),
         tag("footer", tag("p", _provenance(report))),
     )
@@ -60,8 +62,8 @@ def _sections(report: Report) -> List[Optional[Section]]:
     return [
         _section("trouble", "What failed", _troubles(report)),
         _section("comparison", "Compared with the baseline", _comparison(report)),
-        _section("checks", "Checks", [_checks(report)]),
         _section("specification", "Compared with the GPU's specification", _of_spec(report)),
+        _section("checks", "Checks", _checks(report)),
         _section("measured", "Measured", _measured(report)),
         _section("readings", "Other readings", _other_readings(report)),
         _section("environment", "Environment", [_environment(report)]),
@@ -124,13 +126,15 @@ def _facts(report: Report) -> Markup:
     if environment["cuda_driver"]:
         driver += " (up to CUDA {})".format(environment["cuda_driver"])
     seconds = sum(check["seconds"] for check in report["checks"])
+    machine = environment.get("machine", {"name": None, "product": None})
     rows = [
+        ("Machine", " \u00b7 ".join(filter(None, (machine["name"], machine["product"])))),
         ("Framework", words.framework_title(environment)),
         ("GPUs", words.gpu_names(environment)),
         ("Driver", driver),
         ("Python", environment["python"]),
         ("Level", report["level"]),
-        ("Started", environment["started"]),
+        ("Started", words.local_time(environment["started"])),
         ("Checks took", words.number(float(seconds)) + " s"),
         ("Image", environment["image"] and words.short_digest(environment["image"])),
     ]
@@ -202,10 +206,22 @@ def _listed(title: str, rows: Sequence[str]) -> List[Markup]:
     return [tag("h3", title), tag("ul", *(tag("li", row) for row in rows), class_="told")]
 
 
-def _checks(report: Report) -> Markup:
+def _checks(report: Report) -> List[Markup]:
+    """What did not pass, then what did: folded, unless it is little."""
+    checks = report["checks"]
+    rows = [_check_row(check, i) for i, check in enumerate(checks)]
+    passed = [row for row, check in zip(rows, checks) if check["status"] == "pass"]
+    others = [row for row, check in zip(rows, checks) if check["status"] != "pass"]
+    if len(passed) <= MOST_PASSES:
+        return [_check_table(rows, "Checks")]
+    summary = tag("summary", "{} passed".format(len(passed)))
+    folded = tag("details", summary, _check_table(passed, "Checks that passed"), class_="card")
+    return [*([_check_table(others, "Checks that did not pass")] if others else []), folded]
+
+
+def _check_table(rows: Sequence[Markup], name: str) -> Markup:
     head = tables.header([("Status", ""), ("Check", ""), ("Seconds", "number")])
-    rows = [_check_row(check, i) for i, check in enumerate(report["checks"])]
-    table = tag("table", head, tag("tbody", *rows), class_="checks", aria_labelledby="checks-title")
+    table = tag("table", head, tag("tbody", *rows), class_="checks", aria_label=name)
     return tag("div", table, class_="card")
 
 
@@ -270,8 +286,9 @@ def _drawn(check: CheckRow, i: int) -> List[Markup]:
     if not parts:
         return []
     title = tag("h3", _name(check), " ", tag("span", check["title"], class_="quiet"))
-    body = tag("div", *parts, class_="parts")
-    return [tag("article", title, body, class_="card", id="check-{}".format(i + 1))]
+    # The address is inside, so that a link to it unfolds it.
+    body = tag("div", *parts, class_="parts", id="check-{}".format(i + 1))
+    return [tag("details", tag("summary", title), body, class_="card measured")]
 
 
 def _other_readings(report: Report) -> List[Markup]:
@@ -282,8 +299,9 @@ def _other_readings(report: Report) -> List[Markup]:
         if other:
             text = json.dumps(other, indent=2, ensure_ascii=False, sort_keys=True)
             summary = tag("summary", _name(check))
+            lines = tag("pre", text, role="group", aria_label=check["id"], tabindex=0)
             place = "readings-{}".format(i + 1)
-            found.append(tag("details", summary, tag("pre", text), class_="raw", id=place))
+            found.append(tag("details", summary, lines, class_="raw", id=place))
     return [tag("div", *found, class_="card")] if found else []
 
 
@@ -350,4 +368,5 @@ def _undeviced(metric: MetricRow) -> Dict[str, str]:
 
 def _environment(report: Report) -> Markup:
     rows = [[name, text] for name, text in words.flat(report["environment"]).items()]
-    return tag("div", tables.grid("Environment", ["Fact", "Value"], rows), class_="card")
+    grid = tables.grid("Environment", ["Fact", "Value"], rows)
+    return tag("details", tag("summary", words.counted(len(rows), "fact")), grid, class_="card")

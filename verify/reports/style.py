@@ -81,7 +81,11 @@ gap:.9rem 1rem;margin:1.25rem 0 0;padding:0}
 .facts div{min-width:0}
 .facts dt{color:var(--quiet);font-size:.84rem}
 .facts dd{margin:0}
-nav ul{display:flex;flex-wrap:wrap;gap:.25rem 1.25rem;list-style:none;margin:1.25rem 0 0;padding:0}
+nav{position:sticky;top:0;z-index:1;background:var(--page);border-bottom:1px solid var(--line);
+margin-top:.9rem}
+nav ul{display:flex;flex-wrap:wrap;gap:.25rem 1.25rem;list-style:none;max-width:72rem;margin:0 auto;
+padding:.55rem 1rem}
+:target,section{scroll-margin-top:3.2rem}
 .card{background:var(--card);border:1px solid var(--line);border-radius:.5rem;
 padding:1rem 1.25rem;margin:0 0 1rem}
 .card>h3 .quiet{font-weight:400;margin-left:.3rem}
@@ -131,7 +135,12 @@ font-size:.86rem}
 line{stroke-width:1}
 .legend line{stroke-width:2}
 details{margin-top:.7rem}
+details.card{margin-top:0}
+details.card>.card{border:0;padding:0;margin:.6rem 0 0}
 summary{cursor:pointer;color:var(--link);font-size:.9rem}
+summary h3{display:inline;color:var(--text)}
+summary h3 .quiet{font-weight:400}
+.measured{padding-top:.6rem;padding-bottom:.6rem;margin-bottom:.5rem}
 pre{margin:.5rem 0 0;padding:.8rem;background:var(--page);border:1px solid var(--line);
 border-radius:.4rem;white-space:pre-wrap;max-height:24rem;overflow:auto}
 .told{padding-left:1.2rem}
@@ -139,6 +148,7 @@ border-radius:.4rem;white-space:pre-wrap;max-height:24rem;overflow:auto}
 footer{color:var(--quiet);font-size:.86rem;padding-top:2rem;padding-bottom:2.5rem}
 @media(max-width:36rem){header,main,footer{padding-left:.75rem;padding-right:.75rem}
 .facts{grid-template-columns:repeat(auto-fill,minmax(9.5rem,1fr))}
+nav ul{flex-wrap:nowrap;overflow-x:auto;white-space:nowrap;padding-left:.75rem;padding-right:.75rem}
 .wide th,.wide td{padding:.4rem}
 .wide tbody th:not(.number){min-width:8rem}
 .banner,.card{padding:.85rem .9rem}

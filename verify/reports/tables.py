@@ -46,7 +46,7 @@ def grid(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> M
     head = header([(name, "number" if right else "") for name, right in zip(columns, aligned)])
     body = tag("tbody", *(_row(row, aligned) for row in rows))
     whole = tag("table", head, body)
-    return tag("div", whole, class_="wide", role="region", aria_label=title, tabindex=0)
+    return tag("div", whole, class_="wide", role="group", aria_label=title, tabindex=0)
 
 
 def _row(row: Sequence[Any], aligned: Sequence[bool]) -> Markup:

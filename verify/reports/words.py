@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import calendar
 import math
 import re
+import time
 from typing import Any, Dict, List, Mapping, Sequence, Tuple, Union
 
 from verify.model.report import (
@@ -114,6 +116,12 @@ def named(metric: Union[MetricRow, MetricKey]) -> str:
     """A metric's name with its labels: "gemm (dtype bf16, gpu 0)"."""
     said = labels(metric["labels"])
     return "{} ({})".format(metric["name"], said) if said else str(metric["name"])
+
+
+def local_time(moment: str) -> str:
+    """A time in UTC (2026-11-26T04:19:10Z) as the clock of the machine that renders it shows it."""
+    seconds = calendar.timegm(time.strptime(moment, "%Y-%m-%dT%H:%M:%SZ"))
+    return time.strftime("%Y-%m-%d %H:%M UTC%z", time.localtime(seconds)).replace("UTC+0000", "UTC")
 
 
 def counted(count: int, thing: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Dict, Mapping, Optional, cast
 
 from verify.device import nvml
 from verify.device.machine import Machine
+from verify.model.expectations import Expectations
 from verify.model.frameworks import FRAMEWORKS
 from verify.model.report import Environment
 from verify.running.children import Child
@@ -19,13 +20,21 @@ DRIVER_LIMIT_S = 30.0
 _GPU = ("name", "uuid", "compute_capability", "mig")
 
 
+# Where the firmware states the maker and the model: a server's or PC's, and a Jetson's.
+_MODELS = (
+    ("sys/class/dmi/id/sys_vendor", "sys/class/dmi/id/product_name"),
+    ("proc/device-tree/model",),
+)
+_UNSET = ("to be filled by o.e.m.", "system manufacturer", "system product name", "default string")
+
+
 def read(
-    framework: str, digest: Optional[str], emulator: Optional[str], machine: Machine
+    expect: Expectations, framework: str, emulator: Optional[str], machine: Machine
 ) -> Environment:
     """Everything that can be read without importing a framework."""
     found = {
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "image": digest,
+        "image": expect.digest,
         "python": platform.python_version(),
         "framework": {"name": framework, "version": FRAMEWORKS[framework].version()},
         "kernel": platform.release(),
@@ -35,7 +44,7 @@ def read(
         "cpus": len(os.sched_getaffinity(0)),
         "shm_bytes": _shm_bytes(),
         "container": container(),
-        **({"replayed": machine.recorded} if machine.recorded else {}),
+        **({"replayed": machine.recorded} if machine.recorded else {"machine": _machine(expect)}),
         "visible_devices": machine.environ().get("CUDA_VISIBLE_DEVICES"),
         "device_nodes": len(machine.nodes()),
         **_driver(machine),
@@ -75,6 +84,30 @@ def _root_is_disk(root: str) -> bool:
     except OSError:
         return False
     return bool(devices) and devices[-1].startswith(b"/dev/") and b"docker" not in devices[-1]
+
+
+def _machine(expect: Expectations) -> Dict[str, Optional[str]]:
+    """The host's name, unless it is that of a container, and its product."""
+    name = expect.machine or (None if container() else platform.node() or None)
+    return {"name": name, "product": product()}
+
+
+def product(root: str = "/") -> Optional[str]:
+    """Maker and model, as the firmware states them: "NVIDIA DGXH100"."""
+    for names in _MODELS:
+        words = []
+        for name in names:
+            try:
+                with open(os.path.join(root, name), "rb") as file:
+                    text = file.read(200).decode("utf-8", "replace").strip("\0 \n")
+            except OSError:
+                continue
+            # What a maker leaves in the field says nothing.
+            if text and text.lower() not in _UNSET:
+                words.append(text)
+        if words:
+            return " ".join(words)
+    return None
 
 
 def _driver(machine: Machine) -> Dict[str, Any]:

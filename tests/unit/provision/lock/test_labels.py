@@ -143,6 +143,7 @@ def test_the_suite_is_told_the_plan_and_the_gpus() -> None:
 )
 def test_what_is_not_known_is_not_told_as_none(facts: HostFacts | None, gpus: object) -> None:
     assert expectations(MINE, facts, None, emulator="qemu")["emulator"] == "qemu"
+    assert expectations(MINE, facts, None, machine="node-7")["machine"] == "node-7"
     found = expectations(MINE, facts, None)
     assert (found["gpus"], found["image"]) == (gpus, None)
 

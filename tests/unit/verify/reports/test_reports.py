@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import time
 from collections import Counter
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -834,3 +835,20 @@ def test_the_json_holds_no_half_pair() -> None:
 def test_clean_text_can_be_written_anywhere(text: str) -> None:
     assert XML_TEXT.fullmatch(words.clean(text))
     assert "\x1b" not in words.clean(text)
+
+
+@pytest.mark.parametrize(
+    ("zone", "shown"),
+    [
+        pytest.param("UTC", "2026-11-26 23:19 UTC", id="in UTC"),
+        pytest.param("XYZ-8", "2026-11-27 07:19 UTC+0800", id="east of it, on the next day"),
+    ],
+)
+def test_a_time_is_that_of_the_machine_that_renders_it(
+    zone: str, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", zone)
+        time.tzset()
+        assert words.local_time("2026-11-26T23:19:10Z") == shown
+    time.tzset()

@@ -1,4 +1,4 @@
-"""Where the suite runs, from the marks that engines leave."""
+"""Where the suite runs: the marks that engines leave, and what the firmware states."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from verify.running.environment import container
+from verify.running.environment import container, product
 
 
 @pytest.mark.parametrize(
@@ -45,3 +45,31 @@ def test_the_container_that_this_runs_in(
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text)
     assert container(str(tmp_path), environ) == found
+
+
+DMI = "sys/class/dmi/id/"
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        pytest.param({}, None, id="no firmware tables, as in a sandbox"),
+        pytest.param(
+            {DMI + "sys_vendor": "Example\n", DMI + "product_name": "Box 8\n"},
+            "Example Box 8",
+            id="maker and model",
+        ),
+        pytest.param(
+            {DMI + "sys_vendor": "Example\n", DMI + "product_name": "System Product Name\n"},
+            "Example",
+            id="a field that nobody filled",
+        ),
+        pytest.param({"proc/device-tree/model": "Example Kit\0"}, "Example Kit", id="a board"),
+    ],
+)
+def test_the_product(tmp_path: Path, files: dict[str, str], found: str | None) -> None:
+    for name, text in files.items():
+        place = tmp_path / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+    assert product(str(tmp_path)) == found

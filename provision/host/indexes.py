@@ -46,7 +46,7 @@ def _configured(variables: tuple[tuple[str, str], ...]) -> tuple[str | None, tup
     """
     env = dict(variables)
     pip = which("pip", path=env.get("PATH")) or which("pip3", path=env.get("PATH"))
-    if pip is None:
+    if pip is None or env.get("PIP_CONFIG_FILE") == os.devnull:  # by which pip reads no file
         return None, ()
     done = local_runner(env)([pip, "config", "list", "--verbose"], _ASK_S)
     found = re.search(r"""^global\.index-url=('.+'|".+")$""", done.out, re.MULTILINE)

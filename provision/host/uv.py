@@ -28,6 +28,7 @@ else:
 # By these uv would search another directory than its working directory for configuration.
 _ELSEWHERE = ("UV_PROJECT", "UV_WORKING_DIR", "UV_WORKING_DIRECTORY")
 _ASK_S = 20.0
+_ASKING = threading.Lock()
 _FINDING = threading.Lock()
 _LISTED = re.compile(r"^--(index-url|extra-index-url|find-links) (.+)$", re.MULTILINE)
 _PORTS = {"http": 80, "https": 443}
@@ -79,7 +80,8 @@ def uv_indexes(env: Mapping[str, str], *, offline: bool = False) -> UvIndexes:
     CommandFailed: it refuses one of them. ToolMissing: there is no uv.
     """
     times = tuple((file, file.stat().st_mtime_ns) for file in _uv_files(env))
-    return _indexes(tuple(sorted(env.items())), times, offline=offline)
+    with _ASKING:  # the first thread asks, the others get its answer
+        return _indexes(tuple(sorted(env.items())), times, offline=offline)
 
 
 @functools.lru_cache(maxsize=32)

@@ -262,16 +262,18 @@ def _run_uv(asked: UvQuestion, ca_bundle: Path | None) -> Answer:
             ca_bundle=ca_bundle,
             offline=asked.offline,
         )
-        if given is not None:  # beside the places that are named
-            others = environment.get("UV_FIND_LINKS") or os.environ.get("UV_FIND_LINKS")
-            environment["UV_FIND_LINKS"] = ",".join(filter(None, (others, str(given.wheels))))
         # uv's cache keeps addresses whole, in files that others may read
         if (asked.addresses and not asked.offline) or not uses_cache(os.environ):
             environment["UV_CACHE_DIR"] = str(made / "cache")
         merged = {**os.environ, **environment}
+        known = {name: value for name, value in merged.items() if value is not None}
+        if given is not None:  # beside the places that are named
+            others = environment.get("UV_FIND_LINKS") or os.environ.get("UV_FIND_LINKS")
+            environment["UV_FIND_LINKS"] = ",".join(filter(None, (others, str(given.wheels))))
         # of a page without hashes uv downloads the wheels
-        limit_s = _UV_TIMEOUT_S * (_LINKS_FACTOR if merged.get("UV_FIND_LINKS") else 1)
-        default = merged.get("UV_DEFAULT_INDEX") or merged.get("UV_INDEX_URL") or ""
+        linked = given is not None or known.get("UV_FIND_LINKS")
+        limit_s = _UV_TIMEOUT_S * (_LINKS_FACTOR if linked else 1)
+        default = known.get("UV_DEFAULT_INDEX") or known.get("UV_INDEX_URL") or ""
         whole = (asked.index or "", default, *asked.addresses)
         secrets = [word for url in whole for word in url_secrets(url)]
 
@@ -302,7 +304,6 @@ def _run_uv(asked: UvQuestion, ca_bundle: Path | None) -> Answer:
                     done = compile_to(listing, offline=False)
             if not done.ok:
                 return *judge_uv(done.output), done.output
-            known = {name: value for name, value in merged.items() if value is not None}
             named = uv_indexes(known, offline=asked.offline).named
             own = given.wheels.as_uri() if given is not None else ""
             text = with_indexes(lock.read_text("utf-8"), listing.read_text("utf-8"), named, own)

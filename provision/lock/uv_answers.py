@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import functools
+import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
+from images.system.scratch import scratch_directory
 from provision.lock.sources import SourceView
 from provision.lock.uv import Outcome, SourcesForUv, WheelTarget, guarded_python
 from provision.model.plan import DeclaredIndex
@@ -55,7 +60,7 @@ class UvAnswers:
 
 def sources_for_uv(made: Path, view: SourceView | None) -> SourcesForUv | None:
     """What a view gives uv, in its directory; None: only releases with wheels count."""
-    python = guarded_python(made) if view is not None else None
+    python = _python(tempfile.gettempdir()) if view is not None else None
     if view is None or python is None:
         return None
     wheels = made / "wheels"
@@ -68,3 +73,11 @@ def sources_for_uv(made: Path, view: SourceView | None) -> SourcesForUv | None:
     return SourcesForUv(
         python=python, wheels=wheels, overrides=overrides, wheels_only=view.wheels_only
     )
+
+
+@functools.cache
+def _python(place: str) -> Path | None:
+    """One for all calls of a process: uv asks a Python that it does not know about itself."""
+    kept = contextlib.ExitStack()
+    atexit.register(kept.close)
+    return guarded_python(kept.enter_context(scratch_directory(Path(place))))

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import hashlib
 import io
+import os
 import re
 import tarfile
 import threading
@@ -258,4 +259,19 @@ def serving_uv(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Loca
             "NO_PROXY": "127.0.0.1",
         }.items():
             monkeypatch.setenv(name, value)
-        yield server
+        with _pythons_known(tmp_path / "cache"):
+            yield server
+
+
+@contextlib.contextmanager
+def _pythons_known(cache: Path) -> Iterator[None]:
+    """What uv keeps of the Pythons that it has asked about themselves, from test to test."""
+    shared = Path(os.environ["TESTS_SHARED"]) / "uv"
+    for place in (shared, cache):
+        place.mkdir(exist_ok=True)
+    for known in shared.iterdir():
+        (cache / known.name).symlink_to(known)
+    yield
+    for found in cache.glob("interpreter-*"):
+        with contextlib.suppress(OSError):  # another process was first
+            found.rename(shared / found.name)

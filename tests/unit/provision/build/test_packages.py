@@ -17,6 +17,7 @@ import pytest
 
 from images.registry.errors import ImageNotFoundError, RegistryUnreachableError
 from images.store.local import local_path
+from images.system import process
 from provision.build.base import BuildSettings, require_plan
 from provision.build.packages import PackageChoice
 from provision.build.pipeline import choose_packages, lock_for
@@ -957,6 +958,28 @@ def test_a_lock_resolves_the_packages_once(
     assert framework in {None, plan.framework_version}
     assert package in versions(lock)
     assert [asked.lines[0] for asked in resolved] == [plan.indexes[0].requirement]
+
+
+def test_uv_gets_one_python_and_says_once_what_is_configured(
+    index: LocalIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It starts each Python that it does not know, and is started for each of these questions."""
+    asked: list[tuple[Sequence[str], Any]] = []
+    run = process.run
+
+    def counted(argv: Sequence[str], **more: Any) -> process.Completed:
+        asked.append((argv, more["env"]))
+        return run(argv, **more)
+
+    monkeypatch.setattr(process, "run", counted)
+    index.more += VLLM
+    planned(request_of(index, "vllm"), tmp_path)
+    resolved = [argv for argv, _ in asked if "--format" in argv]
+    assert len(resolved) > 4
+    assert len({argv[argv.index("--python") + 1] for argv in resolved}) == 1
+    listed = [sorted(env.items()) for argv, env in asked if "--emit-index-url" in argv]
+    assert [env for env in listed if listed.count(env) > 1] == []
+    assert len(listed) <= 3  # PyPI's address, the user's configuration, and that with --index
 
 
 class AskedError(Exception):

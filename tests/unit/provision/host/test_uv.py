@@ -148,6 +148,16 @@ def test_a_configuration_that_another_user_could_change_is_refused(
     ask({**env, **{"uv": {"UV_NO_CONFIG": "1"}, "pip": {variable: os.devnull}}[tool]})
 
 
+def test_pip_is_asked_unless_it_is_to_read_no_file(env: dict[str, str], tmp_path: Path) -> None:
+    pip = tmp_path / "pip"
+    pip.write_text(f"#!/bin/sh\necho \"global.index-url='{A}'\"\n")
+    pip.chmod(0o755)
+    env["PATH"] = f"{tmp_path}:/bin:/usr/bin"
+    assert pip_index(env) is None
+    del env["PIP_CONFIG_FILE"]
+    assert pip_index(env) == A
+
+
 @pytest.mark.parametrize("variable", ["XDG_CONFIG_HOME", "XDG_CONFIG_DIRS"])
 def test_a_place_that_the_user_names_counts_as_it_is(
     env: dict[str, str], variable: str, tmp_path: Path

@@ -93,9 +93,8 @@ def test_a_record_that_was_edited_is_refused(
 
 def test_the_action_verifies_the_real_image(world: World, built: Built, tmp_path: Path) -> None:
     """All of it is real but ./run, which would make an environment; the command is called."""
-    runner = Runner(tmp_path)
-    (tmp_path / "action" / "run").write_text(
-        f'#!/bin/sh\nshift\ncd "{ROOT}" && exec "{sys.executable}" -m provision "$@"\n'
+    runner = Runner(
+        tmp_path, f'#!/bin/sh\nshift\ncd "{ROOT}" && exec "{sys.executable}" -m provision "$@"\n'
     )
     with pytest.MonkeyPatch.context() as patch:
         for name, value in world.env.items():

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -87,24 +89,63 @@ def python_files() -> list[Path]:
     return sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 
 
+class Source(NamedTuple):
+    """What the tests want to know of a module; its public functions with their docstrings and what
+    they raise themselves, its public classes, and the dotted names that it imports.
+    """
+
+    functions: Mapping[str, tuple[str, frozenset[str]]]
+    classes: tuple[str, ...]
+    imports: frozenset[str]
+    imports_at_top: frozenset[str]
+
+
 @cache
-def imports_of(path: Path, *, top_level_only: bool = False) -> set[str]:
+def source(path: Path) -> Source:
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    nodes = tree.body if top_level_only else ast.walk(tree)
+    public = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
+    ]
+    return Source(
+        functions={
+            node.name: (ast.get_docstring(node) or "", raised_in(node))
+            for node in public
+            if isinstance(node, ast.FunctionDef)
+        },
+        classes=tuple(node.name for node in public if isinstance(node, ast.ClassDef)),
+        imports=imported_by(ast.walk(tree)),
+        imports_at_top=imported_by(tree.body),
+    )
+
+
+def raised_in(function: ast.FunctionDef) -> frozenset[str]:
+    return frozenset(
+        node.exc.func.id
+        for node in ast.walk(function)
+        if isinstance(node, ast.Raise)
+        and isinstance(node.exc, ast.Call)
+        and isinstance(node.exc.func, ast.Name)
+        and node.exc.func.id[0].isupper()
+    )
+
+
+def imported_by(nodes: Iterable[ast.AST]) -> frozenset[str]:
     found: set[str] = set()
     for node in nodes:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+    return frozenset(found)
 
 
 def test_rooms_import_in_one_direction() -> None:
     wrong = []
     for path in python_files():
         name = path.relative_to(ROOT)
-        reached = {name.split(".")[0] for name in imports_of(path)} & set(ROOMS)
+        reached = {name.split(".")[0] for name in source(path).imports} & set(ROOMS)
         wrong += [f"{name} imports {room}" for room in reached - MAY_IMPORT[name.parts[0]]]
     assert wrong == []
 
@@ -128,7 +169,7 @@ def test_packages_import_downwards(room: str) -> None:
         parts = path.relative_to(ROOT / room).with_suffix("").parts
         if parts[0] in {"__init__", "__main__"}:
             continue
-        for name in imports_of(path):
+        for name in source(path).imports:
             target_room, _, rest = name.partition(".")
             target = rest.split(".")[0]
             inside = target_room == room and target in rank and target != parts[0]
@@ -155,52 +196,30 @@ def test_no_module_imports_a_private_name_of_another() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}: {name}"
         for path in python_files()
-        for name in imports_of(path)
+        for name in source(path).imports
         if name.split(".")[0] in ROOMS and name.rpartition(".")[2].startswith("_")
     ]
     assert [one for one in wrong if not one.endswith("__")] == []
 
 
-def files_of(room: str) -> list[Path]:
-    return [path for path in python_files() if path.relative_to(ROOT).parts[0] == room]
-
-
-@cache
-def functions_of(room: str) -> dict[str, ast.FunctionDef]:
-    """The public functions of a room's modules, by dotted name."""
-    found = {}
-    for path in files_of(room):
-        module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
-                found[f"{module}.{node.name}"] = node
-    return found
-
-
 def test_what_other_packages_call_says_what_it_does_and_what_it_raises() -> None:
     """By its own `raise` statements; an error that a helper makes is left to the reader."""
-    functions = {name: one for room in ROOMS for name, one in functions_of(room).items()}
+    functions = {
+        f"{module}.{name}": found
+        for path in python_files()
+        for module in [".".join(path.relative_to(ROOT).with_suffix("").parts)]
+        for name, found in source(path).functions.items()
+    }
+    functions = {name.replace(".__init__.", "."): found for name, found in functions.items()}
     seams = {
         name
-        for room in ROOMS
-        for path in files_of(room)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ImportFrom) and node.module
-        for name in (f"{node.module}.{one.name}" for one in node.names)
-        if name in functions
-        and node.module.split(".")[:2] != list(path.relative_to(ROOT).parts[:2])
+        for path in python_files()
+        for name in source(path).imports & functions.keys()
+        if name.split(".")[:-1][:2] != list(path.relative_to(ROOT).parts[:2])
     }
     silent = []
     for name in sorted(seams):
-        doc = ast.get_docstring(functions[name]) or ""
-        raised = {
-            node.exc.func.id
-            for node in ast.walk(functions[name])
-            if isinstance(node, ast.Raise)
-            and isinstance(node.exc, ast.Call)
-            and isinstance(node.exc.func, ast.Name)
-            and node.exc.func.id[0].isupper()
-        }
+        doc, raised = functions[name]
         silent += [f"{name} {error}" for error in sorted(raised) if error not in doc]
         silent += [name] if not doc else []
     assert silent == []
@@ -214,9 +233,8 @@ IN_SEVERAL_MODULES = {"Place", "OfflineError", "Runs"}
 def test_a_class_name_stands_for_one_thing() -> None:
     found: dict[str, set[str]] = {}
     for path in python_files():
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                found.setdefault(node.name, set()).add(str(path.relative_to(ROOT)))
+        for name in source(path).classes:
+            found.setdefault(name, set()).add(str(path.relative_to(ROOT)))
     several = {name: paths for name, paths in found.items() if len(paths) > 1}
     assert {name: several[name] for name in set(several) - IN_SEVERAL_MODULES} == {}
 
@@ -241,7 +259,7 @@ def test_outside_packages_stay_behind_their_seam(package: str) -> None:
     users = {
         str(path.relative_to(ROOT))
         for path in python_files()
-        if package in {name.split(".")[0] for name in imports_of(path)}
+        if package in {name.split(".")[0] for name in source(path).imports}
     }
     allowed = ONLY_IN[package]
     assert all(user in allowed or user.split("/")[0] in allowed for user in users)
@@ -251,7 +269,7 @@ def test_verify_needs_nothing_at_import_but_the_standard_library() -> None:
     outside = {
         name.split(".")[0]
         for path in (ROOT / "verify").rglob("*.py")
-        for name in imports_of(path, top_level_only=True)
+        for name in source(path).imports_at_top
     }
     assert outside - {"verify", "__future__"} <= sys.stdlib_module_names
 

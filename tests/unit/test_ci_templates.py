@@ -1,7 +1,8 @@
 """The GitHub Action and the GitLab template: valid, clean, and run as their runners would run them.
 
 Each script is taken out of its file and run by bash in a scratch workspace, with the files and
-variables of the runner. `provision` is the real command; the engine it meets is a stand-in.
+variables of the runner. `provision` is the real command, forked for each call; the engine it meets
+is a stand-in.
 """
 
 from __future__ import annotations
@@ -20,8 +21,12 @@ from typing import Any
 import pytest
 import yaml
 
+from images.engines import docker
+from provision.cli import commands
+from provision.cli import main as cli
 from tests import ROOT, need
-from tests.kit.fake_engine import TAG, report
+from tests.kit.fake_engine import FACTS, TAG, Engine, broken, report, says
+from tests.kit.forked import forked
 
 ACTION_FILE, GITLAB_FILE = ROOT / "action.yml", ROOT / "templates" / "verify.yml"
 ACTION = yaml.safe_load(ACTION_FILE.read_text())
@@ -31,24 +36,26 @@ RUN_STEPS = {name: step for name, step in STEPS.items() if "run" in step}
 EXPRESSION = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
 INPUT = re.compile(r"\$\[\[\s*inputs\.([\w-]+)\s*\]\]")
 BASH = ("bash", "--noprofile", "--norc", "-eo", "pipefail")
-PROVISION = f"""#!{sys.executable}
-import json, os, sys
-sys.path.insert(0, {str(ROOT)!r})
-words = sys.argv[1:]
-if words[:1] == ["provision"]:  # as ./run is called
-    words = words[1:]
-with open(os.environ["ASKED"], "w") as file:
-    json.dump(words, file)
-from images.engines import docker
-from provision.cli import main as cli
-from provision.cli import commands
-from tests.kit.fake_engine import FACTS, Engine, broken, report, says
-said = os.environ["SAYS"]
-engine = Engine(broken("::error::gone") if said == "broken" else says(report(said)))
-docker.Docker.connect = lambda **_: engine
-commands.this_host = lambda: FACTS
-sys.exit(cli.main(words))
-"""
+
+
+def provision(words: list[str]) -> int:
+    """The command, on a machine whose engine says what the variable SAYS has."""
+    if words[:1] == ["provision"]:  # as ./run is called
+        words = words[1:]
+    Path(os.environ["ASKED"]).write_text(json.dumps(words))
+    said = os.environ["SAYS"]
+    engine = Engine(broken("::error::gone") if said == "broken" else says(report(said)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(docker.Docker, "connect", lambda **_: engine)
+        patch.setattr(commands, "this_host", lambda: FACTS)
+        return cli.main(words)
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The text of a program that is `provision`."""
+    with forked(tmp_path_factory.mktemp("forked"), f"{__name__}:provision") as text:
+        yield text
 
 
 # --- what the files are -----------------------------------------------------------------------
@@ -205,13 +212,13 @@ class Ran:
 class Runner:
     """A GitHub runner, as far as a composite action knows it."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, program: str) -> None:
         self.place = place
         self.words: tuple[str, ...] = ()
         """Before each of its commands."""
         for name in ("action", "temp", "work"):
             (place / name).mkdir()
-        (place / "action" / "run").write_text(PROVISION)
+        (place / "action" / "run").write_text(program)
         (place / "action" / "run").chmod(0o755)
 
     def run(self, says: str, **inputs: str) -> Ran:
@@ -297,8 +304,8 @@ class Runner:
 
 
 @pytest.fixture
-def runner(tmp_path: Path) -> Runner:
-    return Runner(tmp_path)
+def runner(tmp_path: Path, program: str) -> Runner:
+    return Runner(tmp_path, program)
 
 
 @pytest.mark.parametrize(
@@ -426,15 +433,20 @@ def test_what_an_image_prints_does_not_command_the_runner(runner: Runner) -> Non
 # --- the GitLab job, run ----------------------------------------------------------------------
 
 
+@pytest.fixture
+def place(tmp_path: Path, program: str) -> Path:
+    """A GitLab runner's folder, with the command on its PATH."""
+    for name in ("bin", "project", "tmp"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "bin" / "provision").write_text(program)
+    (tmp_path / "bin" / "provision").chmod(0o755)
+    return tmp_path
+
+
 def gitlab(place: Path, says: str, **inputs: Any) -> tuple[subprocess.CompletedProcess[str], Any]:
     given = {name.replace("_", "-"): value for name, value in inputs.items()}
     jobs = interpolated({"image": TAG, **given})
     (job,) = jobs.values()
-    for name in ("bin", "project"):
-        (place / name).mkdir(exist_ok=True)
-    (place / "bin" / "provision").write_text(PROVISION)
-    (place / "bin" / "provision").chmod(0o755)
-    (place / "tmp").mkdir(exist_ok=True)
     own = {
         "CI_PROJECT_DIR": place / "project",
         "PATH": f"{place / 'bin'}:{os.environ['PATH']}",
@@ -468,48 +480,47 @@ def gitlab(place: Path, says: str, **inputs: Any) -> tuple[subprocess.CompletedP
     ],
 )
 def test_the_gitlab_job_ends_as_the_verdict_says(
-    tmp_path: Path, says: str, inputs: dict[str, str], code: int
+    place: Path, says: str, inputs: dict[str, str], code: int
 ) -> None:
-    done, job = gitlab(tmp_path, says, **inputs)
+    done, job = gitlab(place, says, **inputs)
     assert done.returncode == code, done.stderr
-    junit = tmp_path / "project" / job["artifacts"]["reports"]["junit"]
+    junit = place / "project" / job["artifacts"]["reports"]["junit"]
     assert junit.stat().st_size
     assert job["artifacts"]["when"] == "always"
-    assert list((tmp_path / "tmp").iterdir()) == []
+    assert list((place / "tmp").iterdir()) == []
 
 
-def test_the_gitlab_job_takes_an_earlier_job_s_report(tmp_path: Path) -> None:
-    (tmp_path / "project" / "gpu-verification").mkdir(parents=True)
-    earlier = tmp_path / "project" / "gpu-verification" / "report.json"
+def test_the_gitlab_job_takes_an_earlier_job_s_report(place: Path) -> None:
+    (place / "project" / "gpu-verification").mkdir()
+    earlier = place / "project" / "gpu-verification" / "report.json"
     earlier.write_text(json.dumps(report(gemm=2000.0)))
-    done, _ = gitlab(tmp_path, "fit", baseline="gpu-verification/report.json")
+    done, _ = gitlab(place, "fit", baseline="gpu-verification/report.json")
     assert done.returncode == 1, done.stderr
     assert json.loads(earlier.read_text())["comparison"]["worse"] is True
 
 
-def test_the_gitlab_job_can_bring_the_command_along(tmp_path: Path) -> None:
-    source = tmp_path / "source"
+def test_the_gitlab_job_can_bring_the_command_along(place: Path) -> None:
+    source = place / "source"
     source.mkdir()
-    (source / "run").write_text(PROVISION)
-    (source / "run").chmod(0o755)
+    (place / "bin" / "provision").rename(source / "run")
     for words in ("init -q -b main", "add run", "commit -q -m x", "tag v1"):
         who = ["-c", "user.name=a", "-c", "user.email=a@b.example"]
         subprocess.run(["git", *who, *words.split()], cwd=source, check=True, capture_output=True)
     argv = ["git", "rev-parse", "HEAD"]
     commit = subprocess.run(argv, cwd=source, check=True, capture_output=True, text=True).stdout
     for ref in (commit.strip(), "v1"):
-        done, _ = gitlab(tmp_path, "fit", source=f"file://{source}", ref=ref, level="quick")
+        done, _ = gitlab(place, "fit", source=f"file://{source}", ref=ref, level="quick")
         assert done.returncode == 0, done.stderr
-        assert "--level=quick" in json.loads((tmp_path / "asked").read_text())
-        (tmp_path / "asked").unlink()
+        assert "--level=quick" in json.loads((place / "asked").read_text())
+        (place / "asked").unlink()
 
 
-def test_the_gitlab_job_runs_no_branch_by_default(tmp_path: Path) -> None:
-    done, _ = gitlab(tmp_path, "fit", source="https://user:token@git.example/x.git")
+def test_the_gitlab_job_runs_no_branch_by_default(place: Path) -> None:
+    done, _ = gitlab(place, "fit", source="https://user:token@git.example/x.git")
     assert done.returncode == 2
     assert "fix: set ref to a full commit, or a tag" in done.stdout
     assert "token" not in done.stdout + done.stderr
-    assert not (tmp_path / "asked").exists()
+    assert not (place / "asked").exists()
 
 
 def named_by_others(found: Any) -> Iterator[str]:
@@ -565,7 +576,7 @@ def test_what_others_publish_is_named_by_a_digest() -> None:
 
 @pytest.mark.parametrize("text", EVIL)
 @pytest.mark.parametrize("name", ["image", "level", "require", "only"])
-def test_nothing_that_was_given_to_gitlab_is_run(tmp_path: Path, name: str, text: str) -> None:
-    done, _ = gitlab(tmp_path, "fit", **{name: text})
+def test_nothing_that_was_given_to_gitlab_is_run(place: Path, name: str, text: str) -> None:
+    done, _ = gitlab(place, "fit", **{name: text})
     assert done.returncode == 2, done.stderr
-    assert [path.name for path in (tmp_path / "project").iterdir()] == ["gpu-verification"]
+    assert [path.name for path in (place / "project").iterdir()] == ["gpu-verification"]

@@ -45,17 +45,11 @@ LONG = {
     "gpu": "cores",
     "bare": "cores",
 }
-# Files that leave this machine's engine alone: none answers there, and each runs where there is
-# room.
-WITHOUT_ENGINE = {
+# Files that ask this machine's engine, one after the other. For the others of their lane none
+# answers, and each runs where there is room.
+WITH_ENGINE = {
     f"tests/engines/test_{name}.py"
-    for name in (
-        *("bootstrap_real", "build_without_engine", "cut", "doctor_fix", "doctor_fixes_twice"),
-        *("emulation_real", "engine_start", "engine_trouble", "fleet_build", "gpu_request"),
-        *("inspect_real", "kills", "layers_own_real", "lazy_real", "offline_bundle"),
-        *("own_images_real", "private_sources", "provenance_real", "push_real", "registry_real"),
-        *("sandbox_real", "secrets", "shared_engine", "squashfs_real", "store_real", "tables_real"),
-    )
+    for name in ("by_hand", "doctor_inside", "faults", "main_job", "record", "run_real")
 }
 NO_ENGINE = "unix:///nonexistent/docker.sock"
 # Which lanes ask the package index.
@@ -199,7 +193,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Lanes(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return file if file in WITHOUT_ENGINE else LONG.get(nodeid.split("/")[1], nodeid)
+            lane = file.split("/")[1]
+            if lane == "engines" and file not in WITH_ENGINE:
+                return file
+            return LONG.get(lane, nodeid)
 
     return Lanes(config, log)
 
@@ -219,7 +216,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     for name in gone.keys() - here.keys():
         os.environ.pop(name, None)
     os.environ.update(here)
-    if str(item.path.relative_to(ROOT)) not in WITHOUT_ENGINE:
+    if _lane(item) != "engines" or str(item.path.relative_to(ROOT)) in WITH_ENGINE:
         return (yield)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DOCKER_HOST", NO_ENGINE)

@@ -96,29 +96,29 @@ def names_in(image: Image) -> list[str]:
     return [member.name for layer in image.layers for member, _ in layer_members(layer)]
 
 
-def test_the_engine_loads_and_runs_the_archive(client: Any, written: Written) -> None:
+def test_the_engine_loads_and_runs_the_archive(own_client: Any, written: Written) -> None:
     with written.archive.open("rb") as file:
-        (image,) = client.images.load(file)
+        (image,) = own_client.images.load(file)
     try:
         assert NAME in image.tags
-        if "io.containerd" not in str(client.info().get("DriverStatus")):
+        if "io.containerd" not in str(own_client.info().get("DriverStatus")):
             assert image.id == written.image_id
-        said = client.containers.run(NAME, network_mode="none", remove=True)
+        said = own_client.containers.run(NAME, network_mode="none", remove=True)
         assert b"ldconfig" in said
     finally:
-        client.images.remove(NAME, force=True)
+        own_client.images.remove(NAME, force=True)
 
 
-def test_what_the_engine_saves_is_read(client: Any, written: Written, tmp_path: Path) -> None:
+def test_what_the_engine_saves_is_read(own_client: Any, written: Written, tmp_path: Path) -> None:
     with written.archive.open("rb") as file:
-        client.images.load(file)
+        own_client.images.load(file)
     try:
         saved = tmp_path / "saved.tar"
         with saved.open("wb") as out:
-            for piece in client.images.get(NAME).save(named=True):
+            for piece in own_client.images.get(NAME).save(named=True):
                 out.write(piece)
     finally:
-        client.images.remove(NAME, force=True)
+        own_client.images.remove(NAME, force=True)
     image = open_image(NAME, engine_save=lambda _: saved, platform=host_platform())
     assert image.image_id == written.image_id
     assert names_in(image) == ["bin/tool", "etc/settings"]

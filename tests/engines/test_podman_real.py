@@ -53,8 +53,8 @@ def handle(podman: Podman, base: Image) -> str:
 
 
 @pytest.fixture(scope="module")
-def docker(client: Any) -> DockerRunner:
-    return DockerRunner(client)
+def docker(own_client: Any) -> DockerRunner:
+    return DockerRunner(own_client)
 
 
 def job(handle: str, **fields: Any) -> RunJob:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from functools import cached_property
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from provision.catalog.gpus import GpuMatch, GpuNames
@@ -98,6 +99,13 @@ class Catalog(LaterTables):
         """The driver branch that was the first to drive a chip, where that is known."""
         return self._first_branches.get(chip)
 
+    def first_driver(self, branch: DriverBranch, capability: ComputeCapability | None) -> str:
+        """The oldest driver of a branch whose documents list a GPU of this compute capability, else
+        the first of the branch.
+        """
+        first = branch.first_version or str(branch.branch)
+        return self._first_drivers.get((branch.branch, capability), first)
+
     def forward_compat(self, cuda: str) -> ForwardCompat | None:
         """The cuda-compat package that brings CUDA X.Y onto an older driver."""
         return self._compat.get(cuda)
@@ -176,6 +184,16 @@ class Catalog(LaterTables):
         """The GPU that a name means; see `provision.catalog.gpus`."""
         return self._gpu_names.find(name)
 
+    def products(self, name: str) -> tuple[str, ...]:
+        """The products that a name means, as the driver calls them: several for a family; the name
+        itself where the catalog does not have it whole. () if it is not known how the driver spells
+        their names.
+        """
+        match = self.find_gpu(name)
+        if match.status != "one" or match.shortened:
+            return (name,)
+        return tuple(row.name for row in match.rows if row.confidence == "confirmed")
+
     def other_vendor(self, name: str) -> str | None:
         """The maker of a GPU of this name, if it is not NVIDIA."""
         spoken = name.casefold()
@@ -215,6 +233,19 @@ class Catalog(LaterTables):
     @cached_property
     def _first_branches(self) -> dict[str, DriverBranch]:
         return {chip: row for row in self.branches for chip in row.adds}
+
+    @cached_property
+    def _first_drivers(self) -> dict[tuple[int, ComputeCapability | None], str]:
+        listed = [
+            ([int(number) for number in row.driver_from.split(".")], row)
+            for row in self.gpus
+            if row.driver_from is not None
+        ]
+        oldest_last = sorted(listed, key=itemgetter(0), reverse=True)
+        return {
+            (numbers[0], row.compute_capability): row.driver_from or ""
+            for numbers, row in oldest_last
+        }
 
     @cached_property
     def _compat(self) -> dict[str, ForwardCompat]:

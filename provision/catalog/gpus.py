@@ -46,13 +46,15 @@ class GpuMatch:
     """The result of a look-up. `compute_capability` is None unless `status` is "one".
 
     "one": every row of `rows` has that capability. "ambiguous": `rows` are the candidates.
-    "unknown": no row; `suggestions` are the nearest names.
+    "unknown": no row; `suggestions` are the nearest names. `shortened`: the rows are for a part of
+    the name.
     """
 
     status: Literal["one", "ambiguous", "unknown"]
     compute_capability: ComputeCapability | None
     rows: tuple[GpuModel, ...]
     suggestions: tuple[str, ...] = ()
+    shortened: bool = False
 
     @property
     def host_arch(self) -> str | None:
@@ -89,18 +91,24 @@ class GpuNames:
             ]
             self._words = [(row, _words(spelling)) for row, spelling in spelled]
         spoken = " ".join(name[:_LONGEST_NAME].casefold().split())
-        rows = self._rows_for(_words(spoken)) or self._rows_said_shorter(spoken)
+        whole = self._rows_for(_words(spoken))
+        rows = whole or self._rows_said_shorter(spoken)
         if not rows:
             return GpuMatch(
                 status="unknown",
                 compute_capability=None,
                 rows=(),
-                suggestions=self._near("".join(_words(spoken))),
+                suggestions=self._near(_words(spoken)),
             )
         capabilities = {row.compute_capability for row in rows}
         if len(capabilities) > 1:
             return GpuMatch(status="ambiguous", compute_capability=None, rows=rows)
-        return GpuMatch(status="one", compute_capability=capabilities.pop(), rows=rows)
+        return GpuMatch(
+            status="one",
+            compute_capability=capabilities.pop(),
+            rows=rows,
+            shortened=not whole,
+        )
 
     def _rows_said_shorter(self, spoken: str) -> tuple[GpuModel, ...]:
         for shorter in _said_shorter(spoken):
@@ -128,11 +136,13 @@ class GpuNames:
     def _rows_where(self, fits: Callable[[list[str]], bool]) -> tuple[GpuModel, ...]:
         return tuple(dict.fromkeys(row for row, words in self._words if fits(words)))
 
-    def _near(self, together: str) -> tuple[str, ...]:
+    def _near(self, asked: list[str]) -> tuple[str, ...]:
+        """The names of the same family that are nearest by their letters."""
         from difflib import get_close_matches
 
-        names = {"".join(words): row.name for row, words in self._words}
-        near = get_close_matches(together, names, n=3, cutoff=0.6)
+        family = _family(asked)
+        names = {"".join(words): row.name for row, words in self._words if _family(words) == family}
+        near = get_close_matches("".join(asked), names, n=3, cutoff=0.6)
         return tuple(dict.fromkeys(names[key] for key in near))
 
 
@@ -148,6 +158,14 @@ def _said_shorter(spoken: str) -> Iterator[str]:
 
 def _words(name: str) -> list[str]:
     return [word for word in _WORD.findall(name.casefold()) if word not in _BRANDS]
+
+
+def _family(words: list[str]) -> str:
+    """The letters before the number of the model: "rtxa" of RTX A4000, "h" of H100; "rtx" also of a
+    GTX 1080.
+    """
+    text = "".join(words).replace("gtx", "rtx")
+    return text[: next((at for at, one in enumerate(text) if one.isdigit()), len(text))]
 
 
 def _holds(words: list[str], together: str) -> bool:

@@ -17,8 +17,7 @@ from provision.output.console import Console
 from provision.output.stdout import print_document, print_json
 
 if TYPE_CHECKING:
-    from provision.catalog.catalog import Catalog
-    from provision.model.plan import Plan
+    from provision.model.plan import ComputeCapability, Plan
     from provision.output.export.deployment import Deployment, ImageSource
 
 _MOST_GPUS, _MOST_NODES = 1024, 100_000
@@ -227,6 +226,11 @@ def do_export(args: argparse.Namespace, console: Console) -> int:
             f"{one.image.name} names no registry: other machines look for it on Docker Hub. "
             "Push it, and name it as REGISTRY/PATH:TAG."
         )
+    if one.nodes > 1:
+        console.note(
+            "Between nodes this job uses TCP: it requests neither RDMA or EFA devices nor the "
+            "right to lock memory. A comment in the file says how to add them."
+        )
     if output is not None:
         mode = 0o755 if text.startswith("#!") else 0o644
         write_named("--output", output, text.encode())
@@ -255,6 +259,7 @@ def _has_registry(name: str) -> bool:
 
 def read_deployment(args: argparse.Namespace, consumer: str, console: Console) -> Deployment:
     """The options, checked, and what the image's labels or its lock say."""
+    from provision.cli.export_gpus import placement
     from provision.output.export.deployment import Deployment
 
     given = vars(args)
@@ -272,9 +277,10 @@ def read_deployment(args: argparse.Namespace, consumer: str, console: Console) -
     shm = given.get("shm")
     shm_bytes = None if shm is None else _positive("--shm", parse_size("--shm", shm))
     catalog = read_catalog(console)
-    products = tuple(_product(text, catalog) for text in given.get("gpu") or ())
+    named = tuple(what_if_gpu(text, catalog) for text in given.get("gpu") or ())
     image = _source(args.image)
-    plan = _plan(args, console)
+    plan, cut = _plan(args, console)
+    place = placement(plan, named, cut, catalog)
     return Deployment(
         image=image,
         name=name,
@@ -287,8 +293,9 @@ def read_deployment(args: argparse.Namespace, consumer: str, console: Console) -
         nodes=read_whole("--nodes", nodes or "1", _MOST_NODES),
         shm_bytes=shm_bytes,
         environment=environment,
-        products=products or tuple(dict.fromkeys(one.name for one in plan.gpus if one.name)),
-        driver=_driver(plan, catalog),
+        products=place.products,
+        capabilities=place.capabilities,
+        driver=place.driver,
         user=read_whole("--user", user or str(_USER), _MOST_USER, least=0),
         gate=bool(given.get("gate")),
     )
@@ -302,35 +309,18 @@ def _known(version: str | None, what: str, args: argparse.Namespace) -> str:
     return version
 
 
-def _plan(args: argparse.Namespace, console: Console) -> Plan:
+def _plan(args: argparse.Namespace, console: Console) -> tuple[Plan, tuple[ComputeCapability, ...]]:
+    """The plan of the image, and the only GPUs that it has code for, if others' was removed."""
     if args.lock is not None:
         from provision.lock.lockfile import read_lock_file
 
-        return read_lock_file(Path(args.lock)).plan
-    from provision.lock.labels import plan_of
+        return read_lock_file(Path(args.lock)).plan, ()
+    from provision.lock.labels import cut_of, plan_of
     from provision.verification.subject import find_subject
 
     name = read_image(args.image)
-    return plan_of(find_subject(name, read_places(args, console)).labels, name)
-
-
-def _driver(plan: Plan, catalog: Catalog) -> str | None:
-    """The oldest driver for the image's CUDA; None with cuda-compat, which lowers it."""
-    from provision.resolve.rules.driver import driver_floor
-
-    if plan.cuda is None or plan.compat_package is not None:
-        return None
-    return driver_floor(plan.cuda, catalog)[0]
-
-
-def _product(text: str, catalog: Catalog) -> str:
-    name = what_if_gpu(text, catalog).name
-    if name is None:
-        raise BadInputError(
-            f"--gpu {quoted(text)} does not name one kind of GPU.",
-            fix='Name it as nvidia-smi -L does: --gpu "NVIDIA A100-SXM4-80GB"',
-        )
-    return name
+    labels = find_subject(name, read_places(args, console)).labels
+    return plan_of(labels, name), tuple(cut_of(labels, name))
 
 
 def _source(text: str) -> ImageSource:

@@ -89,8 +89,10 @@ def do_gate(args: argparse.Namespace, console: Console) -> int:
         print_json(answer_to_json(answer))
     else:
         print_result(f"{_WORDS[answer.opens]}: {answer.message}")
-    if answer.fix or detail:
+    if detail:
         console.fail(answer.message, answer.fix or "", detail)
+    elif answer.fix:
+        console.note(f"fix: {answer.fix}")
     return answer.exit_code
 
 

@@ -46,6 +46,7 @@ class Command:
     run: Callable[[argparse.Namespace, Console], int]
     is_program: bool = False
     is_hidden: bool = False
+    aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +175,7 @@ EXPORT_COMMANDS = tuple(
         help=text,
         options=(later("export", f"{name}_options"), network_options),
         run=do_export,
+        aliases=("k8s",) if name == "kubernetes" else (),
     )
     for name, text in EXPORTS.items()
 )

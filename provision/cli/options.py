@@ -159,21 +159,23 @@ def what_if_gpu(text: str, catalog: Catalog, option: str = "--gpu") -> Gpu:
         return Gpu(name=name, compute_capability=match.compute_capability)
     if match.status == "ambiguous":
         names = ", ".join(f"{row.name}" for row in match.rows[:6])
+        found = sorted({row.compute_capability for row in match.rows})
+        each = " or ".join(f"{option} {major}.{minor}" for major, minor in found)
         raise BadInputError(
             f"{option} {quoted(text)} is ambiguous: {names}.",
-            fix=f"Give the full name, or the compute capability: {option} 8.6",
+            fix=f"Give the full name, or the compute capability: {each}",
         )
     if (vendor := catalog.other_vendor(text)) is not None:
         raise BadInputError(
             f"{option} {quoted(text)} is not an NVIDIA GPU ({vendor}). CUDA builds run on NVIDIA "
             "GPUs only.",
-            fix=f"Name an NVIDIA GPU, for example: {option} 'RTX 3090'",
+            fix=f"Name an NVIDIA GPU: {option} NAME",
         )
     near = f" Did you mean {' or '.join(match.suggestions[:3])}?" if match.suggestions else ""
     raise BadInputError(
         f"{option} {quoted(text)} is not in the catalog.{near}",
         fix="Give its compute capability, which "
-        f"nvidia-smi --query-gpu=compute_cap --format=csv prints: {option} 8.6",
+        f"nvidia-smi --query-gpu=compute_cap --format=csv prints: {option} MAJOR.MINOR",
     )
 
 

@@ -106,6 +106,7 @@ def _add_verb(
 ) -> None:
     verb = verbs.add_parser(
         command.name,
+        aliases=command.aliases,
         **({} if command.is_hidden else {"help": command.help}),
         **described(f"{group} {command.name}".strip(), command.help),
     )
@@ -118,7 +119,8 @@ def _add_verb(
         action="store_true",
         help="show more detail, including the output of tools",
     )
-    for add in command.options if words is None or command.name in words else ():
+    is_typed = words is None or not {command.name, *command.aliases}.isdisjoint(words)
+    for add in command.options if is_typed else ():
         add(verb)
 
 

@@ -20,6 +20,7 @@ from provision.model.plan import ComputeCapability, Flavour, Framework, Request
 _MOST_ADDRESS = 4000  # a signature with a session token has 2,000
 _MOST_QUOTED = 10_000  # read of what is shortened for display: a token has thousands
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})", re.ASCII)
+_FREE_THREADED = re.compile(r"(3\.\d{1,3})t", re.ASCII)
 _WHEEL_TAG = re.compile(r"cu(\d{2,3})", re.ASCII)
 _DRIVER = re.compile(r"\d{3,4}(?:\.\d{1,4}){0,3}", re.ASCII)
 _BUILD = re.compile(r"(?:==)?(\d[\w.]{0,40})\+(cu\d{2,3})", re.ASCII)
@@ -63,6 +64,11 @@ def parse_cuda(text: str) -> str:
 def parse_python(text: str) -> str:
     """ "3.11" -> "3.11"; a patch release or another major is refused."""
     match = _VERSION.fullmatch(text)
+    if (threaded := _FREE_THREADED.fullmatch(text)) is not None:
+        raise BadInputError(
+            f"--python {quoted(text)} is free-threaded Python, for which no plan is made.",
+            fix=f"Use --python {threaded[1]}",
+        )
     if match is None or match[1] != "3":
         raise BadInputError(
             f"--python {quoted(text)} is not a Python version (3.MINOR).",
@@ -80,7 +86,7 @@ def parse_driver(text: str, option: str = "--driver") -> str:
     cuda = " It looks like a CUDA version." if re.fullmatch(r"1\d\.\d", text) else ""
     raise BadInputError(
         f"{option} {quoted(text)} is not an NVIDIA driver version.{cuda}",
-        fix=f"Use the form that nvidia-smi prints, for example {option} 515.65.01",
+        fix=f"Use what nvidia-smi --query-gpu=driver_version --format=csv prints: {option} VERSION",
     )
 
 

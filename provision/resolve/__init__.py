@@ -20,6 +20,7 @@ from provision.resolve.builds import Build, builds_of
 from provision.resolve.candidates import Candidate, Examiner, nearness
 from provision.resolve.cures import Spell, spell_options
 from provision.resolve.fleet import DEFAULT_ARCH, Fleet, read_fleet
+from provision.resolve.least import least_driver
 from provision.resolve.limits import limited_by
 from provision.resolve.packages import companion_requirements, index_candidates
 from provision.resolve.reasons import reasons
@@ -292,7 +293,7 @@ def _plan(best: Candidate, examiner: Examiner, request: Request, catalog: Catalo
         arch=build.arch,
         flavour=request.flavour or "runtime",
         driver_have=_oldest_driver(answers.fleet),
-        driver_need=best.driver.need,
+        driver_need=least_driver(best, answers, examiner, request),
         gpus=answers.gpus,
         base=best.base,
         compat_package=compat.package if compat else None,

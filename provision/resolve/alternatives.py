@@ -74,6 +74,7 @@ def _picks(
         yield f"the newest {title} that works", newest
     if chosen.driver.verdict != "forward":
         found = [c for c in found if c.driver.verdict != "forward"]
+    found = [c for c in found if c.has_cudnn >= chosen.has_cudnn]
     later = [c for c in found if version(c.build.version) > version(chosen.build.version)]
     likely = examiner.pick(later, free, _preferred)
     if likely is not None and likely.build.existence != "confirmed":

@@ -14,13 +14,14 @@ from provision.resolve.builds import Build
 from provision.resolve.fleet import Fleet, GpuKind, Site, place_of, show_capability
 from provision.resolve.packages import companion_blockers as companions_against
 from provision.resolve.rules.base import allowed_pythons, choose_python
-from provision.resolve.rules.driven_gpus import driven_blocker
-from provision.resolve.rules.driver import DriverFit, driver_blocker, fit_driver
+from provision.resolve.rules.driven_gpus import driven_blocker, is_old
+from provision.resolve.rules.driver import DriverFit, by_minor_version, driver_blocker, fit_driver
 from provision.resolve.rules.gpu_code import (
     choose_cudnn,
     code_blocker,
     code_for,
     cudnn_blocker,
+    lowest_of_cudnn,
     partly_ptx_blocker,
     ptx_blocker,
 )
@@ -56,6 +57,8 @@ class Candidate(NamedTuple):
     against: int
     pinned: bool = False
     """Whether the request names exactly this release."""
+    has_cudnn: bool = True
+    """Whether its cuDNN supports every GPU, as far as that is known."""
 
     @property
     def fits(self) -> bool:
@@ -100,6 +103,9 @@ class Examiner:
         self._blind = any(not site.devices for site in fleet.sites) or any(
             device.capability is None for device in self._devices
         )
+        self._old = [
+            d.capability for d in self._devices if d.capability and is_old(d.capability, catalog)
+        ]
         self._position = {site: position for position, site in enumerate(fleet.sites)}
         self._cuda: dict[str, _Cuda] = {}
         self._offers: dict[tuple[object, ...], Offer] = {}
@@ -141,6 +147,7 @@ class Examiner:
             stage=stage,
             against=against,
             pinned=request.framework_version == f"=={build.version}",
+            has_cudnn=self._has_cudnn(build),
         )
 
     def fitting(
@@ -299,6 +306,10 @@ class Examiner:
             return build.cudnn
         return choose_cudnn(build.cudnn_spec, build.cuda, self._devices, self.catalog)
 
+    def _has_cudnn(self, build: Build) -> bool:
+        lowest = lowest_of_cudnn(self.cudnn(build), build.cuda, self.catalog) if self._old else None
+        return lowest is None or lowest <= min(self._old)
+
     def _verdict(self, build: Build, cuda: _Cuda) -> Verdict:
         """The worst host's; unverified when a needed fact is missing: a GPU, or whether the build
         exists at all.
@@ -316,7 +327,7 @@ class Examiner:
                 fits,
                 max(fits, key=lambda fit: RANK[fit.verdict]),
                 sum(fit.verdict == "none" for fit in fits),
-                _by_minor(sites, fits),
+                by_minor_version(sites, fits),
             )
         return self._cuda[cuda]
 
@@ -329,21 +340,9 @@ class Examiner:
         return self._offers[key]
 
 
-def _by_minor(sites: Sequence[Site], fits: Sequence[DriverFit]) -> dict[ComputeCapability, str]:
-    found: dict[ComputeCapability, str] = {}
-    for site, fit in zip(sites, fits, strict=True):
-        native = fit.native_up_to
-        if fit.verdict != "minor-version" or native is None:
-            continue
-        for device in site.devices or ():
-            if device.capability is not None:
-                before = found.get(device.capability, native)
-                found[device.capability] = min(before, native, key=version)
-    return found
-
-
 def preference(candidate: Candidate) -> tuple[object, ...]:
-    """Verified before unverified; no extra package before cuda-compat; the newest release; in it
+    """Verified before unverified; no extra package before cuda-compat; a cuDNN that supports the
+    GPUs before one that has dropped one; the newest release; in it
     native before minor-version, known before only likely to exist. PyPI's build comes first if the
     driver is unknown, or runs it natively and the release is pinned: its author had that one. Last
     the CUDA nearest to the driver's: the highest that it supports natively, the lowest above.
@@ -356,6 +355,7 @@ def preference(candidate: Candidate) -> tuple[object, ...]:
         build.existence != "doubtful",
         candidate.verdict != "unverified",
         driver != "forward",
+        candidate.has_cudnn,
         version(build.version),
         -RANK[driver],
         usual and "pypi" in build.at,

@@ -12,6 +12,7 @@ from provision.model.plan import Request
 from provision.resolve.builds import Build
 from provision.resolve.candidates import Candidate
 from provision.resolve.packages import FRAMEWORKS, PAIRED, companions_of, partner, ties
+from provision.resolve.rules.base import python_tags_of
 from provision.resolve.specifiers import version
 
 Field: TypeAlias = Literal["python", "base", "apt", "flavour", "with", "framework-version", "cuda"]
@@ -183,8 +184,9 @@ def _with(
     build = candidate.build
     if field == "python":
         before = request.python or f"{request.pythons[0]} to {request.pythons[-1]}"
-        changed = replace(request, python=candidate.python, pythons=())
-        return changed, [RequestChange("python", before, candidate.python)]
+        python = _near_python(request, candidate, trial)
+        changed = replace(request, python=python, pythons=())
+        return changed, [RequestChange("python", before, python)]
     if field == "base":
         return replace(request, base=None), [RequestChange("base", request.base, None)]
     if field == "apt":
@@ -207,6 +209,17 @@ def _with(
             steps.append(RequestChange("with", one.text, after))
         kept += [after] if after is not None else []
     return replace(request, companions=tuple(kept)), steps
+
+
+def _near_python(request: Request, candidate: Candidate, trial: Planner) -> str | None:
+    """The Python of a candidate's wheels that is nearest to the refused one, if it plans."""
+    if request.python is None:
+        return candidate.python
+    asked = version(request.python).minor
+    tags = python_tags_of(candidate.build)
+    near = min(tags, key=lambda python: abs(version(python).minor - asked))
+    works = trial.candidates(replace(request, python=near, pythons=()))
+    return near if works else candidate.python
 
 
 def _few(

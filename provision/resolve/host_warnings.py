@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from provision.catalog.catalog import Catalog
 from provision.model.plan import Warned
+from provision.resolve.builds import Build
 from provision.resolve.candidates import BuildAnswers, Candidate
 from provision.resolve.fleet import DEFAULT_ARCH, Fleet, GpuKind, Site, show_capability
 from provision.resolve.rules.driven_gpus import (
@@ -40,7 +41,8 @@ def fleet_warnings(fleet: Fleet, catalog: Catalog) -> Iterable[Warned]:
                 code="driver-branch-only",
                 message=f"Only the branch {site.driver} of the driver{where} is known; its newest "
                 "release is assumed.",
-                fix="Specify the full version, as nvidia-smi prints it: --driver VERSION",
+                fix=f"Specify the full version, as nvidia-smi prints it{_example_of(site)}: "
+                "--driver VERSION",
             )
         if not site.devices:
             seen = "is known" if site.devices is None else "was found"
@@ -67,6 +69,13 @@ def fleet_warnings(fleet: Fleet, catalog: Catalog) -> Iterable[Warned]:
         )
 
 
+def _example_of(site: Site) -> str:
+    """A driver of a host's branch, in parentheses."""
+    row = site.branch if site.branch_known else None
+    example = row and (row.latest_seen or row.first_version)
+    return f" (such as {example})" if example else ""
+
+
 def _device_warnings(site: Site, device: GpuKind, where: str, catalog: Catalog) -> Iterable[Warned]:
     if device.capability is None:
         match = catalog.find_gpu(device.name) if device.name else None
@@ -77,7 +86,7 @@ def _device_warnings(site: Site, device: GpuKind, where: str, catalog: Catalog) 
             message=f"The compute capability of {device.name or 'a GPU'}{where} is unknown, so "
             f"it was not checked.{maybe}",
             fix="Read it with nvidia-smi --query-gpu=compute_cap --format=csv "
-            "and specify it: --gpu 8.6",
+            "and specify it: --gpu MAJOR.MINOR",
         )
         return
     listed = {row.compute_capability for row in device.rows}
@@ -107,17 +116,34 @@ def _device_warnings(site: Site, device: GpuKind, where: str, catalog: Catalog) 
         )
 
 
+def partly_ptx(build: Build, answers: BuildAnswers) -> list[GpuKind]:
+    """The GPUs with binary code of a build, for which it has many kernels only as PTX."""
+    if build.ptx_only is None:
+        return []
+    target, _ = build.ptx_only
+    return [
+        device
+        for device, code in answers.codes
+        if code != "PTX" and device.capability and device.capability >= target
+    ]
+
+
 def driver_warnings(best: Candidate, answers: BuildAnswers, catalog: Catalog) -> Iterable[Warned]:
     """What does not work because a driver does not run the build's CUDA natively."""
     build = best.build
     fits = answers.drivers
     upgrade = _may_be_upgraded(answers.fleet, build.cuda, catalog)
     if any(fit.verdict == "minor-version" for fit in fits):
+        older = "".join(
+            f" The wheel's own PTX, all that many kernels have for {device.words}, is older: the "
+            "driver compiles it at its first use."
+            for device in partly_ptx(build, answers)[:1]
+        )
         yield Warned(
             code="minor-version-limits",
             message=f"Minor-version compatibility does not cover PTX of CUDA {build.cuda}: kernels "
             "that its nvrtc or nvcc compiles to PTX at run time do not work, nor do features that "
-            "need the newer driver.",
+            f"need the newer driver.{older}",
             fix=f"Upgrade the driver to one that natively supports CUDA {build.cuda} if you "
             "compile kernels yourself."
             if upgrade

@@ -22,10 +22,7 @@ def driver_sentence(fit: DriverFit, catalog: Catalog) -> str:
         return f"{have} natively supports CUDA up to {fit.native_up_to}, including {fit.cuda}."
     native = f"{have} natively supports CUDA {fit.native_up_to}"
     if fit.verdict == "minor-version":
-        return (
-            f"{native}; CUDA {fit.cuda} runs on it by minor-version compatibility (minimum "
-            f"{fit.need})."
-        )
+        return f"{native}; CUDA {fit.cuda} runs on it by minor-version compatibility."
     if fit.verdict == "forward":
         row = catalog.forward_compat(fit.cuda)
         package = row.package if row else "cuda-compat"

@@ -29,6 +29,14 @@ def version(text: str) -> Version:
     return Version(text)
 
 
+def driver_is_at_least(driver: str, floor: str) -> bool:
+    """Whether a driver is as new as another. One that has fewer numbers ("535") is the newest whose
+    number begins so.
+    """
+    given = version(driver).release
+    return given >= version(floor).release[: len(given)]
+
+
 @lru_cache(maxsize=2048)
 def within(release: str, specifier: str) -> bool:
     """Whether the specifier set allows this release; "" allows every one."""

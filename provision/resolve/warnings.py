@@ -11,10 +11,10 @@ from provision.resolve.bases import starts_everywhere
 from provision.resolve.builds import Build, builds_of
 from provision.resolve.candidates import BuildAnswers, Candidate, Examiner
 from provision.resolve.fleet import Fleet, show_capability, show_sm
-from provision.resolve.host_warnings import driver_warnings, fleet_warnings
+from provision.resolve.host_warnings import driver_warnings, fleet_warnings, partly_ptx
 from provision.resolve.packages import PAIRED, in_few, leading, name_of, pair_for
 from provision.resolve.rules.driven_gpus import is_old
-from provision.resolve.rules.gpu_code import capabilities_of_cudnn, is_proven
+from provision.resolve.rules.gpu_code import is_proven, lowest_of_cudnn
 from provision.resolve.specifiers import version
 from provision.resolve.trial import Trial
 
@@ -132,16 +132,14 @@ def _code_warnings(build: Build, answers: BuildAnswers, catalog: Catalog) -> Ite
                 f"{_called(gpu)} was not checked.",
                 fix="Read them from the wheel: provision catalog measure URL",
             )
-    for device, code in answers.codes:
-        if code == "PTX":  # already said above
-            continue
-        if build.ptx_only and device.capability and device.capability >= build.ptx_only[0]:
-            yield Warned(
-                code="ptx-jit",
-                message=f"For {device.words}, {build.name} has many kernels only as PTX; "
-                "the driver compiles each at its first use.",
-                fix="Keep CUDA_CACHE_PATH on a volume.",
-            )
+    by_minor = any(fit.verdict == "minor-version" for fit in answers.drivers)
+    for device in () if by_minor else partly_ptx(build, answers):  # then said with its limits
+        yield Warned(
+            code="ptx-jit",
+            message=f"For {device.words}, {build.name} has many kernels only as PTX; "
+            "the driver compiles each at its first use.",
+            fix="Keep CUDA_CACHE_PATH on a volume.",
+        )
     yield from _xla_warnings(build, answers, catalog)
     if build.sm_doubted and build.sm:
         yield Warned(
@@ -171,12 +169,6 @@ def _xla_warnings(build: Build, answers: BuildAnswers, catalog: Catalog) -> Iter
             )
 
 
-def _lowest_of_cudnn(build: Build, examiner: Examiner) -> ComputeCapability | None:
-    """The lowest compute capability that a build's cuDNN supports; None: not known."""
-    cudnn = examiner.cudnn(build) or ""
-    return min(capabilities_of_cudnn(cudnn, build.cuda, examiner.catalog), default=None)
-
-
 def _older_cudnn(
     build: Build, needed: ComputeCapability, request: Request, examiner: Examiner
 ) -> str:
@@ -184,7 +176,7 @@ def _older_cudnn(
     trial = Trial(examiner, builds_of(build.framework, build.arch, examiner.catalog))
     for candidate in trial.candidates(replace(request, cuda=None, framework_version=None)):
         other = candidate.build
-        lowest = _lowest_of_cudnn(other, examiner)
+        lowest = lowest_of_cudnn(examiner.cudnn(other), other.cuda, examiner.catalog)
         if lowest is not None and lowest <= needed:
             return f"Use --cuda {other.cuda} --framework-version {other.version}."
     return "Test it: provision verify IMAGE"
@@ -203,7 +195,7 @@ def _build_warnings(
     for device in answers.fleet.devices:
         if device.capability is None or not is_old(device.capability, catalog):
             continue
-        lowest = _lowest_of_cudnn(build, examiner)
+        lowest = lowest_of_cudnn(examiner.cudnn(build), build.cuda, catalog)
         if lowest is not None and device.capability < lowest:
             cudnn = answers.cudnn
             yield Warned(

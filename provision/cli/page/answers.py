@@ -66,7 +66,7 @@ class Answers:
     def alike(self, question: Question) -> str:
         """The same text for questions that have the same answers."""
         examiner = self._examiner(question)
-        found = holes(self._gpus[question.gpu], question.drivers)
+        found = holes(self._gpus[question.gpu], question.drivers, self._catalog)
         return str(_without(_read_by_rules(examiner, question.asked), found))
 
     def block(self, question: Question) -> Nodes:
@@ -74,7 +74,7 @@ class Answers:
         node.
         """
         examiner, asked = self._examiner(question), question.asked
-        found = holes(self._gpus[question.gpu], question.drivers)
+        found = holes(self._gpus[question.gpu], question.drivers, self._catalog)
         nodes = Nodes()
         rows: list[Node] = []
         trial = Trial(examiner, builds_of(asked.framework, asked.arch, self._catalog))

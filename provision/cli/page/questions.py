@@ -55,17 +55,26 @@ class Choices(NamedTuple):
 def driver_ranges(catalog: Catalog) -> tuple[DriverRange, ...]:
     """Every range, oldest first; that without a driver is the first.
 
-    The rules compare a driver with the numbers of branches, the floors of CUDA families and the
-    drivers that the first toolkit of each CUDA shipped with, and with nothing else.
+    The rules compare a driver with the numbers of branches, the floors of CUDA families, the first
+    drivers for GPUs and the drivers that the first toolkit of each CUDA shipped with, and with
+    nothing else.
     """
     known = [row.min_driver for row in catalog.families]
+    known += [first for row in catalog.gpus if (first := first_driver(row, catalog))]
     known += [row.driver for row in catalog.toolkits if row.driver and row.update == 0]
-    bounds = sorted({text for text in known if "." in text}, key=version)
+    longer = {text.rpartition(".")[0] for text in known}  # "450.51" of "450.51.05" bounds nothing
+    bounds = sorted({text for text in known if "." in text} - longer, key=version)
     found = [DriverRange(None, "", None)]
     for row in catalog.branches:
         of_branch = [bound for bound in bounds if version(bound).major == row.branch]
         found += [DriverRange(row.branch, bound, row.max_cuda) for bound in ("", *of_branch)]
     return tuple(found)
+
+
+def first_driver(gpu: GpuModel, catalog: Catalog) -> str | None:
+    """The oldest driver for a GPU that documents name, where that is known."""
+    branch = catalog.first_branch(gpu.chip) if gpu.chip else None
+    return branch and catalog.first_driver(branch, gpu.compute_capability)
 
 
 def marked(catalog: Catalog) -> Catalog:
@@ -80,13 +89,16 @@ def marked(catalog: Catalog) -> Catalog:
     )
 
 
-def holes(gpu: GpuModel, drivers: DriverRange) -> dict[str, str]:
-    """What the answers for a marked GPU and these drivers repeat of the question, and the name of
-    the hole that is left there.
+def holes(gpu: GpuModel, drivers: DriverRange, catalog: Catalog) -> dict[str, str]:
+    """What the answers for a GPU of a marked catalog and these drivers repeat of the question, and
+    the name of the hole that is left there.
     """
     found = {gpu.name: "{gpu}"}
     if gpu.driver_from:
         found[gpu.driver_from] = "{since}"
+    first = first_driver(gpu, catalog) or ""
+    if first.endswith(_NOWHERE):  # that of another product, perhaps
+        found.setdefault(first, first.removesuffix(_NOWHERE))
     if drivers.sample and drivers.native:
         found |= {drivers.sample: "{driver}", drivers.native + _ZEROS: "{native}"}
     return found

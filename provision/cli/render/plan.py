@@ -126,7 +126,9 @@ def _decision(plan: Plan, installing: Installing | None) -> list[str]:
         image += f" with {', '.join(plan.base.apt)}"
     if plan.arch not in {None, "x86_64"}:
         image += f" for {plan.arch}"
+    least = plan.driver_need
     if plan.compat_package:
+        least = f"{least} without {plan.compat_package}"
         image += f", which contains {plan.compat_package}"
     brings = (("CUDA", plan.cuda), ("cuDNN", plan.cudnn), ("NCCL", plan.nccl))
     cuda = ", ".join(f"{name} {version}" for name, version in brings if version)
@@ -138,7 +140,7 @@ def _decision(plan: Plan, installing: Installing | None) -> list[str]:
         *_answer(plan),
         "",
         *([*_typed(installing), ""] if installing is not None else []),
-        *row("driver", f"{plan.driver_have or 'not found'} (minimum {plan.driver_need}){how}"),
+        *row("driver", f"{plan.driver_have or 'not found'} (minimum {least}){how}"),
         *row("cuda", cuda),
         *row("image", image),
         *row("wheels", f"{what}{plan.index}"),

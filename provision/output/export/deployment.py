@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -10,7 +11,7 @@ from typing import Literal
 from images.text.printable import printable
 from provision.errors import BadInputError, ImageNotPullableError
 from provision.model import grammar
-from provision.model.plan import TITLES, Framework
+from provision.model.plan import TITLES, ComputeCapability, Framework
 from provision.model.request import quoted
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -52,8 +53,9 @@ class Deployment:
     so that they may be written into any file. BadInputError: a text is something else.
 
     `gpus` are those of each node, None: all of them. `products` are the kinds of GPU by the names
-    that NVML prints, () if any will do. `driver` is the oldest that the image's CUDA needs, None if
-    that is not known. `user` is the numeric user, 0 for root.
+    that NVML prints, `capabilities` those of GPUs whose name is not known; () if any will do.
+    `driver` is the oldest that the image needs on these GPUs, None if that is not known. `user` is
+    the numeric user, 0 for root.
     """
 
     image: ImageSource
@@ -68,6 +70,7 @@ class Deployment:
     shm_bytes: int | None = None
     environment: tuple[tuple[str, str], ...] = ()
     products: tuple[str, ...] = ()
+    capabilities: tuple[ComputeCapability, ...] = ()
     driver: str | None = None
     user: int = 0
     gate: bool = False
@@ -133,6 +136,20 @@ def reference_of(one: Deployment, consumer: str, *, engine: bool = False) -> str
         f"{consumer} needs an image of a registry, and {one.image.name} is {what}.",
         fix="Push it, and name it as REGISTRY/PATH:TAG: provision build --push REGISTRY/PATH:TAG",
     )
+
+
+def over_the_network(one: Deployment, how: str) -> list[str]:
+    """What a job of several nodes does not request, in lines of a comment; [] for one node. `how`:
+    sentences that say how to add it.
+    """
+    if one.nodes == 1:
+        return []
+    text = (
+        "Between nodes this job uses TCP: it requests neither RDMA devices nor the right to lock "
+        f"memory, which InfiniBand, RoCE and EFA need. {how} With NCCL_DEBUG=INFO, NCCL prints the "
+        "transport that it uses."
+    )
+    return [remark(line) for line in textwrap.wrap(text, 98)]
 
 
 def size(size_bytes: int, units: tuple[str, str, str]) -> str:

@@ -15,7 +15,15 @@ from typing import Literal, TypeAlias
 
 from provision.errors import BadInputError
 from provision.model.request import quoted
-from provision.output.export.deployment import GATE, PORT, Deployment, reference_of, remark, size
+from provision.output.export.deployment import (
+    GATE,
+    PORT,
+    Deployment,
+    over_the_network,
+    reference_of,
+    remark,
+    size,
+)
 from provision.output.export.launch import needs_launcher, on_one_node, torchrun
 from provision.output.export.yaml import Node, Remark, to_yaml
 
@@ -28,6 +36,7 @@ _PRODUCT, _DRIVER = "nvidia.com/gpu.product", "nvidia.com/cuda.driver-version.ma
 """Labels of gpu-feature-discovery 0.15 and newer; `cuda.driver.major` is deprecated:
 https://github.com/NVIDIA/k8s-device-plugin/blob/v0.20.0/docs/gpu-feature-discovery/README.md
 """
+_CAPABILITY = "nvidia.com/gpu.compute.{}"
 _ARCHES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -39,10 +48,22 @@ def to_manifest(one: Deployment, kind: JobKind, file: str = "") -> str:
     documents = {"job": _job, "indexed": _indexed, "jobset": _jobset}[kind](one)
     named = shlex.quote(file or f"{one.name}.yaml")
     head = [remark(f"{one.title}: {one.room}."), "#", remark(f"  kubectl create -f {named}")]
+    head += _without_rdma(one)
     if one.gate:
         what = f"job/{one.name}" if kind != "jobset" else f"job/{one.name}-workers-0"
         head.append(remark(f"  kubectl logs {what} -c gate    # what the suite found"))
     return "\n".join([*head, "---\n".join(map(to_yaml, documents))])
+
+
+def _without_rdma(one: Deployment) -> list[str]:
+    root = "" if one.user == 0 else " (--user 0: other users do not get it)"
+    return over_the_network(
+        one,
+        "Add to resources.limits of the container what `kubectl describe nodes` lists as "
+        "allocatable, such as rdma/NAME or vpc.amazonaws.com/efa, and to its securityContext "
+        f"capabilities: add: [IPC_LOCK]{root}, or raise LimitMEMLOCK of the nodes' container "
+        "runtime. NVLink between the nodes of a rack needs a resource claim of a ComputeDomain.",
+    )
 
 
 def check_name(name: str) -> None:
@@ -172,31 +193,36 @@ def _placement(one: Deployment) -> dict[str, Node]:
     found: dict[str, Node] = {}
     if one.arch in _ARCHES:
         found["nodeSelector"] = {"kubernetes.io/arch": _ARCHES[one.arch or ""]}
-    if one.products:
-        rules: list[Node] = [
-            {
-                "key": _PRODUCT,
-                "operator": "In",
-                "values": [product_label(name) for name in one.products],
-            }
+    kinds = [_in(_PRODUCT, [product_label(name) for name in one.products])] if one.products else []
+    terms: list[list[Node]] = [[rule] for rule in kinds]
+    terms += [
+        [
+            _in(_CAPABILITY.format("major"), [str(major)]),
+            _in(_CAPABILITY.format("minor"), [str(minor)]),
         ]
-        if one.driver is not None:
-            major = int(one.driver.partition(".")[0])
-            rules.append(
-                Remark(
-                    f"CUDA {one.cuda} needs driver {one.driver}; the label has only its branch",
-                    {
-                        "key": _DRIVER,
-                        "operator": "Gt",
-                        "values": [str(major - 1)],
-                    },
-                )
-            )
-        terms: Node = {"nodeSelectorTerms": [{"matchExpressions": rules}]}
+        for major, minor in one.capabilities
+    ]
+    if terms:
+        newer = _driver_rule(one)
+        rows: list[Node] = [{"matchExpressions": [*rules, *newer]} for rules in terms]
         why = "labels of gpu-feature-discovery; shared GPUs and MIG devices have other ones"
-        required: Node = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+        required: Node = {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": rows}
+        }
         found["affinity"] = Remark(why, {"nodeAffinity": required})
     return found
+
+
+def _in(key: str, values: list[str]) -> Node:
+    return {"key": key, "operator": "In", "values": [*values]}
+
+
+def _driver_rule(one: Deployment) -> list[Node]:
+    if one.driver is None:
+        return []
+    before = str(int(one.driver.partition(".")[0]) - 1)
+    why = f"this job needs driver {one.driver}; the label has only its branch"
+    return [Remark(why, {"key": _DRIVER, "operator": "Gt", "values": [before]})]
 
 
 def product_label(name: str) -> str:

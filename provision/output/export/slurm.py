@@ -14,6 +14,7 @@ from provision.output.export.deployment import (
     STACK_BYTES,
     WORKSPACE,
     Deployment,
+    over_the_network,
     reference_of,
     remark,
     size,
@@ -53,8 +54,11 @@ def to_sbatch(one: Deployment, tool: ContainerTool, *, mount: bool) -> str:
         "",
         "set -euo pipefail",
         "",
-        "# Where the processes meet: on the first node. Jobs that share it have different ports.",
-        'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)',
+        *over_the_network(one, _HOW_RDMA[tool]),
+        "# Where the processes meet: on the first node, by the address that Slurm has for it: its",
+        "# name may be known only to itself. Jobs that share it have different ports.",
+        'FIRST_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)',
+        f'MASTER_ADDR=$(scontrol show node "$FIRST_NODE" | {_NODE_ADDRESS})',
         "MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))",
         "export MASTER_ADDR MASTER_PORT",
         *(f"export {name}={shlex.quote(value)}" for name, value in one.environment),
@@ -68,7 +72,10 @@ def to_sbatch(one: Deployment, tool: ContainerTool, *, mount: bool) -> str:
             f'srun --ntasks={one.nodes} --ntasks-per-node=1 "${{container[@]}}" {shlex.join(GATE)}',
             "",
         ]
-    return "\n".join([*lines, f'srun "${{container[@]}}" {_command(one)}', ""])
+    command = _command(one)
+    if "$SLURM_NODEID" in command:
+        lines.append("# shellcheck disable=SC2016  # expanded on each node")
+    return "\n".join([*lines, f'srun "${{container[@]}}" {command}', ""])
 
 
 def quoted(text: str) -> str:
@@ -89,6 +96,19 @@ _TITLES = {
 }
 
 
+_NODE_ADDRESS = r"sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p'"
+_MEMLOCK = (
+    "and set PropagateResourceLimitsExcept=MEMLOCK in slurm.conf: nodes keep their own limit."
+)
+_HOW_RDMA = {
+    "pyxis": f"Export MELLANOX_VISIBLE_DEVICES=all, which a hook of enroot reads, {_MEMLOCK}",
+    "enroot": f"Pass --env MELLANOX_VISIBLE_DEVICES=all, which a hook of enroot reads, {_MEMLOCK}",
+    "apptainer": f"The container has the devices of the node: raise `ulimit -l` there, {_MEMLOCK}",
+    "docker": "Add --device=/dev/infiniband to the options of docker run, which lifts the limit of "
+    "locked memory already.",
+}
+
+
 def _tasks(one: Deployment) -> tuple[int, str]:
     if needs_launcher(one):
         return 1, "One task on each node: torchrun starts a process for each GPU."
@@ -100,14 +120,11 @@ def _tasks(one: Deployment) -> tuple[int, str]:
 def _command(one: Deployment) -> str:
     if one.nodes == 1 or not needs_launcher(one):
         return shlex.join(on_one_node(one) if one.nodes == 1 else one.command)
-    meeting = ("--rdzv-backend=c10d", "RDZV-ID", "RDZV-ENDPOINT")
-    raw = {
-        "RDZV-ID": '--rdzv-id="$SLURM_JOB_ID"',
-        "RDZV-ENDPOINT": '--rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT"',
-    }
-    words = torchrun(one, *meeting)
-    first, where = words[:3], [raw.get(word, word) for word in words[3:6]]
-    return " \\\n    ".join([" ".join(first), " ".join(where), shlex.join(words[6:])])
+    # The rank differs from node to node, so that a shell on each node has to fill it in.
+    ranked = """sh -c 'exec torchrun --node-rank="$SLURM_NODEID" "$@"' torchrun"""
+    where = '--master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT"'
+    _, *words = torchrun(one)
+    return " \\\n    ".join([ranked, f"{shlex.join(words[:2])} {where}", shlex.join(words[2:])])
 
 
 def _container(one: Deployment, tool: ContainerTool, *, mount: bool) -> list[str]:

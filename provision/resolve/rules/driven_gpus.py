@@ -9,7 +9,7 @@ from provision.catalog.rows import DriverBranch
 from provision.model.plan import ComputeCapability
 from provision.resolve.blockers import Blocker
 from provision.resolve.fleet import GpuKind, Site, with_capability
-from provision.resolve.specifiers import version
+from provision.resolve.specifiers import driver_is_at_least, version
 
 
 def driven_blocker(site: Site, device: GpuKind, catalog: Catalog) -> Blocker | None:
@@ -78,6 +78,23 @@ def first_branch_for(device: GpuKind, catalog: Catalog) -> DriverBranch | None:
     found = [catalog.first_branch(row.chip) if row.chip else None for row in device.rows]
     known = [row for row in found if row is not None]
     return min(known, key=lambda row: row.branch) if known and len(known) == len(found) else None
+
+
+def first_drivers(site: Site, catalog: Catalog) -> list[str]:
+    """The first driver for each kind of GPU of a host, where that is known: the oldest whose
+    documents list such a GPU; but an older one of its branch usually drives it too, and one that
+    lists the GPU itself does.
+    """
+    found = []
+    for device in site.devices or ():
+        branch = first_branch_for(device, catalog)
+        if branch is None or (site.seen and is_older(site, branch)):
+            continue
+        first = catalog.first_driver(branch, device.capability)
+        is_between = site.driver is not None and not is_older(site, branch)
+        is_between = is_between and not driver_is_at_least(site.driver or "", first)
+        found.append(str(branch.branch) if is_between else first)
+    return found
 
 
 def is_older(site: Site, branch: DriverBranch) -> bool:

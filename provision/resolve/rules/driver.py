@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from provision.catalog.catalog import Catalog
 from provision.catalog.rows import CudaToolkit
-from provision.model.plan import Verdict
+from provision.model.plan import ComputeCapability, Verdict
 from provision.resolve.blockers import Blocker
 from provision.resolve.fleet import GpuKind, Site
-from provision.resolve.specifiers import version
+from provision.resolve.rules.driven_gpus import first_drivers
+from provision.resolve.specifiers import driver_is_at_least, version
 
 _FORWARD = "https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html"
 
@@ -17,7 +19,8 @@ _FORWARD = "https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibil
 class DriverFit(NamedTuple):
     """How a driver runs a CUDA version: natively, by minor-version or forward compatibility.
 
-    `have` is the driver, or what is known of it; `need` the oldest that suffices.
+    `have` is the driver, or what is known of it; `need` the oldest that suffices for the CUDA and
+    supports the GPUs.
     """
 
     verdict: Verdict
@@ -76,13 +79,6 @@ def runs_by_minor_version(
     return floor is not None and (site.driver is None or driver_is_at_least(site.driver, floor))
 
 
-def driver_is_at_least(driver: str, floor: str) -> bool:
-    """A driver named by its branch alone ("535") is taken as the newest of that branch."""
-    if "." not in driver:
-        return version(driver) >= version(floor.partition(".")[0])
-    return version(driver) >= version(floor)
-
-
 def runs_forward(site: Site, cuda: str, catalog: Catalog) -> bool:
     """The cuda-compat package carries a newer user-mode driver onto an older kernel driver, on
     data-centre GPUs and on the driver branches that NVIDIA lists for it, and nowhere else.
@@ -113,9 +109,33 @@ def fit_driver(site: Site, cuda: str, catalog: Catalog) -> DriverFit:
         row = catalog.forward_compat(cuda)
         verdict, source = "forward", row.source if row else _FORWARD
     have = site.driver or (f"one for CUDA {site.driver_cuda}" if site.driver_cuda else None)
+    needs = [floor, *first_drivers(site, catalog)] if floor else []
     return DriverFit(
-        verdict=verdict, cuda=cuda, have=have, need=floor, native_up_to=highest, source=source
+        verdict=verdict,
+        cuda=cuda,
+        have=have,
+        need=max(needs, key=version, default=None),
+        native_up_to=highest,
+        source=source,
     )
+
+
+def by_minor_version(
+    sites: Sequence[Site], fits: Sequence[DriverFit]
+) -> dict[ComputeCapability, str]:
+    """Of the GPUs on sites that run a CUDA by minor-version compatibility: what the oldest driver
+    supports natively. `fits` are those of the sites, in their order.
+    """
+    found: dict[ComputeCapability, str] = {}
+    for site, fit in zip(sites, fits, strict=True):
+        native = fit.native_up_to
+        if fit.verdict != "minor-version" or native is None:
+            continue
+        for device in site.devices or ():
+            if device.capability is not None:
+                before = found.get(device.capability, native)
+                found[device.capability] = min(before, native, key=version)
+    return found
 
 
 def driver_blocker(site: Site, fit: DriverFit, catalog: Catalog) -> Blocker | None:

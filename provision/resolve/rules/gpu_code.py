@@ -131,6 +131,11 @@ def capabilities_of_cudnn(cudnn: str, cuda: str, catalog: Catalog) -> tuple[Comp
     return ()
 
 
+def lowest_of_cudnn(cudnn: str | None, cuda: str, catalog: Catalog) -> ComputeCapability | None:
+    """The lowest compute capability that a cuDNN supports; None: that is not known."""
+    return min(capabilities_of_cudnn(cudnn or "", cuda, catalog), default=None)
+
+
 def choose_cudnn(spec: str, cuda: str, devices: Iterable[GpuKind], catalog: Catalog) -> str | None:
     """In an open range, the newest cuDNN that still supports every GPU."""
     oldest = min((d.capability for d in devices if d.capability), default=None)

@@ -61,6 +61,18 @@ def test_an_alias_is_the_name_of_one_row(row: GpuModel) -> None:
         ("RTX PRO 6000", (12, 0)),
         ("GH200", (9, 0)),
         ("Jetson Orin", (8, 7)),
+        ("VR200", (10, 7)),
+        ("NVIDIA H20-3e", (9, 0)),
+        ("NVIDIA GeForce RTX 3050 6GB Laptop GPU", (8, 6)),
+        ("NVIDIA RTX 3500 Ada Generation Laptop GPU", (8, 9)),
+        ("NVIDIA RTX A1000 Laptop GPU", (8, 6)),
+        ("T500", (7, 5)),
+        ("NVIDIA T1200 Laptop GPU", (7, 5)),
+        ("T2000", (7, 5)),
+        ("MX150", (6, 1)),
+        ("GTX 1650 Ti", (7, 5)),
+        ("CMP 170HX", (8, 0)),
+        ("NVIDIA PG506-232", (8, 0)),
     ],
 )
 def test_a_short_name_is_enough_when_all_it_means_agree(
@@ -202,10 +214,19 @@ def test_what_names_no_model_is_unknown(name: str) -> None:
         ("GTX 3090", "NVIDIA GeForce RTX 3090"),
         ("RTX 3095", "NVIDIA GeForce RTX 3090"),
         ("Tesla V10O-SXM2-16GB", "Tesla V100-SXM2-16GB"),
+        ("H1000", "NVIDIA H100 NVL"),
+        ("T1100", "NVIDIA T1000"),
     ],
 )
 def test_a_near_miss_suggests_what_was_meant(wrong: str, meant: str) -> None:
     assert meant in load().find_gpu(wrong).suggestions
+
+
+@pytest.mark.parametrize("wrong", ["H1000", "T1100", "B100"])
+def test_only_the_same_family_is_suggested(wrong: str) -> None:
+    letters = wrong.rstrip("0123456789")
+    for name in load().find_gpu(wrong).suggestions:
+        assert name.removeprefix("NVIDIA ").startswith(letters)
 
 
 @given(st.text())

@@ -64,7 +64,7 @@ def exported(lock: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., str
     def call(consumer: str, *words: str, image: str = IMAGE) -> str:
         code = main(["export", consumer, image, "--lock", lock, *words])
         out, err = capsys.readouterr()
-        assert (code, err) == (0, "")
+        assert (code, err if "--nodes" not in words else "") == (0, "")
         return out
 
     return call
@@ -80,13 +80,32 @@ def test_each_format_names_the_image_and_the_framework(
     assert exported(consumer, "--json").startswith("{")
 
 
+def test_kubernetes_has_its_short_name(exported: Callable[..., str]) -> None:
+    assert exported("k8s") == exported("kubernetes")
+
+
+def test_a_job_of_several_nodes_says_what_rdma_needs(
+    lock: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for consumer, needs in (("kubernetes", "IPC_LOCK"), ("slurm", "MEMLOCK")):
+        assert main(["export", consumer, IMAGE, "--lock", lock, "--nodes", "2"]) == 0
+        out, err = capsys.readouterr()
+        assert needs in out
+        assert "RDMA" in err
+
+
 def test_a_lock_says_for_which_gpus_and_an_option_says_otherwise(
     exported: Callable[..., str],
 ) -> None:
     assert "NVIDIA-A100-SXM4-80GB" in exported("kubernetes")
-    other = exported("kubernetes", "--gpu", "NVIDIA H100 PCIe")
-    assert "NVIDIA-H100-PCIe" in other
+    other = exported("kubernetes", "--gpu", "NVIDIA A30")
+    assert "NVIDIA-A30" in other
     assert "A100" not in other
+    family = exported("kubernetes", "--gpu", "A100")
+    names = set(re.findall(r"NVIDIA-[-\w]+", family))
+    assert {"NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-PCIE-40GB"} <= names
+    by_capability = exported("kubernetes", "--gpu", "8.6")
+    assert re.search(r"gpu.compute.minor\n.*In\n.*\n.*\"6\"", by_capability)
     # what CUDA 11.x needs, by the catalog: driver 450.80.02
     assert re.search(r"driver-version.major\n.*Gt\n.*\n.*\"449\"", other)
 
@@ -163,7 +182,8 @@ def test_an_image_without_a_registry_is_pointed_out(
         pytest.param(["slurm", "--shm", "0"], "--shm", id="no shared memory"),
         pytest.param(["slurm", "--with", "lxc"], "invalid choice", id="another container tool"),
         pytest.param(["kubernetes", "--user", "-1"], "--user", id="no such user"),
-        pytest.param(["kubernetes", "--gpu", "8.0"], "--gpu", id="a capability is many GPUs"),
+        pytest.param(["kubernetes", "--gpu", "H100"], "does not run", id="no code for the GPU"),
+        pytest.param(["kubernetes", "--gpu", "GB200"], "does not run", id="another processor"),
         pytest.param(["kubernetes", "--job", "--nodes", "2"], "one node", id="a Job for two nodes"),
         pytest.param(["kubernetes", "--name", "A"], "Kubernetes takes", id="a name in capitals"),
         pytest.param(["compose", "--name", "a b"], "service", id="a service with a space"),

@@ -93,6 +93,7 @@ def test_a_cuda_version_for_a_driver_is_recognised(text: str, *, hint: bool) -> 
         pytest.param(request.parse_python, "3.11.4", id="a patch release of Python"),
         pytest.param(request.parse_driver, "latest", id="a driver in words"),
         pytest.param(request.parse_driver, "515.65.01 ", id="a driver with a space"),
+        pytest.param(request.parse_python, "3.14t", id="free-threaded Python"),
         pytest.param(request.parse_framework, "caffe", id="another framework"),
         pytest.param(request.parse_specifier, "", id="an empty specifier"),
         pytest.param(request.parse_specifier, "two", id="a specifier in words"),

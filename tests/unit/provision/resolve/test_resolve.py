@@ -131,7 +131,7 @@ def test_a_refusal_says_why(made: Plan, code: str, words: str) -> None:
 def test_the_flagship_plan_is_whole() -> None:
     made = plan(Request(cuda="11.7"), host("515.65.01", "NVIDIA GeForce RTX 3090"))
     assert (made.framework_version, made.cudnn, made.nccl) == ("2.0.1", "8.5.0.96", "2.14.3")
-    assert (made.python, made.driver_need) == ("3.10", "450.80.02")
+    assert (made.python, made.driver_need) == ("3.10", "455.23.04")
     assert [row.name for row in made.indexes] == ["PyTorch index (cu117)", "PyPI"]
     assert [row.requirement for row in made.indexes] == ["torch==2.0.1+cu117", "torch==2.0.1"]
     assert "numpy<2" in made.requirements

@@ -40,6 +40,12 @@ from tests.kit.exports import (
 )
 
 JOB = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[0-1]", "SLURM_JOB_GPUS": "2,3"}
+SCONTROL = """#!/bin/sh
+case $2 in
+hostnames) printf 'n0\\nn1\\n' ;;
+*) echo "NodeName=$3 Arch=x86_64"; echo "   NodeAddr=192.0.2.7 NodeHostName=$3 Version=23.11" ;;
+esac
+"""
 EVERY_WORD = ("python3", *HOSTILE)
 
 
@@ -48,7 +54,7 @@ def ran_on_slurm(text: str) -> list[str]:
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         stand_ins(place, "srun")
-        (place / "scontrol").write_text("#!/bin/sh\nprintf 'n0\\nn1\\n'\n")
+        (place / "scontrol").write_text(SCONTROL)
         (place / "enroot").write_text('#!/bin/sh\n: >"$3"\n')
         for program in ("scontrol", "enroot"):
             (place / program).chmod(0o755)
@@ -83,14 +89,15 @@ def test_several_nodes_meet_at_the_first() -> None:
     assert words[:9] == ["--ntasks=2", "--ntasks-per-node=1", *container, *gate]
     assert words[9:] == [
         *container,
-        *("torchrun", "--nnodes=2", "--nproc-per-node=8", "--rdzv-backend=c10d", "--rdzv-id=12"),
-        *("--rdzv-endpoint=n0:20012", "train.py"),
+        *("sh", "-c", """exec torchrun --node-rank="$SLURM_NODEID" "$@\"""", "torchrun"),
+        *("--nnodes=2", "--nproc-per-node=8"),
+        *("--master-addr=192.0.2.7", "--master-port=20012", "train.py"),
     ]
 
 
 def test_docker_gets_the_gpus_that_slurm_gave_the_job_on_the_node(tmp_path: Path) -> None:
     stand_ins(tmp_path, "docker")
-    for name, text in (("srun", 'exec "$@"'), ("scontrol", "echo n0")):
+    for name, text in (("srun", 'exec "$@"'), ("scontrol", "echo NodeAddr=n0")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
     one = deployment(environment=(("A", "b c"),), shm_bytes=3 << 29)

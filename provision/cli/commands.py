@@ -24,7 +24,7 @@ from provision.cli.project_options import read_project_option
 from provision.cli.suite_options import read_check, read_image, read_order, read_origin_check
 from provision.errors import BadInputError, Exit, exit_of_refusal
 from provision.model.frozen import replace
-from provision.model.plan import Cell, Plan
+from provision.model.plan import Cell, HostFacts, Plan
 from provision.model.request import quoted
 from provision.output.console import Console
 from provision.output.stdout import print_document, print_json, print_result
@@ -114,19 +114,22 @@ def do_plan(args: argparse.Namespace, console: Console) -> int:
         if args.matrix:
             print_result(describe_matrix(cells, plan))
         else:
-            installing = _installing(args, plan, catalog) if plan.error is None else None
+            installing = _installing(args, plan, catalog, hosts) if plan.error is None else None
             print_result(describe_plan(plan, installing, explain=args.explain, considered=cells))
     return Exit.DONE if plan.error is None else exit_of_refusal(plan.error.code)
 
 
-def _installing(args: argparse.Namespace, plan: Plan, catalog: Catalog) -> Installing:
+def _installing(
+    args: argparse.Namespace, plan: Plan, catalog: Catalog, hosts: Sequence[HostFacts]
+) -> Installing:
     """What to type for a plan. Where more is needed than commands, --format says it."""
     from provision.cli.render.install import host_install, is_alone, pip_commands
     from provision.cli.render.plan import Installing
     from provision.cli.typed import request_words
     from provision.resolve.builds import build_of
 
-    words, build = request_words(args), build_of(plan, catalog)
+    known = hosts if plan.verdict != "unverified" else ()
+    words, build = request_words(args, known), build_of(plan, catalog)
     by_commands = args.project is None and not args.companions and is_alone(plan, build)
     in_full = " ".join(filter(None, ("provision plan", words, "--format pip")))
     host = pip_commands(host_install(plan, build)) if by_commands else (in_full,)

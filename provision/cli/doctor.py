@@ -290,14 +290,14 @@ def _meant(text: str) -> Literal["image", "file", "log"]:
         return "log" if path.suffix in _LOGS or not is_of_a_kind(path) else "file"
     if os.path.isdir(path):  # noqa: PTH112
         return "image"
-    if _is_error_text(text):
+    if is_error_text(text):
         return "log"
     if kind_of(path) or path.suffix in _TEXTS or text.startswith(("/", "./", "../")):
         raise _no_file(text, "Name a file, - for standard input, or an image.")
     return "image"
 
 
-def _is_error_text(text: str) -> bool:
+def is_error_text(text: str) -> bool:
     """Whether an argument that names no file is an error message itself: of several words, which
     no image's name has, or one that only programs that fail print.
     """
@@ -360,7 +360,7 @@ def _name(log: str) -> str:
 
 
 def _is_given_itself(log: str) -> bool:
-    return not os.path.exists(log) and _is_error_text(log)  # noqa: PTH110  as above
+    return not os.path.exists(log) and is_error_text(log)  # noqa: PTH110  as above
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ a user.
 
 from __future__ import annotations
 
+import argparse
 import errno
 import itertools
 import os
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from provision.doctor.model import Cause
 
 LEAVE_WITHIN_S = 5.0
+_KNOWN = frozenset(one.name for one in (*COMMANDS, *GROUPS))
 RUN_SCRIPT = "PROVISION_RUN_SCRIPT"  # the path of ./run, as it was typed
 
 
@@ -66,11 +68,18 @@ def main(
             from provision.cli.start import do_start
 
             return do_start(console)
+        if name not in _KNOWN and not name.startswith("--"):
+            from provision.cli import box
+
+            if box.is_given(name):
+                with box.command_for(words, console.say) as chosen:
+                    name = chosen[0]
+                    return _run(parse(chosen))
+            box.refuse_unknown(name, _KNOWN)
         args = parse(words)
         console = Console(verbose=args.verbose)
         as_json = args.json
-        command: Command = args.command
-        return command.run(args, console)
+        return _run(args, console)
     except Failure as failure:
         return _fail(console, failure, command=name, as_json=as_json)
     except KeyboardInterrupt:
@@ -82,6 +91,11 @@ def main(
         if lacking is None:
             return _bug(console)
         return _fail(console, lacking, command=name, as_json=as_json)
+
+
+def _run(args: argparse.Namespace, console: Console | None = None) -> int:
+    command: Command = args.command
+    return command.run(args, console or Console(verbose=args.verbose))
 
 
 def _leave_whatever_happens() -> None:
@@ -179,9 +193,8 @@ def run() -> NoReturn:
         if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores one; Python has Ctrl-C
             signal.signal(number, _interrupt)
     _keep_others_out()
-    known = frozenset(one.name for one in (*COMMANDS, *GROUPS))
     look.begin()
-    begin(os.environ.pop(RUN_SCRIPT, ""), sys.argv[0], known)
+    begin(os.environ.pop(RUN_SCRIPT, ""), sys.argv[0], _KNOWN)
     drop_relative_path_entries()
     code = main(when_interrupted=_leave_whatever_happens)
     if code == Exit.INTERRUPTED:

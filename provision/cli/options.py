@@ -121,16 +121,45 @@ def read_hosts(args: argparse.Namespace, catalog: Catalog) -> tuple[HostFacts, .
     """The hosts the plan is for: those of the files, else this one; what-if options
     override each.
     """
-    from provision.model.facts import read_host_file
-
     driver = None if args.driver is None else parse_driver(args.driver)
     gpus = tuple(what_if_gpu(text, catalog) for text in args.gpus)
     if args.host.count("-") > 1:
         raise BadInputError("stdin can be used only once.", fix='Pass "--host -" only once.')
-    hosts = tuple(read_host_file(path) for path in args.host) or (this_host(),)
+    named = tuple(_with_capabilities(one, catalog) for path in args.host for one in _hosts_of(path))
+    hosts = named or (this_host(),)
     hosts = tuple(_what_if(facts, driver, gpus) for facts in hosts)
     arch = _arch_of(gpus, catalog)
     return hosts if args.host or arch is None else tuple(replace(f, arch=arch) for f in hosts)
+
+
+def _hosts_of(path: str) -> tuple[HostFacts, ...]:
+    """The hosts of a value of --host: one of a file, those of a directory."""
+    if path != "-" and os.path.isdir(path):  # noqa: PTH112  Path's raises for a long name
+        from provision.fleet.hostfiles import read_fleet_hosts
+
+        return tuple(host.facts for host in read_fleet_hosts([path]))
+    from provision.host.pasted import read_host
+
+    return (read_host(path),)
+
+
+def _with_capabilities(facts: HostFacts, catalog: Catalog) -> HostFacts:
+    """The host, with the compute capability of GPUs whose name a table has cut ("A100-SXM..."), if
+    all GPUs whose names begin so have the same.
+    """
+
+    def known(gpu: Gpu) -> Gpu:
+        if gpu.compute_capability is not None or not (gpu.name or "").endswith("..."):
+            return gpu
+        begins = str(gpu.name).removesuffix("...").rstrip()
+        found = {
+            row.compute_capability
+            for row in catalog.gpus
+            if any(name.startswith(begins) for name in (row.name, *row.aliases))
+        }
+        return replace(gpu, compute_capability=found.pop()) if len(found) == 1 else gpu
+
+    return replace(facts, gpus=facts.gpus and tuple(map(known, facts.gpus)))
 
 
 def _arch_of(gpus: tuple[Gpu, ...], catalog: Catalog) -> str | None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from images.text.printable import printable
 from provision.errors import HostFileError
-from provision.model.facts import read_host_file
+from provision.host.pasted import read_host
 from provision.model.frozen import replace
 from provision.model.plan import HostFacts
 
@@ -37,7 +37,7 @@ def read_fleet_hosts(places: Sequence[str]) -> tuple[FleetHost, ...]:
     names = [_name(path) for path in paths.values()]
     several = Counter(names)
     return tuple(
-        FleetHost(replace(read_host_file(path), label=name if several[name] == 1 else path), path)
+        FleetHost(replace(read_host(path), label=name if several[name] == 1 else path), path)
         for name, path in zip(names, paths.values(), strict=True)
     )
 

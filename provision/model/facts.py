@@ -12,7 +12,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, Protocol, TypeVar
 
 from images.text.printable import printable
 from provision.errors import HostFileError
@@ -79,9 +79,17 @@ def _engine_to_json(engine: Engine) -> dict[str, object]:
     }
 
 
-def read_host_file(path: str) -> HostFacts:
-    """The facts in that file, or on standard input for "-"; `label` names the file. HostFileError:
-    it cannot be read, or is not a host facts file.
+class HostParser(Protocol):
+    """What makes facts of a file's text. HostFileError: it has none."""
+
+    def __call__(self, text: str, *, label: str) -> HostFacts:
+        """The facts; `label` names the file."""
+        ...
+
+
+def read_host_file(path: str, parse: HostParser | None = None) -> HostFacts:
+    """The facts in that file, or on standard input for "-"; `label` names the file. `parse`: what
+    reads its text (default: `parse_host`). HostFileError: it cannot be read, or has no facts.
     """
     label = "standard input" if path == "-" else _label(path)
     try:
@@ -109,7 +117,7 @@ def read_host_file(path: str) -> HostFacts:
     except UnicodeDecodeError as exc:
         fix = "Give a JSON file in UTF-8 (PowerShell: Out-File -Encoding utf8)."
         raise HostFileError(f"{label}: is not UTF-8 text.", fix=fix) from exc
-    return parse_host(text, label=label)
+    return (parse or parse_host)(text, label=label)
 
 
 def _label(path: str) -> str:

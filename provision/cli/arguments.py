@@ -93,8 +93,8 @@ def host_options(verb: argparse.ArgumentParser) -> None:
         metavar="FILE",
         action="append",
         default=[],
-        help="another machine: what nvidia-smi or `provision detect --json` printed there, a "
-        "directory of host files, or - (repeatable)",
+        help="output of nvidia-smi or `provision detect --json` elsewhere, a directory of such, "
+        "or - (repeatable)",
     )
     group.add_argument("--driver", metavar="V", help="assume this driver version")
     group.add_argument(

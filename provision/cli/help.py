@@ -37,7 +37,9 @@ RARE = frozenset(_RARE.split())
 """Options that a help of more than 40 lines leaves to --help-all."""
 
 
-_MORE = "  provision COMMAND --help, provision --version"
+_MORE = """\
+  provision FILE, or - to read a log, a Dockerfile or what nvidia-smi printed
+  provision COMMAND --help, provision --version"""
 
 
 class _HelpAll(argparse.Action):

@@ -84,7 +84,7 @@ def test_an_error_is_diagnosed_with_the_options_that_follow() -> None:
 
 
 def test_a_refusal_is_that_of_the_command() -> None:
-    said = main("-", "--cuda", "13.0", "--json", stdin=HOST)
+    said = main("-", "--framework-version", "9.9", "--json", stdin=HOST)
     assert said.code == 3
     assert json.loads(said.out)["verdict"] == "none"
 

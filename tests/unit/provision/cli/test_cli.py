@@ -367,10 +367,12 @@ def test_bad_host_files_are_refused(
     assert json.loads(said.out)["error"]["code"] == "bad-host-file"
 
 
-def test_a_directory_is_no_host_file(here: Path) -> None:
-    said = main("plan", "--host", "../files")
+def test_a_directory_without_host_files_is_no_host(here: Path) -> None:
+    (here / "work" / "none").mkdir()
+    said = main("plan", "--host", "none")
+    (here / "work" / "none").rmdir()
     is_a_refusal(said, 2, here)
-    assert "is a directory" in said.err
+    assert "has no host file" in said.err
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
@@ -800,7 +802,7 @@ def test_an_interrupted_lock_leaves_nothing(here: Path, number: signal.Signals) 
 SIGNALLED = """
 import os, signal, sys
 from provision.cli import main as cli
-from provision.model import facts
+from provision.host import pasted
 from images.system.interruption import ENDING, uninterrupted
 from images.system.scratch import scratch_directory
 
@@ -811,7 +813,7 @@ def signalled(*_):
             sys.stdout.write("whole ")
             sys.stdout.flush()
 
-facts.read_host_file = signalled
+pasted.read_host = signalled
 sys.argv = ["provision", "plan", "--host", "x"]
 for ignored in (False, True):
     for number in ENDING:
@@ -954,7 +956,7 @@ def test_too_many_open_files_are_no_bug(here: Path, monkeypatch: pytest.MonkeyPa
     def crowded(*_: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files", "some.file")
 
-    monkeypatch.setattr("provision.model.facts.read_host_file", crowded)
+    monkeypatch.setattr("provision.host.pasted.read_host", crowded)
     said = main("plan", "--host", "x")
     assert said.code == 4
     assert "Too many open files (ulimit -n is " in said.err
@@ -984,7 +986,7 @@ def test_nobody_else_may_write_to_what_is_made(tmp_path: Path, umask: int, mode:
 INTERRUPTED_WITH_A_LOCK_HELD = """
 import sys, threading
 from provision.cli import main as cli
-from provision.model import facts
+from provision.host import pasted
 
 cli.LEAVE_WITHIN_S = 0.2
 lock = threading.Lock()
@@ -998,7 +1000,7 @@ def interrupted(*_):
     lock.acquire()
     raise KeyboardInterrupt
 
-facts.read_host_file = interrupted
+pasted.read_host = interrupted
 sys.argv = ["provision", "plan", "--host", "x"]
 cli.run()
 """
@@ -1021,7 +1023,7 @@ def test_a_bug_of_ours_is_a_report_and_no_wall(here: Path, monkeypatch: pytest.M
     def burst(*_: object) -> None:
         raise ZeroDivisionError("secret thing")
 
-    monkeypatch.setattr("provision.model.facts.read_host_file", burst)
+    monkeypatch.setattr("provision.host.pasted.read_host", burst)
     said = main("plan", "--host", "x")
     assert said.code == 70
     assert "Traceback" not in said.err

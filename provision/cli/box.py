@@ -54,7 +54,7 @@ def refuse_unknown(word: str, commands: Collection[str]) -> None:
     if word.startswith("-"):
         return
     raise BadInputError(
-        f"{quoted(word)} is no command, and no file or directory.",
+        f"{quoted(word)} names no command, file or directory.",
         fix=did_you_mean(alike(word, commands)) or "List the commands: provision --help",
     )
 

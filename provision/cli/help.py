@@ -38,8 +38,8 @@ RARE = frozenset(_RARE.split())
 
 
 _MORE = """\
-  provision FILE, or - to read a log, a Dockerfile or what nvidia-smi printed
-  provision COMMAND --help, provision --version"""
+  {0} FILE, or - to read a log, a Dockerfile or what nvidia-smi printed
+  {0} COMMAND --help, {0} --version"""
 
 
 class _HelpAll(argparse.Action):
@@ -115,14 +115,15 @@ class FirstParser(HelpParser):
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001  no other way
                 says = {one.dest: one.help or "" for one in action._choices_actions}  # noqa: SLF001
-        lines = [f"usage: {as_called('provision --help').removesuffix(' --help')} COMMAND ...", ""]
+        called = as_called("provision --help").removesuffix(" --help")
+        lines = [f"usage: {called} COMMAND ...", ""]
         lines += [str(self.description), ""]
         wide = help_width()
         for title, names in SECTIONS:
             lines.append(f"{title}:")
             for name in names:
                 lines += filled(says.get(name, ""), f"  {name:<9}", " " * 11, columns=wide)
-        lines += ["", _MORE, ""]
+        lines += ["", _MORE.format(called), ""]
         return as_called("\n".join([*lines, self.epilog or ""]))
 
 

@@ -112,7 +112,7 @@ def test_a_directory_of_hosts_is_one_plan(tmp_path: Path) -> None:
     ("word", "says"),
     [
         pytest.param("paln", "Did you mean plan", id="a typing error"),
-        pytest.param("no-such.txt", "is no command, and no file", id="no file"),
+        pytest.param("no-such.txt", "names no command, file or", id="no file"),
     ],
 )
 def test_what_is_nothing_is_refused(word: str, says: str) -> None:

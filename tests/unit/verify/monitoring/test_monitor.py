@@ -709,9 +709,7 @@ def test_options_of_the_command_are_the_commands(watch: Monitor) -> None:
 
 
 def test_the_end_is_noticed_at_once(watch: Monitor) -> None:
-    started = time.monotonic()
-    watch("--interval", "50", "--", "true")
-    assert time.monotonic() - started < 40
+    watch("--interval", "3600", "--", "true")  # at the next sample would be after the time limit
 
 
 def test_what_outlives_the_command_is_left_alone(watch: Monitor, tmp_path: Path) -> None:

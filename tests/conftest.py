@@ -8,6 +8,8 @@ this machine's index back; no other test knows one.
 from __future__ import annotations
 
 import collections
+import contextlib
+import importlib
 import json
 import os
 import re
@@ -52,8 +54,12 @@ WITH_ENGINE = {
     for name in ("by_hand", "doctor_inside", "faults", "main_job", "record", "run_real")
 }
 NO_ENGINE = "unix:///nonexistent/docker.sock"
+# The programs of engines.
+ENGINES = {"docker", "podman"}
 # Which lanes ask the package index.
 ONLINE = ("bare", "clusters", "engines", "frameworks", "wheels")
+# Which lanes find no engine.
+ALONE = ("browser", "unit")
 
 # Started in the background of a script, or by nohup, we inherit ignored signals, and so would every
 # program that the tests start and interrupt.
@@ -117,11 +123,30 @@ def _home(place: Path) -> dict[str, str]:
     }
 
 
+def _without_engines(path: str, place: Path) -> str:
+    """PATH without container engines: instead of a folder with one, links to its other programs."""
+    found: list[str] = []
+    for folder in dict.fromkeys(os.path.realpath(name) for name in path.split(os.pathsep)):
+        names = set(os.listdir(folder)) if os.path.isdir(folder) else set()  # noqa: PTH112, PTH208
+        links = place / "programs" / str(len(found))
+        found.append(str(links) if names & ENGINES else folder)
+        if names & ENGINES:
+            links.mkdir(parents=True)
+            for name in names - ENGINES:
+                (links / name).symlink_to(f"{folder}/{name}")
+    return os.pathsep.join(found)
+
+
 _OWN = Path(tempfile.mkdtemp(prefix="gpu-provision-tests-"))
 _INDEX_OF_THIS_MACHINE = _clean(os.environ)
 # Configuration of the whole machine (/etc) is left out, too.
 _NO_INDEX = {"PIP_CONFIG_FILE": os.devnull, "UV_NO_CONFIG": "1"}
 os.environ.update(_home(_OWN), **_NO_INDEX, GIT_CONFIG_NOSYSTEM="1")
+# Of a test that talks to none. Each command that reads the machine would ask them, which takes
+# 0.4 s of processor time.
+_PATH = os.environ["PATH"]
+_PATH_WITHOUT_ENGINES = _without_engines(_PATH, _OWN)
+_OWN.chmod(0o711)  # other users, as which some tests run, find programs there
 # What is made or fetched once: in a process of pytest's own workers, once for all of them.
 os.environ.setdefault("TESTS_SHARED", str(_OWN))
 
@@ -157,6 +182,24 @@ def pytest_sessionstart() -> None:
         load()
     except CatalogError as error:
         pytest.exit(f"The catalog cannot be read. {error}", returncode=1)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Each of pytest's processes imports the files beginning with another one: of a new checkout,
+    each compiles its share for all, which takes more time than all else before the tests.
+    """
+    number = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
+    if not number:
+        return
+    asked = [Path(arg.partition("::")[0]).resolve() for arg in session.config.args]
+    found = sorted({file for path in asked for file in (path, *path.rglob("test_*.py"))})
+    files = [file.relative_to(ROOT) for file in found if file.is_file()]
+    names = [".".join(file.with_suffix("").parts) for file in files if "data" not in file.parts]
+    first = len(names) * int(number) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    for name in names[first:] + names[:first]:
+        with contextlib.suppress(Exception, pytest.skip.Exception):  # said when it is collected
+            importlib.import_module(name)
 
 
 def pytest_unconfigure() -> None:
@@ -209,13 +252,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """This machine's package index and engine for tests, and their fixtures, that talk to them."""
+    """This machine's package index and engines for tests, and their fixtures, that talk to them."""
     here, gone = _INDEX_OF_THIS_MACHINE, _NO_INDEX
     if _lane(item) not in ONLINE:
         here, gone = gone, here
     for name in gone.keys() - here.keys():
         os.environ.pop(name, None)
     os.environ.update(here)
+    os.environ["PATH"] = _PATH_WITHOUT_ENGINES if _lane(item) in ALONE else _PATH
     if _lane(item) != "engines" or str(item.path.relative_to(ROOT)) in WITH_ENGINE:
         return (yield)
     with pytest.MonkeyPatch.context() as patch:

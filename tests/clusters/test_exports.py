@@ -246,3 +246,27 @@ def test_a_job_runs_on_each_node_with_its_words(
     for said in found.values():
         assert said[1:] == [name, HOSTILE[3], *WORDS]
         assert said[0]
+
+
+def test_processes_meet_at_the_address_that_slurm_has(
+    cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    """Each node runs its own torchrun, with its rank, and they agree on an address."""
+    runs = f'#!/bin/sh\n{DROPS["apptainer"]}\nexec "$@"\n'
+    torchrun = f"#!/bin/sh\nprintf '%s\\0' \"$@\" >'{tmp_path}/'$SLURMD_NODENAME.words\n"
+    for name, text in (("apptainer", runs), ("torchrun", torchrun)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    text = slurm.to_sbatch(deployment(nodes=2, gpus=2), "apptainer", mount=True)
+    done = submitted(cluster, text, tmp_path, "--parsable")
+    assert ended_job(cluster, done.stdout.strip()) == "COMPLETED", done.stderr
+    found = {path.stem: path.read_text().split("\0")[:-1] for path in tmp_path.glob("*.words")}
+    words = cluster.command("scontrol", "--oneliner", "show", "node", "n0").split()
+    address = next(word for word in words if word.startswith("NodeAddr=")).partition("=")[2]
+    assert {name: said[0] for name, said in found.items()} == {
+        "n0": "--node-rank=0",
+        "n1": "--node-rank=1",
+    }
+    for said in found.values():
+        assert said[1:4] == ["--nnodes=2", "--nproc-per-node=2", f"--master-addr={address}"]
+        assert said[-1] == "train.py"

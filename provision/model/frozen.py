@@ -14,6 +14,7 @@ them. Type checkers see the real decorator:
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
@@ -33,6 +34,8 @@ def dataclass(
         body = {name: value for name, value in vars(cls).items() if name not in left}
         body.update({**_METHODS, **(_EQUALITY if eq else {})})
         body.update({"_names": names, "_defaults": defaults, "__dataclass_fields__": _Fields()})
+        body["_known"] = frozenset(names)
+        body["_values"] = property(attrgetter(*names) if len(names) > 1 else _few_values)
         body["__annotations__"] = dict(cls.__annotations__)
         if slots:
             body["__slots__"] = names
@@ -51,7 +54,7 @@ def replace(value: T, **changes: object) -> T:
 
 def asdict(value: Any) -> dict[str, Any]:  # noqa: ANN401  any of these values
     """The fields by name; their values stay as they are."""
-    return {name: getattr(value, name) for name in value._names}  # noqa: SLF001  set above
+    return dict(zip(value._names, value._values, strict=True))  # noqa: SLF001  set above
 
 
 class _Fields:
@@ -66,13 +69,19 @@ class _Fields:
         return dict(made.__dataclass_fields__)
 
 
+def _few_values(self: Any) -> tuple[object, ...]:  # noqa: ANN401
+    """The values of a class with fewer than two fields; `attrgetter` has no tuple for them."""
+    return tuple([getattr(self, name) for name in self._names])
+
+
 def _init(self: Any, **given: object) -> None:  # noqa: ANN401
     fields = {**self._defaults, **given}
-    if fields.keys() != set(self._names):
-        wrong = sorted(fields.keys() ^ set(self._names))
+    if fields.keys() != self._known:
+        wrong = sorted(fields.keys() ^ self._known)
         raise TypeError(f"{type(self).__name__}() misses or does not take: {', '.join(wrong)}")
+    put = object.__setattr__
     for name, value in fields.items():
-        object.__setattr__(self, name, value)
+        put(self, name, value)
 
 
 def _frozen(self: object, name: str, *_: object) -> None:
@@ -84,11 +93,13 @@ def _repr(self: Any) -> str:  # noqa: ANN401
 
 
 def _eq(self: Any, other: Any) -> Any:  # noqa: ANN401
-    return asdict(self) == asdict(other) if type(other) is type(self) else NotImplemented
+    if type(other) is not type(self):
+        return NotImplemented
+    return self._values == other._values  # noqa: SLF001
 
 
 def _hash(self: Any) -> int:  # noqa: ANN401
-    return hash(tuple(asdict(self).values()))
+    return hash(self._values)
 
 
 def _reduce(self: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:  # noqa: ANN401

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 from provision.catalog.catalog import Catalog
 from provision.model.frozen import replace
 from provision.model.plan import Cell, Framework, HostFacts, Plan, PlanError, Request
-from provision.resolve.alternatives import alternatives
 from provision.resolve.beside import beside_notes
 from provision.resolve.builds import Build, builds_of
-from provision.resolve.candidates import Candidate, Examiner, nearness
+from provision.resolve.candidates import Candidate, Examiner
 from provision.resolve.cures import Spell, spell_options
 from provision.resolve.fleet import DEFAULT_ARCH, Fleet, read_fleet
 from provision.resolve.least import least_driver
@@ -29,7 +28,6 @@ from provision.resolve.refusals import (
     no_common_build,
     not_nvidia,
     who_blocks_what,
-    why_blocked,
 )
 from provision.resolve.rules.base import python_tags_of
 from provision.resolve.specifiers import version
@@ -107,26 +105,21 @@ def resolve_with(
     if arch_error is not None:
         return _refuse(request, fleet, arch_error)
     builds = [b for b in builds_of(request.framework, arch, catalog) if at is None or at in b.at]
-    asked = [build for build in builds if is_asked_for(build, request)]
-    candidates = [examiner.examine(build, request) for build in asked]
-    best = examiner.pick([c for c in candidates if c.fits], request)
-    if best is not None:
+    trial = trial or Trial(examiner, builds)
+    asked, best_build, nearest_build, others = trial.choice(request)
+    if best_build is not None:
+        best = examiner.examine(best_build, request, whole=True)
         return replace(
             _plan(best, examiner, request, catalog),
-            alternatives=alternatives(builds, request, examiner, is_asked_for, best),
+            alternatives=others,
             limited_by=limited_by(asked, request, examiner, catalog, best),
         )
-    others = alternatives(builds, request, examiner, is_asked_for, None)
-    trial = trial or Trial(examiner, builds)
-    if not asked:
+    if nearest_build is None:
         error, _ = cured(no_build(request, arch, builds), request, trial, asked, spell)
         return replace(_refuse(request, fleet, error), alternatives=others)
-    whole = [examiner.examine(c.build, request, whole=True) if c.fits else c for c in candidates]
-    nearest = max(whole, key=nearness)
+    nearest = examiner.examine(nearest_build, request, whole=True)
     table = who_blocks_what(asked, request, fleet, catalog, nearest)
-    error = no_common_build(table, request, fleet) or why_blocked(
-        nearest, request, examiner, builds
-    )
+    error = no_common_build(table, request, fleet) or trial.why_blocked(nearest, request)
     error, need = cured(error, request, trial, asked, spell)
     refusal = _refuse(request, fleet, error)
     return replace(

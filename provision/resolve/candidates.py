@@ -29,6 +29,8 @@ from provision.resolve.specifiers import version
 
 Asked: TypeAlias = "Callable[[Build, Request], bool]"
 
+OF_A_REQUEST = 2  # the first stage of a candidate that depends on more than builds and hosts
+
 # From the best to the worst; what is true of the worst host is true of the plan.
 RANK: dict[Verdict, int] = {
     "direct": 0,
@@ -97,9 +99,10 @@ class Examiner:
         self.fleet = fleet
         self.catalog = catalog
         self._devices = fleet.devices
-        self._not_driven = sum(
-            driven_blocker(site, device, catalog) is not None for site, device in fleet.gpus
-        )
+        self._undriven = {
+            (site, device): driven_blocker(site, device, catalog) for site, device in fleet.gpus
+        }
+        self._not_driven = sum(self._undriven[one] is not None for one in fleet.gpus)
         self._blind = any(not site.devices for site in fleet.sites) or any(
             device.capability is None for device in self._devices
         )
@@ -195,7 +198,7 @@ class Examiner:
                 found.setdefault(blocker, []).append(site)
 
         for site, device in self.fleet.gpus:
-            add(site, driven_blocker(site, device, self.catalog))
+            add(site, self._undriven[site, device])
         to_be_replaced = {site for sites in found.values() for site in sites}
         for site, device in self.fleet.gpus:
             for blocker in self._against_gpu(build, device, site):
@@ -223,7 +226,7 @@ class Examiner:
         return tuple(rows if self.fleet.one_host else dict.fromkeys(rows))
 
     def _gpu(self, build: Build, site: Site, device: GpuKind) -> GpuVerdict:
-        driven = driven_blocker(site, device, self.catalog) is None
+        driven = self._undriven[site, device] is None
         return GpuVerdict(
             name=device.name,
             compute_capability=show_capability(device.capability) if device.capability else None,
@@ -253,8 +256,7 @@ class Examiner:
             for site, fit in fits
             if fit.verdict == "none"
             or any(
-                driven_blocker(site, device, self.catalog) is not None
-                or self._against_gpu(build, device, site)
+                self._undriven[site, device] is not None or self._against_gpu(build, device, site)
                 for device in site.devices or ()
             )
         )

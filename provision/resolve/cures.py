@@ -16,7 +16,7 @@ from provision.resolve.rules.base import python_tags_of
 from provision.resolve.specifiers import version
 
 Field: TypeAlias = Literal["python", "base", "apt", "flavour", "with", "framework-version", "cuda"]
-_MOST = 3  # that a fix names
+MOST = 3  # changes that a fix names
 _OF_A_BUILD = (*PAIRED, *FRAMEWORKS)
 NO_CURE = "No other release, CUDA, Python, base or driver makes it plan on these hosts."
 
@@ -72,7 +72,7 @@ def cures(request: Request, trial: Planner, catalog: Catalog) -> Iterator[Cure]:
             return
 
 
-def fix_of(found: Iterable[Cure], spell: Spell, most: int = _MOST) -> str:
+def fix_of(found: Iterable[Cure], spell: Spell, most: int = MOST) -> str:
     """The fix that names the changes; "" if there are none that somebody can make."""
     ways: dict[str, list[str]] = {}
     for cure in found:

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 from provision.catalog.catalog import Catalog
 from provision.model.frozen import replace
-from provision.model.plan import PlanError, Request
+from provision.model.plan import Alternative, PlanError, Request
+from provision.resolve.alternatives import alternatives
 from provision.resolve.builds import Build
-from provision.resolve.candidates import Candidate, Examiner, choose, in_order
-from provision.resolve.cures import NO_CURE, Spell, cures, fix_of
-from provision.resolve.fleet import Site, place_of
+from provision.resolve.candidates import (
+    OF_A_REQUEST,
+    Candidate,
+    Examiner,
+    choose,
+    in_order,
+    nearness,
+)
+from provision.resolve.cures import MOST, NO_CURE, Spell, cures, fix_of
+from provision.resolve.fleet import Fleet, Site, place_of
+from provision.resolve.refusals import why_blocked
 from provision.resolve.rules.driven_gpus import driven_blocker, last_driver, right_driver
 from provision.resolve.specifiers import version
 
@@ -44,20 +54,82 @@ class Driven(NamedTuple):
     trial: Trial
 
 
+class Choice(NamedTuple):
+    """Of the builds that a request allows the best that fits; without one, the one that came
+    closest, unless there are none.
+    """
+
+    asked: Sequence[Build]
+    best: Build | None
+    nearest: Build | None
+    alternatives: tuple[Alternative, ...]
+
+
+class Outcomes(NamedTuple):
+    """What was found out for each request; the same for hosts on which each build fares the same,
+    but for the texts about the hosts in a candidate.
+    """
+
+    candidates: dict[Request, Sequence[Candidate]]
+    choices: dict[Request, Choice]
+    fixes: dict[tuple[Request, Spell, int], str]
+
+
 class Trial:
     """Plans other requests for the same hosts, from the same builds."""
 
-    def __init__(self, examiner: Examiner, builds: Sequence[Build]) -> None:
+    def __init__(
+        self, examiner: Examiner, builds: Sequence[Build], outcomes: Outcomes | None = None
+    ) -> None:
         self.catalog = examiner.catalog
         self._examiner, self.builds = examiner, builds
-        self._known: dict[Request, Sequence[Candidate]] = {}
+        self._outcomes = Outcomes({}, {}, {}) if outcomes is None else outcomes
         self._driven: dict[tuple[tuple[Site, str], ...], Driven] = {}
+        self._why: dict[int, PlanError] = {}  # by the build, which is in `builds`
+        self._known_changes: dict[tuple[str, ...], Sequence[Mapping[Site, str]]] = {}
+
+    def choice(self, request: Request) -> Choice:
+        """Which build a request gets, and what else there is."""
+        known = self._outcomes.choices
+        if request not in known:
+            known[request] = self._choice(request)
+        return known[request]
+
+    def _choice(self, request: Request) -> Choice:
+        examiner = self._examiner
+        asked = [build for build in self.builds if is_asked_for(build, request)]
+        candidates = [examiner.examine(build, request) for build in asked]
+        best, nearest = examiner.pick([c for c in candidates if c.fits], request), None
+        if best is None and candidates:
+            whole = (
+                examiner.examine(c.build, request, whole=True) if c.fits else c for c in candidates
+            )
+            nearest = max(whole, key=nearness).build
+        others = alternatives(self.builds, request, examiner, is_asked_for, best)
+        return Choice(asked, best and best.build, nearest, others)
+
+    def why_blocked(self, nearest: Candidate, request: Request) -> PlanError:
+        """Why the build that came closest does not fit."""
+        key = id(nearest.build)
+        if nearest.stage >= OF_A_REQUEST:
+            return why_blocked(nearest, request, self._examiner, self.builds)
+        if key not in self._why:
+            self._why[key] = why_blocked(nearest, request, self._examiner, self.builds)
+        return self._why[key]
+
+    def fix(self, request: Request, spell: Spell, most: int = MOST) -> str:
+        """The smallest changes of a request that plan, in words; "" if there are none."""
+        known, key = self._outcomes.fixes, (request, spell, most)
+        if key not in known:
+            known[key] = fix_of(cures(request, self, self.catalog), spell, most)
+        return known[key]
 
     def candidates(self, request: Request) -> Sequence[Candidate]:
         """What a request could get, the best first; () if it does not plan."""
-        if request not in self._known:
-            self._known[request] = self._candidates(request)
-        return self._known[request]
+        known = self._outcomes.candidates
+        if request not in known:
+            known[request] = self._candidates(request)
+        return known[request]
 
     def _candidates(self, request: Request) -> Sequence[Candidate]:
         found = [
@@ -76,20 +148,31 @@ class Trial:
         """The hosts with other drivers, the smallest change first: each GPU driven, then the
         drivers for the CUDA of these builds. Nothing if no driver is in the way.
         """
-        fleet, catalog = self._examiner.fleet, self.catalog
-        right = {site: right_driver(site, catalog) for site in fleet.sites}
-        toolkits = [catalog.toolkit(cuda) for cuda in dict.fromkeys(b.cuda for b in builds)]
-        needs = {self._examiner.worst_driver(build.cuda).need for build in builds}
+        for changes in self._changes(tuple(dict.fromkeys(build.cuda for build in builds))):
+            yield self._least(self._driven_by(changes), changes, request)
+
+    def _changes(self, cudas: tuple[str, ...]) -> Sequence[Mapping[Site, str]]:
+        """The drivers to install for these CUDAs, each different set once."""
+        if cudas not in self._known_changes:
+            self._known_changes[cudas] = self._changes_for(cudas)
+        return self._known_changes[cudas]
+
+    def _changes_for(self, cudas: Sequence[str]) -> Sequence[Mapping[Site, str]]:
+        sites = self._examiner.fleet.sites
+        toolkits = [self.catalog.toolkit(cuda) for cuda in cudas]
+        needs = {self._examiner.worst_driver(cuda).need for cuda in cudas}
         needs |= {toolkit.driver for toolkit in toolkits if toolkit}
-        seen = set[tuple[tuple[Site, str], ...]]()
+        found: dict[tuple[tuple[Site, str], ...], Mapping[Site, str]] = {}
         for floor in (None, *sorted((need for need in needs if need), key=version)):
-            changes = {
-                site: new for site in fleet.sites if (new := _raised(site, right[site], floor))
-            }
-            if changes and tuple(changes.items()) not in seen:
-                seen.add(tuple(changes.items()))
-                found = self._driven_by(changes)
-                yield self._least(found, changes, request)
+            raised = ((site, _raised(site, self._right[site], floor)) for site in sites)
+            changes = {site: driver for site, driver in raised if driver}
+            if changes:
+                found.setdefault(tuple(changes.items()), changes)
+        return [*found.values()]
+
+    @cached_property
+    def _right(self) -> Mapping[Site, str | None]:
+        return {site: right_driver(site, self.catalog) for site in self._examiner.fleet.sites}
 
     def _least(self, found: Driven, changes: Mapping[Site, str], request: Request) -> Driven:
         """The same without the hosts that can keep their drivers for what a request gets."""
@@ -112,9 +195,13 @@ class Trial:
             self._driven[key] = Driven(
                 _words(changes, len(fleet.sites), catalog),
                 max(newer, key=version, default=None),
-                Trial(type(self._examiner)(fleet, catalog), self.builds),
+                self._of(fleet),
             )
         return self._driven[key]
+
+    def _of(self, fleet: Fleet) -> Trial:
+        """The same for other hosts."""
+        return Trial(Examiner(fleet, self.catalog), self.builds)
 
 
 def _words(changes: Mapping[Site, str], hosts: int, catalog: Catalog) -> str:
@@ -167,7 +254,7 @@ def cured(
     hosts, and of both only if none of one does; the driver that the fix names. `builds`: what the
     request allows.
     """
-    found = fix_of(cures(request, trial, trial.catalog), spell)
+    found = trial.fix(request, spell)
     driven, more = None, ""
     if error.code in _OF_DRIVERS:
         ways = trial.driven(request, builds)
@@ -187,7 +274,7 @@ def _with_driver(
         for driven in trial.driven(request, some):
             if driven.trial.candidates(request):
                 return driven, ""
-            more = fix_of(cures(request, driven.trial, trial.catalog), spell, most=1)
+            more = driven.trial.fix(request, spell, most=1)
             if more:
                 return driven, f", and {more[:1].lower()}{more[1:].rstrip('.')}"
     return None, ""

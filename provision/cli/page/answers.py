@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
@@ -24,19 +25,25 @@ from provision.cli.page.questions import (
     marked,
 )
 from provision.cli.render.install import as_uv, host_install
+from provision.model.frozen import replace
 from provision.model.plan import Plan, Request
 from provision.model.planfile import matrix_to_json, plan_to_json
 from provision.resolve import matrix_with, resolve_with
 from provision.resolve.bases import starts_everywhere
 from provision.resolve.builds import Build, build_of, builds_of
-from provision.resolve.candidates import Asked, Candidate, Examiner
+from provision.resolve.candidates import OF_A_REQUEST, Asked, Candidate, Examiner
 from provision.resolve.fleet import Fleet, Site, read_fleet
 from provision.resolve.host_warnings import fleet_warnings
 from provision.resolve.rules.base import brands_of
-from provision.resolve.rules.driven_gpus import driven_blocker, last_driver, needed_driver
+from provision.resolve.rules.driven_gpus import (
+    driven_blocker,
+    first_branch_for,
+    last_driver,
+    needed_driver,
+)
 from provision.resolve.rules.driver import driver_blocker, native_cuda
 from provision.resolve.specifiers import version
-from provision.resolve.trial import Trial
+from provision.resolve.trial import Outcomes, Trial
 
 # Keys of a plan that change together, so that each group is kept once.
 _GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -44,7 +51,6 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
     "image": ("python", "cudnn", "base", "compat_package", "requirements"),
     "machine": ("verdict", "driver", "gpus"),
 }
-_OF_A_REQUEST = 2  # the first stage of a candidate that what is asked decides: see `examine`
 _BUILD_OF_CELL = ("framework_version", "cuda", "wheel_tag", "existence")
 
 
@@ -57,40 +63,60 @@ class Question(NamedTuple):
 
 
 class Answers:
-    """The answers for one catalog."""
+    """The answers for one catalog, as nodes of one table."""
 
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = marked(catalog)
+    def __init__(self, catalog: Catalog, nodes: Nodes) -> None:
+        self._catalog, self._nodes = marked(catalog), nodes
         self._gpus = {row.name: row for row in self._catalog.gpus}
+        self._examiner = lru_cache(maxsize=8)(self._examiner_of)
+        self._refusals: dict[Plan, Node] = {}
+        self._memories: dict[tuple[str, str], _Memory] = {}
 
     def alike(self, question: Question) -> str:
         """The same text for questions that have the same answers."""
-        examiner = self._examiner(question)
+        examiner = self._examiner(question[:2], question.asked.arch)
         found = holes(self._gpus[question.gpu], question.drivers, self._catalog)
         return str(_without(_read_by_rules(examiner, question.asked), found))
 
-    def block(self, question: Question) -> Nodes:
-        """The answers: `plans` by Python and CUDA, and `matrix`, a cell for each build; in the last
-        node.
-        """
-        examiner, asked = self._examiner(question), question.asked
+    def block(self, question: Question) -> Node:
+        """The answers: `plans` by Python and CUDA, and `matrix`, a cell for each build."""
+        asked, nodes = question.asked, self._nodes
+        examiner = self._examiner(question[:2], asked.arch)
         found = holes(self._gpus[question.gpu], question.drivers, self._catalog)
-        nodes = Nodes()
+        builds = builds_of(asked.framework, asked.arch, self._catalog)
+        memory = self._memories.setdefault(asked[:2], _Memory(builds, {}, {}))
+        trial = _Shared(examiner, memory)
         rows: list[Node] = []
-        trial = Trial(examiner, builds_of(asked.framework, asked.arch, self._catalog))
         for _, requests in groupby(asked.requests(), key=lambda request: request.python):
             plans = [resolve_with(examiner, request, trial=trial) for request in requests]
-            shown = [nodes.add(_without(self._shown(plan), found)) for plan in plans]
-            rows.append(nodes.of(0, shown))
+            rows.append(nodes.of(0, [self._node(plan, found) for plan in plans]))
         cells = matrix_to_json(matrix_with(examiner, Request(framework=asked.framework)))
         texts = [[cell["verdict"], cell["code"], cell["message"]] for cell in cells]
         matrix = nodes.add(_without(texts, found))
-        nodes.of(nodes.shape(("plans", "matrix")), [nodes.of(0, rows), matrix])
-        return nodes
+        return nodes.of(nodes.shape(("plans", "matrix")), [nodes.of(0, rows), matrix])
 
-    def _examiner(self, question: Question) -> Examiner:
-        gpu = self._gpus[question.gpu]
-        host = host_of(gpu, question.drivers.sample, question.asked.arch)
+    def _node(self, plan: Plan, found: Mapping[str, str]) -> Node:
+        """The node of a plan; the same refusal is rendered once."""
+        if plan.error is None:
+            return self._nodes.add(_without(self._shown(plan), found))
+        error = replace(
+            plan.error,
+            message=_without(plan.error.message, found),
+            fix=_without(plan.error.fix, found),
+        )
+        plan = replace(
+            plan,
+            driver_have=_without(plan.driver_have, found),
+            gpus=tuple(replace(gpu, name=_without(gpu.name, found)) for gpu in plan.gpus),
+            error=error,
+        )
+        if plan not in self._refusals:
+            self._refusals[plan] = self._nodes.add(_without(self._shown(plan), found))
+        return self._refusals[plan]
+
+    def _examiner_of(self, machine: tuple[str, DriverRange], arch: str) -> _Remembering:
+        gpu, drivers = machine
+        host = host_of(self._gpus[gpu], drivers.sample, arch)
         return _Remembering(read_fleet([host], self._catalog), self._catalog)
 
     def builds(self, gpu: GpuModel, asked: Choices) -> list[dict[str, Any]]:
@@ -129,7 +155,7 @@ class _Remembering(Examiner):
         if key not in self._candidates:
             found = super().examine(build, request, whole=whole)
             self._candidates[key] = found
-            if found.stage < _OF_A_REQUEST:
+            if found.stage < OF_A_REQUEST:
                 self._blocked[id(build)] = found
         return self._candidates[key]
 
@@ -141,6 +167,51 @@ class _Remembering(Examiner):
             possible = [build for build in builds if id(build) not in self._blocked]
             self._fitting[request] = super().fitting(possible, request, is_asked_for)
         return self._fitting[request]
+
+    def standing(self, builds: Sequence[Build]) -> tuple[object, ...]:
+        """How each build fares on the machine, apart from what texts say of the machine."""
+        return tuple([self._standing(build) for build in builds])
+
+    def _standing(self, build: Build) -> tuple[object, ...]:
+        request = Request(framework=build.framework)
+        one = self.examine(build, request)
+        fit = one.driver
+        compat, offered = fit.verdict == "forward", None
+        if one.stage >= OF_A_REQUEST and (compat or build.libraries == "system"):
+            offered = self._offer(build, request, compat=compat)
+        of_hosts = one.stage, one.against, one.verdict, one.has_cudnn, fit.verdict, fit.need
+        return *of_hosts, offered
+
+
+class _Memory(NamedTuple):
+    """What machines share that ask for the builds of one framework: the outcomes, by how the
+    builds fare; the trials with another driver, by what the rules read; the nodes of refusals.
+    """
+
+    builds: Sequence[Build]
+    outcomes: dict[tuple[object, ...], Outcomes]
+    driven: dict[tuple[object, ...], Trial]
+
+
+class _Shared(Trial):
+    """A trial that has the outcomes of all machines on which the builds fare the same."""
+
+    def __init__(self, examiner: _Remembering, memory: _Memory) -> None:
+        self._memory = memory
+        standing = examiner.standing(memory.builds)
+        outcomes = memory.outcomes.setdefault(standing, Outcomes({}, {}, {}))
+        super().__init__(examiner, memory.builds, outcomes)
+
+    def _of(self, fleet: Fleet) -> Trial:
+        ((site, device),) = fleet.gpus
+        first = first_branch_for(device, self.catalog)
+        key = (
+            *(site.driver, device.capability, device.takes_compat, brands_of(device)),
+            *(first and first.branch, first and first.adds_confidence),
+        )
+        if key not in self._memory.driven:
+            self._memory.driven[key] = _Shared(_Remembering(fleet, self.catalog), self._memory)
+        return self._memory.driven[key]
 
 
 def _read_by_rules(examiner: Examiner, asked: Choices) -> str:

@@ -26,8 +26,8 @@ class Nodes:
     def add(self, value: object) -> Node:
         """The node of a value of JSON."""
         if isinstance(value, dict):
-            shape = self.shape(tuple(value))
-            return self.of(shape, [self.add(one) for one in value.values()])
+            values = [self.add(one) for one in value.values()]
+            return self.of(self.shape(tuple(value)), values)
         if isinstance(value, (list, tuple)):
             return self.of(0, [self.add(one) for one in value])
         return self._intern((type(value), value), value)
@@ -36,17 +36,6 @@ class Nodes:
         """The node of a list (shape 0) or an object whose values have their nodes already."""
         row = (shape, *children)
         return self._intern(row, row)
-
-    def merge(self, other: Nodes) -> Node:
-        """Take over the nodes of another table; the node of what was added to it last."""
-        moved: list[Node] = []
-        for value in other.nodes:
-            if isinstance(value, tuple):
-                keys, children = other.shapes[value[0]], value[1:]
-                moved.append(self.of(self.shape(keys), [moved[child] for child in children]))
-            else:
-                moved.append(self.add(value))
-        return moved[-1]
 
     def shape(self, keys: tuple[str, ...]) -> int:
         """The number of the shape of objects with these keys; of (), that of lists."""

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import json
-import os
 import re
-import signal
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib import resources
 from typing import Any
 
@@ -64,7 +59,7 @@ def data(
     nodes = Nodes()
     asked = choices(catalog)
     blocks = _blocks(catalog, asked, nodes, say)
-    answers = Answers(catalog)
+    answers = Answers(catalog, nodes)
     gpus = [_gpu(row, nodes.of(0, blocks[row.name])) for row in catalog.gpus]
     tables = facts(catalog, nodes)
     return {
@@ -111,7 +106,7 @@ def _blocks(
     """For each GPU a node for each range of drivers: a list of the answers for each framework and
     CPU.
     """
-    answers = Answers(catalog)
+    answers = Answers(catalog, nodes)
     ranges = driver_ranges(catalog)
     say(f"{len(catalog.gpus)} GPUs, {len(ranges)} ranges of drivers")
     alike = {
@@ -124,11 +119,10 @@ def _blocks(
     }
     different = {text: question for question, text in reversed(alike.items())}
     node_of: dict[str | None, Node] = {None: nodes.add(None)}
-    with _computing(answers, [*different.values()]) as computed:
-        for done, text in enumerate(different):
-            node_of[text] = nodes.merge(next(computed))
-            if done % 100 == 0:
-                say(f"{done} of {len(different)} different machines")
+    for done, (text, question) in enumerate(different.items()):
+        if done % 100 == 0:
+            say(f"{done} of {len(different)} different machines")
+        node_of[text] = answers.block(question)
     return {
         row.name: [
             nodes.of(0, [node_of[alike.get(Question(row.name, drivers, one))] for one in asked])
@@ -136,45 +130,6 @@ def _blocks(
         ]
         for row in catalog.gpus
     }
-
-
-@contextlib.contextmanager
-def _computing(answers: Answers, questions: Sequence[Question]) -> Iterator[Iterator[Nodes]]:
-    """The answers to each question, computed on all cores; what has not begun at the end never
-    does.
-    """
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
-
-    cores = len(os.sched_getaffinity(0))
-    if cores == 1:
-        yield map(answers.block, questions)
-        return
-    pool = ProcessPoolExecutor(cores, get_context("fork"), _begin, (answers,))
-    try:
-        yield pool.map(_compute, questions, chunksize=4)
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-_ANSWERS: list[Answers] = []
-
-
-def _begin(answers: Answers) -> None:
-    """In each process: Ctrl-C is for the one that started it; without that one there is no work."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    _ANSWERS.append(answers)
-
-
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
-
-
-def _compute(question: Question) -> Nodes:
-    return _ANSWERS[0].block(question)
 
 
 def _any_gpu(catalog: Catalog, arch: str) -> GpuModel:

@@ -20,7 +20,7 @@ from provision.resolve import resolve
 from tests import ROOT
 from tests.kit.once import made_once
 
-LIMIT_S = 900  # 100 to 160 s of processor time, beside other tests
+LIMIT_S = 900  # one to two minutes of processor time, beside other tests
 
 
 def shared_page(temporary: pytest.TempPathFactory) -> Path:

@@ -54,7 +54,7 @@ class Driven(NamedTuple):
     trial: Trial
 
 
-class Choice(NamedTuple):
+class BestOf(NamedTuple):
     """Of the builds that a request allows the best that fits; without one, the one that came
     closest, unless there are none.
     """
@@ -71,7 +71,7 @@ class Outcomes(NamedTuple):
     """
 
     candidates: dict[Request, Sequence[Candidate]]
-    choices: dict[Request, Choice]
+    choices: dict[Request, BestOf]
     fixes: dict[tuple[Request, Spell, int], str]
 
 
@@ -88,14 +88,14 @@ class Trial:
         self._why: dict[int, PlanError] = {}  # by the build, which is in `builds`
         self._known_changes: dict[tuple[str, ...], Sequence[Mapping[Site, str]]] = {}
 
-    def choice(self, request: Request) -> Choice:
+    def choice(self, request: Request) -> BestOf:
         """Which build a request gets, and what else there is."""
         known = self._outcomes.choices
         if request not in known:
             known[request] = self._choice(request)
         return known[request]
 
-    def _choice(self, request: Request) -> Choice:
+    def _choice(self, request: Request) -> BestOf:
         examiner = self._examiner
         asked = [build for build in self.builds if is_asked_for(build, request)]
         candidates = [examiner.examine(build, request) for build in asked]
@@ -106,7 +106,7 @@ class Trial:
             )
             nearest = max(whole, key=nearness).build
         others = alternatives(self.builds, request, examiner, is_asked_for, best)
-        return Choice(asked, best and best.build, nearest, others)
+        return BestOf(asked, best and best.build, nearest, others)
 
     def why_blocked(self, nearest: Candidate, request: Request) -> PlanError:
         """Why the build that came closest does not fit."""

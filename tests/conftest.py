@@ -40,12 +40,12 @@ LIMITS_S = {
 # The lanes that take minutes, the longest first. Those of one word run one after the other in one
 # process: they share an engine, or daemons and downloads, or load all cores by themselves.
 LONG = {
-    "engines": "engine",
-    "clusters": "clusters",
-    "wheels": "wheels",
     "frameworks": "cores",
     "gpu": "cores",
     "bare": "cores",
+    "engines": "engine",
+    "clusters": "clusters",
+    "wheels": "wheels",
 }
 # Files that ask this machine's engine, one after the other. For the others of their lane none
 # answers, and each runs where there is room.
@@ -233,6 +233,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         return None
     from xdist.scheduler import LoadScopeScheduling
 
+    config.option.loadscopereorder = False  # by the number of tests: a long file has few
+
     class Lanes(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
@@ -245,9 +247,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest is begun first."""
+    """What takes longest is begun first: of a lane, what asks this machine's engine."""
     lanes = list(LONG)
-    items.sort(key=lambda item: lanes.index(lane) if (lane := _lane(item)) in LONG else len(lanes))
+
+    def place(item: pytest.Item) -> tuple[int, bool]:
+        lane = _lane(item)
+        file = item.path.relative_to(ROOT).as_posix()
+        return lanes.index(lane) if lane in LONG else len(lanes), file not in WITH_ENGINE
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(wrapper=True)

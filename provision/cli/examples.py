@@ -65,9 +65,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         'eval "$(provision completion zsh)"     # in ~/.zshrc, after compinit',
         "provision completion fish | source     # in ~/.config/fish/config.fish",
     ),
-    "monitor": ("provision monitor -- python3 train.py",),
-    "batch": ("provision batch team/app:1 --model resnet50 --amp",),
-    "compare": ("provision compare old.json new.json",),
     "export": (
         "provision export compose team/app:1 --output compose.yaml",
         "provision export kubernetes registry.example/team/app:1 --gpus 8 --output job.yaml",

@@ -28,7 +28,7 @@ def parsers() -> Iterator[HelpParser]:
         yield parser
         for action in parser._actions:
             if isinstance(action, argparse._SubParsersAction):
-                waiting += action.choices.values()
+                waiting += dict.fromkeys(action.choices.values())  # one may have two names
 
 
 @pytest.mark.parametrize("parser", [*parsers()], ids=lambda parser: parser.prog)

@@ -97,7 +97,7 @@ def test_each_command_has_examples_that_it_takes(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="0"):
-        main([*command.split(), "--help"])
+        main([*command.split(), "--help-all"])
     shown = capsys.readouterr().out
     for line in EXAMPLES[command]:
         assert line in shown

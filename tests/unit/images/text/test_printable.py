@@ -21,6 +21,7 @@ from images.layers import WheelRefusedError
 from images.text.printable import printable, printable_json, printable_lines
 from images.wheels.directory import ZipBrokenError
 from provision.doctor import diagnose
+from provision.host.machine import ProbedMachine
 from provision.output import look
 from provision.output.console import Console
 from provision.output.stdout import print_json, print_result
@@ -394,6 +395,9 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
     found = Engine()
     monkeypatch.setattr("images.engines.docker.Docker.connect", lambda **_: found)
     monkeypatch.setattr("provision.cli.commands.this_host", lambda: FACTS)
+    # Reading the real one for the cause of a failure takes 0.6 s.
+    machine = ProbedMachine(root=tmp_path / "machine", env={})
+    monkeypatch.setattr("provision.doctor.here.this_machine", lambda: machine)
     return found
 
 

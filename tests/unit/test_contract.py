@@ -202,7 +202,7 @@ def test_alternatives_are_plans_that_work() -> None:
 
 def test_the_documented_host_file_is_read_as_it_is() -> None:
     _, data = plan("rtx3090", "--cuda", "11.7")
-    assert data["driver"] == {"have": "515.65.01", "need": "450.80.02"}
+    assert data["driver"] == {"have": "515.65.01", "need": "455.23.04"}
     assert data["gpus"] == [
         {
             "name": "NVIDIA GeForce RTX 3090",

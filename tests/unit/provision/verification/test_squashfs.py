@@ -292,6 +292,7 @@ def test_damaged_blocks_are_an_error_with_a_fix(here: Place) -> None:
     assert code(main("inspect", str(file), "--json")) == (5, "image-unreadable")
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.usefixtures("sandbox")
 @pytest.mark.parametrize(
     "reference",

@@ -8,6 +8,7 @@ one at a time, and no signal is passed on.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
 import os
@@ -16,12 +17,13 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 from tests import ROOT
 
 _CALLER = """#!/bin/sh
 answer={calls}.$$
-kill -0 {server} && mkfifo "$answer" && exec 3<>"$answer" || exit 125
+mkfifo "$answer" && exec 3<>"$answer" || exit 125
 echo $$ >{calls}
 read -r code <&3
 rm "$answer"
@@ -31,40 +33,47 @@ exit "$code"
 
 @contextlib.contextmanager
 def forked(place: Path, command: str) -> Iterator[str]:
-    """The text of a program that calls `command`, a "module:function" from words to an exit
-    code. `place` is a folder for what the processes exchange.
+    """The text of a program that calls `command`, an entry point ("module:function"). `place` is a
+    folder for what the processes exchange.
     """
     calls = place / "calls"
     os.mkfifo(calls)
     argv = [sys.executable, "-m", "tests.kit.forked", str(calls), command]
     with subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.DEVNULL) as server:
         try:
-            yield _CALLER.format(calls=calls, server=server.pid)
+            yield _CALLER.format(calls=calls)
+            assert server.poll() is None, f"it has ended: {server.returncode}"
         finally:
             server.kill()
 
 
-def _serve(calls: Path, command: Callable[[list[str]], int]) -> None:
+def _serve(calls: Path, command: Callable[[], object]) -> None:
     # Open for writing, too: without that, a moment without callers would be an end of the file.
     with os.fdopen(os.open(calls, os.O_RDWR), encoding="ascii") as asked:
         for line in asked:
-            caller = int(line)
-            child = os.fork()
-            if child == 0:
-                _call(caller, command, calls.with_name("loaded"))
-            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            with contextlib.suppress(OSError):  # the caller may have been killed
-                fd = os.open(f"{calls}.{caller}", os.O_WRONLY | os.O_NONBLOCK)
-                os.write(fd, b"%d\n" % (code if code >= 0 else 128 - code))
-                os.close(fd)
-            # What one call has loaded, the next ones find.
-            for name in set(calls.with_name("loaded").read_text().split()) - sys.modules.keys():
-                with contextlib.suppress(ImportError):
-                    importlib.import_module(name)
+            _answer(calls, int(line), command)
 
 
-def _call(caller: int, command: Callable[[list[str]], int], loaded: Path) -> None:
-    code = 70
+def _answer(calls: Path, caller: int, command: Callable[[], object]) -> None:
+    loaded = calls.with_name("loaded")
+    child = os.fork()
+    if child == 0:
+        _call(caller, command, loaded)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with contextlib.suppress(OSError):  # the caller may have been killed
+        fd = os.open(f"{calls}.{caller}", os.O_WRONLY | os.O_NONBLOCK)
+        os.write(fd, b"%d\n" % (code if code >= 0 else 128 - code))
+        os.close(fd)
+    # What one call has loaded, the next ones find. In its order: in another one, modules that
+    # import each other may fail; and some can never be imported by their names.
+    for name in loaded.read_text().split():
+        if name not in sys.modules:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+
+
+def _call(caller: int, command: Callable[[], object], loaded: Path) -> NoReturn:
+    code: object = None
     try:
         process = Path(f"/proc/{caller}")
         _, *argv, _ = (process / "cmdline").read_bytes().split(b"\0")
@@ -75,14 +84,19 @@ def _call(caller: int, command: Callable[[list[str]], int], loaded: Path) -> Non
         for number, mode in enumerate((os.O_RDONLY, *[os.O_WRONLY | os.O_APPEND] * 2)):
             os.dup2(os.open(process / "fd" / str(number), mode), number)
         sys.argv = [os.fsdecode(word) for word in argv]
-        code = command(sys.argv[1:])
-        sys.stdout.flush()
-    except BaseException:  # noqa: BLE001 - a fork ends here, whatever has happened
+        code = command()
+    except SystemExit as ended:
+        code = ended.code
+    except BaseException:  # noqa: BLE001  the fork ends here, whatever has happened
         traceback.print_exc()
-    finally:
-        loaded.write_text("\n".join(sys.modules))
+        code = 1
+    try:  # as the interpreter's own end, but for freeing what the other process has made
+        atexit._run_exitfuncs()
+        loaded.write_text("\n".join(list(sys.modules)))
+        sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)
+    finally:
+        os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 if __name__ == "__main__":

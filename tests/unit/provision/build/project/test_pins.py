@@ -88,7 +88,7 @@ def test_a_python_of_the_checkout_is_not_called_an_option(tmp_path: Path) -> Non
         naming_pins(found, hosts, request, CATALOG),
     ):
         require_plan(resolve(hosts, request, CATALOG))
-    assert "In .python-version, write 3.11," in caught.value.fix
+    assert "In .python-version, write 3.12," in caught.value.fix
     assert "remove --python" not in caught.value.fix
 
 
@@ -133,7 +133,7 @@ def followed(root: Path, way: str) -> None:
                      "580.95.05", "In requirements.txt, line 2, pin torchvision==0.20.1, or in "
                      "requirements.txt, line 1, pin torch==2.0.1.", id="a companion of another"),
         pytest.param({"requirements.txt": "torch==2.3.0\n", ".python-version": "3.14\n"}, {},
-                     "RTX 4090", "580.95.05", "In .python-version, write 3.11, or",
+                     "RTX 4090", "580.95.05", "In .python-version, write 3.12, or",
                      id="the Python of a checkout"),
         pytest.param({"requirements.txt": "torch==2.11.0\n", "pyproject.toml":
                       "[project]\nname='a'\nrequires-python='==3.12.*'\n"},

@@ -159,6 +159,7 @@ class Lab:
             "HOME": str(self.root / "home"),
             "XDG_STATE_HOME": str(self.root / "state"),
             "XDG_DATA_HOME": str(self.root / "data"),
+            "PIP_CONFIG_FILE": os.devnull,
             "UV_CACHE_DIR": str(self.root / "uv"),
             "UV_DEFAULT_INDEX": own,
             "NO_PROXY": "127.0.0.1,localhost",

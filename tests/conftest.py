@@ -68,7 +68,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Variables by which a developer, a runner or a scheduler configures what we start.
 _CONFIGURED = re.compile(
-    r"(BUILDKIT|COMPOSE|CONDA|CUDA|DEBIAN|DOCKER|GIT|GITHUB|GITLAB|GPU_PROVISION|HF|JAX|KUBE|MKL|NCCL"
+    r"(BUILDKIT|COMPOSE|CONDA|CUDA|DEBIAN|DOCKER|GIT|GITHUB|GITLAB|GPU_PROVISION|HF|JAX|KUBE|LANG|LC|MKL|NCCL"
     r"|NVIDIA|OMP|PIP|PODMAN|PROVISION|PYTHON|RAY|REGISTRY|SLURM|TF|TORCH|UV|VIRTUAL|XDG|XLA)_?[A-Z0-9_]*"
 )
 # ... and by which they say where packages come from, and whom to trust for it.

@@ -119,7 +119,7 @@ def _fail(console: Console, failure: Failure, *, command: str, as_json: bool) ->
             print_json(_failure_json(command, failure, causes))
         except OutputError as unwritable:
             console.fail(unwritable.message, unwritable.fix)
-    console.fail(failure.message, failure.fix, failure.detail)
+    console.fail(failure.message, failure.fix, failure.detail, code=failure.code)
     tell(causes, console)
     return failure.exit_code
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from images.text.printable import printable, printable_lines
+from provision.output import chinese
 from provision.output.called import as_called
 from provision.output.look import columns, is_coloured, paint
 
@@ -125,14 +126,16 @@ class Console:
         help_ = f"\n{self._wrapped(fix, ' ' * 9 + 'fix: ', ' ' * 14)}" if fix else ""
         self._tell(words.replace("warning:", self._paint("33", "warning:"), 1) + help_)
 
-    def fail(self, message: str, fix: str, detail: str = "") -> None:
-        """Why the job ends here, and the fix."""
+    def fail(self, message: str, fix: str, detail: str = "", *, code: str = "") -> None:
+        """Why the job ends here, and the fix; what the code means, for a Chinese locale."""
         if detail:
             self._quote(detail)
         words = as_called(f"error: {printable_lines(message)}\n  fix: {printable_lines(fix)}")
         if self._terminal:  # a line of a log is whole, to be found
             words = self._wrapped(message, "error: ", " " * 7)
             words += f"\n{self._wrapped(fix, '  fix: ', ' ' * 7)}"
+        if said := chinese.sentence(code):
+            words += f"\n {chinese.LABEL}: {said}"
         self._write(words.replace("error:", self._paint("31;1", "error:"), 1))
 
     def detail(self, line: str) -> None:

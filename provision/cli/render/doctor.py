@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from provision.doctor.account import COLLECT, Place, Verdict
 from provision.doctor.model import Cause, Diagnosis, Evidence, Fix
 from provision.doctor.overview import OverviewLine
+from provision.output import chinese
 from provision.output.text import row
 
 THIS_MACHINE = "this machine"
@@ -172,6 +173,7 @@ def _in_full(
     whole: bool,
 ) -> Iterator[str]:
     yield from row(_SEVERITIES[cause.severity], cause.title)
+    yield from chinese.line(cause.code)
     yield from row("", f"{cause.code}, {cause.layer}: {_SURE[cause.confidence]}")
     yield from _log_says([one for one in said if not _is_seen(one, cause)])
     yield from beside

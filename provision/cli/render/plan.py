@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from provision.model.plan import RUNS, TITLES, Alternative, Blocked, Cell, GpuVerdict, Plan, Verdict
+from provision.output import chinese
 from provision.output.text import answer, command, row, table
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ def _decision(plan: Plan, installing: Installing | None) -> list[str]:
     what = next((f"{one.requirement} from " for one in plan.indexes), "")
     return [
         *_answer(plan),
+        *chinese.line(plan.verdict),
         "",
         *([*_typed(installing), ""] if installing is not None else []),
         *row("driver", f"{plan.driver_have or 'not found'} (minimum {least}){how}"),
@@ -151,6 +153,7 @@ def _refusal(plan: Plan) -> list[str]:
     assert plan.error is not None
     return [
         *answer("No", plan.error.message),
+        *chinese.line(plan.error.code),
         "",
         *row("fix", plan.error.fix),
     ]

@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(list(argv))
     files = {name: getattr(options, name) for name in FORMATS if getattr(options, name)}
     check_targets(files)
-    fleet = read(options.list, options.level)
+    fleet = read(options.list, options.level)._replace(name=options.image)
     if options.across:
         fleet = fleet._replace(together=together.read(options.across))
     written = [_write(name, path, fleet) for name, path in files.items()]
@@ -179,6 +179,7 @@ def _parser() -> Parser:
     add = parser.add_argument
     add("list", metavar="LIST", help="a line of JSON for each node")
     add("--level", choices=LEVELS, required=True, help="the requested level")
+    add("--image", metavar="NAME", help="the image, by the name under which the nodes have it")
     add("--across", metavar="FILE", help="what the nodes did together, as JSON")
     add("--junit", metavar="FILE", help="write JUnit XML, for CI")
     add("--html", metavar="FILE", help="write an HTML page")

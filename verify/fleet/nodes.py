@@ -92,8 +92,9 @@ class TwinPlot(NamedTuple):
 
 
 class FleetResult(NamedTuple):
-    """All nodes, the worst first, the classes with at least one report, and what the nodes did
-    together, if that was tested.
+    """All nodes, the worst first, the classes with at least one report, what the nodes did
+    together, if that was tested, when the first and the last test began (UTC, as in a report), and
+    the image by the name under which the nodes have it.
     """
 
     image: Optional[str]
@@ -103,6 +104,8 @@ class FleetResult(NamedTuple):
     plots: Tuple[TwinPlot, ...]
     comparisons: int
     together: Optional[FleetTogether] = None
+    tested: Optional[Tuple[str, str]] = None
+    name: Optional[str] = None
 
     def count(self, standing: str) -> int:
         """How many nodes have this standing."""
@@ -134,6 +137,7 @@ class Reader:
         self._columns: Dict[Tuple[ClassKey, Key], _Column] = {}
         self._images: "Counter[Optional[str]]" = Counter()
         self._levels: "Counter[str]" = Counter()
+        self._tested: Tuple[str, ...] = ()
         self._same: Dict[Tuple[str, ...], Tuple[str, ...]] = {}
 
     def missing(self, name: str, why: Missing) -> None:
@@ -146,6 +150,8 @@ class Reader:
         environment = report["environment"]
         self._images[environment["image"]] += 1
         self._levels[report["level"]] += 1
+        moments = (*self._tested, environment["started"])
+        self._tested = (min(moments), max(moments))
         group = class_of(environment)
         number = len(self._nodes)
         self._nodes.append(
@@ -227,6 +233,7 @@ class Reader:
             {group: tuple(names) for group, names in ordered},
             tuple(plots),
             comparisons,
+            tested=(self._tested[0], self._tested[-1]) if self._tested else None,
         )
 
 

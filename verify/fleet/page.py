@@ -22,6 +22,7 @@ MOST_ROWS = 400
 MOST_PLOTS = 24
 MOST_POINTS = 150
 MOST_REASONS = 4
+MOST_NAMES = 90  # characters
 _MESSAGE = 400
 _TONES = {"slow": "unlike", "not-tested": "no-verdict"}
 _TITLES = {
@@ -111,8 +112,11 @@ def _banner(fleet: FleetResult) -> Markup:
 
 
 def _facts(fleet: FleetResult) -> Markup:
+    when = [words.local_time(moment) for moment in dict.fromkeys(fleet.tested or ())]
     rows = [
-        ("Image", fleet.image and words.short_digest(fleet.image)),
+        ("Image", fleet.name),
+        ("Digest", fleet.image and words.short_digest(fleet.image)),
+        ("Tested", " to ".join(dict.fromkeys(when))),
         ("Level", fleet.level),
         ("Classes", "{:,}".format(len(fleet.classes))),
         ("Numbers compared", "{:,}".format(fleet.comparisons)),
@@ -167,7 +171,6 @@ def _alike(node: FleetNode) -> Tuple[object, ...]:
 def _row(nodes: Sequence[FleetNode]) -> Markup:
     first = nodes[0]
     tone = _tone(first.standing)
-    names = fold_names([node.name for node in nodes])
     said = reasons(first)
     whose = "{}: ".format(first.name) if len(nodes) > 1 else ""
     listed = [tag("li", words.shortened(whose + line, _MESSAGE)) for line in said[:MOST_REASONS]]
@@ -181,7 +184,7 @@ def _row(nodes: Sequence[FleetNode]) -> Markup:
         tag("td", tag("span", _TITLES[first.standing], class_="status " + tone)),
         tag(
             "th",
-            tag("span", names, class_="id name"),
+            _names([node.name for node in nodes]),
             count if len(nodes) > 1 else None,
             tag("div", class_words(first.group), class_="quiet") if first.group else None,
             tag("ul", *listed, class_="told") if listed else None,
@@ -190,6 +193,15 @@ def _row(nodes: Sequence[FleetNode]) -> Markup:
             scope="row",
         ),
     )
+
+
+def _names(names: Sequence[str]) -> Markup:
+    """The nodes of a row; many are folded."""
+    whole, short = fold_names(names), fold_names(names, MOST_NAMES)
+    if whole == short:
+        return tag("span", whole, class_="id name")
+    summary = tag("summary", tag("span", short, class_="id name"))
+    return tag("details", summary, tag("div", whole, class_="id"))
 
 
 def _cells(node: FleetNode) -> Optional[Markup]:
@@ -315,7 +327,7 @@ def _figure(plot: TwinPlot, number: int) -> Markup:
 
 def _classes(fleet: FleetResult) -> Markup:
     rows = [
-        [class_words(group), len(names), fold_names(names, 400)]
+        [class_words(group), len(names), fold_names(names, MOST_NAMES)]
         for group, names in list(fleet.classes.items())[:MOST_ROWS]
     ]
     return tag("div", tables.grid("Classes", ["Class", "Nodes", "Names"], rows), class_="card")

@@ -39,7 +39,8 @@ def judge_fleet(
         if across is not None:
             (made / "across").write_text(json.dumps(across), encoding="utf-8")
             words += ["--across", str(made / "across")]
-        done = run_here(["fleet", str(path), "--level", order.level, *words], timeout_s=_JUDGE_S)
+        command = ["fleet", str(path), "--level", order.level, f"--image={order.image}"]
+        done = run_here([*command, *words], timeout_s=_JUDGE_S)
     if done.code not in _CODES:
         raise ReportNotWrittenError(
             f"The nodes were tested, and the result cannot be written: "

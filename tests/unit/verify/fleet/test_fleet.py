@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import time
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -271,6 +273,27 @@ def test_every_file_has_what_is_wrong(rows: Rows, capsys: pytest.CaptureFixture[
     assert 'gpu_provision_fleet_node_slower_ratio{image="' in prom
     names = [line.split(" ")[0] for line in prom.splitlines() if not line.startswith("#")]
     assert len(names) == len(set(names))
+
+
+def test_the_page_says_which_image_and_when_and_folds_many_names(
+    rows: Rows, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(60):
+        found = report()
+        found["environment"]["started"] = f"2026-11-26T04:{number:02}:10Z"
+        rows.add(f"node{number * 2:03}", found)
+    page = rows.place / "out.html"
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        rows.run(capsys, "--html", str(page), "--image", "registry.example/team/torch:1")
+    time.tzset()
+    text = page.read_text()
+    assert "<dd>registry.example/team/torch:1</dd>" in text
+    assert "<dd>2026-11-26 04:00 UTC to 2026-11-26 04:59 UTC</dd>" in text
+    summary, folded = re.findall(r'class="id[^"]*">(node\[[^<]*)<', text)
+    assert len(summary) <= 90 < len(folded)
+    assert folded.endswith("118]")
 
 
 def test_a_file_that_cannot_be_written_is_named(

@@ -52,11 +52,11 @@ class Candidate(NamedTuple):
     build: Build
     verdict: Verdict
     driver: DriverFit
-    python: str | None
-    python_why: str
-    base: Base | None
     stage: int
     against: int
+    python: str | None = None
+    python_why: str = ""
+    base: Base | None = None
     pinned: bool = False
     """Whether the request names exactly this release."""
     has_cudnn: bool = True
@@ -111,6 +111,7 @@ class Examiner:
         ]
         self._position = {site: position for position, site in enumerate(fleet.sites)}
         self._cuda: dict[str, _Cuda] = {}
+        self._builds: dict[int, Candidate] = {}  # by the identity of the build, which it holds
         self._offers: dict[tuple[object, ...], Offer] = {}
         self.beside = Beside(catalog, self._runs)
 
@@ -120,38 +121,38 @@ class Examiner:
         A base that brings cuda-compat, or CUDA itself, is looked for only with `whole`: the table
         of NVIDIA's images is long, and most plans do not need it. `pick` uses it when necessary.
         """
-        cuda = self._for_cuda(build.cuda)
-        against = self._not_driven + sum(
-            bool(self._against_gpu(build, device)) for device in self._devices
+        found = self._of_build(build)
+        found = found._replace(pinned=request.framework_version == f"=={build.version}")
+        if found.against:
+            return found
+        if against := len(self.companion_blockers(build, request)):
+            return found._replace(stage=OF_A_REQUEST, against=against)
+        compat = found.driver.verdict == "forward"
+        if request.base is None and not whole and (compat or build.libraries == "system"):
+            return found
+        offered = self._offer(build, request, compat=compat)
+        python, why = self._python(build, request, offered)
+        base = choose_base(offered, python, build.glibc) if python else None
+        stage, against = (5, 0) if base else (3 if python is None else 4, 1)
+        return found._replace(
+            python=python, python_why=why, base=base, stage=stage, against=against
         )
-        verdict = self._verdict(build, cuda)
-        stage, base = 0, None
-        if not against:
-            stage, against = 1, cuda.refusing
-        if not against:
-            stage, against = 2, len(self.companion_blockers(build, request))
-        python, why = None, ""
-        compat = cuda.worst.verdict == "forward"
-        stands_on_nvidia = compat or build.libraries == "system"
-        if not against and stands_on_nvidia and request.base is None and not whole:
-            stage = 5
-        elif not against:
-            offered = self._offer(build, request, compat=compat)
-            python, why = self._python(build, request, offered)
-            base = choose_base(offered, python, build.glibc) if python else None
-            stage, against = (5, 0) if base else (3 if python is None else 4, 1)
-        return Candidate(
-            build=build,
-            verdict=verdict,
-            driver=cuda.worst,
-            python=python,
-            python_why=why,
-            base=base,
-            stage=stage,
-            against=against,
-            pinned=request.framework_version == f"=={build.version}",
-            has_cudnn=self._has_cudnn(build),
-        )
+
+    def _of_build(self, build: Build) -> Candidate:
+        """What is the same for every request."""
+        if id(build) not in self._builds:
+            cuda = self._for_cuda(build.cuda)
+            blocked = sum(bool(self._against_gpu(build, device)) for device in self._devices)
+            against = self._not_driven + blocked
+            self._builds[id(build)] = Candidate(
+                build=build,
+                verdict=self._verdict(build, cuda),
+                driver=cuda.worst,
+                stage=0 if against else 1 if cuda.refusing else 5,
+                against=against or cuda.refusing,
+                has_cudnn=self._has_cudnn(build),
+            )
+        return self._builds[id(build)]
 
     def fitting(
         self, builds: Sequence[Build], request: Request, is_asked_for: Asked
@@ -263,8 +264,7 @@ class Examiner:
 
     def _runs(self, build: Build) -> bool:
         """Whether the drivers and the GPUs of all hosts run a build."""
-        refused = self._not_driven or self._for_cuda(build.cuda).refusing
-        return not refused and not any(self._against_gpu(build, one) for one in self._devices)
+        return self._of_build(build).fits
 
     def companion_blockers(self, build: Build, request: Request) -> tuple[Blocker, ...]:
         """Which companions do not go with a build."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from functools import lru_cache
 
 from provision.catalog.catalog import Catalog
 from provision.model.plan import ComputeCapability
@@ -117,6 +117,7 @@ def cudnn_blocker(build: Build, device: GpuKind, catalog: Catalog) -> Blocker | 
     )
 
 
+@lru_cache(maxsize=1024)
 def capabilities_of_cudnn(cudnn: str, cuda: str, catalog: Catalog) -> tuple[ComputeCapability, ...]:
     """The capabilities that a cuDNN supports by its support matrix, found by its whole version or
     its first numbers; for one older than the table those of the next one, which supports no fewer.
@@ -136,7 +137,10 @@ def lowest_of_cudnn(cudnn: str | None, cuda: str, catalog: Catalog) -> ComputeCa
     return min(capabilities_of_cudnn(cudnn or "", cuda, catalog), default=None)
 
 
-def choose_cudnn(spec: str, cuda: str, devices: Iterable[GpuKind], catalog: Catalog) -> str | None:
+@lru_cache(maxsize=1024)
+def choose_cudnn(
+    spec: str, cuda: str, devices: tuple[GpuKind, ...], catalog: Catalog
+) -> str | None:
     """In an open range, the newest cuDNN that still supports every GPU."""
     oldest = min((d.capability for d in devices if d.capability), default=None)
     major = int(cuda.partition(".")[0])

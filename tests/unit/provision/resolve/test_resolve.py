@@ -90,6 +90,8 @@ def plan(request: Request, *hosts: HostFacts) -> Plan:
                      "direct", "cu117", id="a driver newer than any known is backward compatible"),
         pytest.param("470.256.02", ["Tesla K80"], Request(cuda="11.7"),
                      "minor-version", "cu117", id="the last Kepler driver runs sm_37 code"),
+        pytest.param("470.256.02", ["Tesla K80"], Request(),
+                     "minor-version", "cu117", id="cu118 is newer, but its cuDNN dropped Kepler"),
         pytest.param("580.95.05", ["8.7"], Request(cuda="12.8"),
                      "none", None, id="desktop binaries do not run on Tegra"),
     ],

@@ -118,6 +118,7 @@ def do_page(args: argparse.Namespace, console: Console) -> int:
     refuse_unwritable("--output", path)
     earlier = read_page(Path(args.since)) if args.since else None
     catalog = read_catalog(console)
+    console.pulse_s = 10.0
     with console.step("page", "the answers for all GPUs"):
         content = page(catalog, console.progress, earlier)
         write_named("--output", path, content)

@@ -2,7 +2,7 @@
 
 On a terminal, and with --verbose, a stage prints its name and then what happens in it. In a file or
 a CI log it is one line when it has ended: its name, its time, its result; then what a reader has to
-know (`note`, `warn`). A long stage reports its progress every minute.
+know (`note`, `warn`). A long stage reports its progress every minute, or every `pulse_s`.
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ class Console:
 
     def __init__(self, *, verbose: bool = False) -> None:
         self.steps: list[Step] = []
+        self.pulse_s = PULSE_S  # between two reports of progress in a log
         self._verbose = verbose
         self._terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._colour = is_coloured(sys.stderr, os.environ)
@@ -181,7 +182,7 @@ class Console:
                 self._write(text)
 
     def _pulse(self, stage: _Stage, began: float) -> None:
-        while not stage.over.wait(PULSE_S):
+        while not stage.over.wait(self.pulse_s):
             status = stage.status()
             self._say_stage(stage, began, f"... {status}" if status else "...")
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from provision.catalog.rows import TorchRelease
 
 __all__ = [
+    "describe",
     "fitting_builds",
     "fitting_releases",
     "known_releases",
@@ -110,7 +111,7 @@ def resolve_with(
     if best_build is not None:
         best = examiner.examine(best_build, request, whole=True)
         return replace(
-            _plan(best, examiner, request, catalog),
+            describe(best, examiner, request),
             alternatives=others,
             limited_by=limited_by(asked, request, examiner, catalog, best),
         )
@@ -268,8 +269,9 @@ def _oldest_driver(fleet: Fleet) -> str | None:
     return min((site.driver for site in fleet.sites if site.driver), key=version, default=None)
 
 
-def _plan(best: Candidate, examiner: Examiner, request: Request, catalog: Catalog) -> Plan:
-    build, answers = best.build, examiner.answers(best.build)
+def describe(best: Candidate, examiner: Examiner, request: Request) -> Plan:
+    """The plan for a build that was chosen, without what else there is. `best`: examined whole."""
+    build, answers, catalog = best.build, examiner.answers(best.build), examiner.catalog
     beside = examiner.beside.requirements(build, request, best.python)
     indexes = index_candidates(build, request, catalog)
     compat = catalog.forward_compat(build.cuda) if best.driver.verdict == "forward" else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, get_args
 
 from provision.catalog.catalog import Catalog
 from provision.model.plan import Base, ComputeCapability, GpuVerdict, Request, Verdict
@@ -31,14 +31,8 @@ Asked: TypeAlias = "Callable[[Build, Request], bool]"
 
 OF_A_REQUEST = 2  # the first stage of a candidate that depends on more than builds and hosts
 
-# From the best to the worst; what is true of the worst host is true of the plan.
-RANK: dict[Verdict, int] = {
-    "direct": 0,
-    "minor-version": 1,
-    "forward": 2,
-    "unverified": 3,
-    "none": 4,
-}
+# From the best to the worst, as declared; what is true of the worst host is true of the plan.
+RANK: dict[Verdict, int] = {verdict: rank for rank, verdict in enumerate(get_args(Verdict))}
 
 
 class Candidate(NamedTuple):
@@ -157,9 +151,13 @@ class Examiner:
     def fitting(
         self, builds: Sequence[Build], request: Request, is_asked_for: Asked
     ) -> Sequence[Candidate]:
-        """Those of the builds that fit, and may exist."""
+        """Those of the builds that fit, and may exist, in order."""
         asked = (self.examine(build, request) for build in builds if is_asked_for(build, request))
-        return [c for c in asked if c.fits and c.build.existence != "doubtful"]
+        return self.in_order(c for c in asked if c.fits and c.build.existence != "doubtful")
+
+    def in_order(self, candidates: Iterable[Candidate]) -> list[Candidate]:
+        """The most preferred first."""
+        return in_order(candidates)
 
     def answers(self, build: Build) -> BuildAnswers:
         """All answers about one build."""
@@ -173,12 +171,12 @@ class Examiner:
 
     def pick(
         self,
-        fitting: Sequence[Candidate],
+        ordered: Sequence[Candidate],
         request: Request,
         best_of: Callable[[Sequence[Candidate]], Candidate] | None = None,
     ) -> Candidate | None:
-        """The best candidate with `whole`, by `best_of` of those in order; None if none fits."""
-        left = in_order(fitting)
+        """The best with `whole` of candidates in order, by `best_of`; None if none fits."""
+        left = [*ordered]
         while left:
             best = (best_of or choose)(left)
             found = best if best.base else self.examine(best.build, request, whole=True)

@@ -39,7 +39,7 @@ def limited_by(
             break
         rest = Examiner(fleet.without(sites), catalog)
         fitting = [c for c in (rest.examine(build, request) for build in builds) if c.fits]
-        best = rest.pick(fitting, request)
+        best = rest.pick(rest.in_order(fitting), request)
         if best is not None and (chosen is None or preference(best) > preference(chosen)):
             found.append((_hosts(sites), best, sites))
     if not found:

@@ -16,7 +16,6 @@ from provision.resolve.candidates import (
     Candidate,
     Examiner,
     choose,
-    in_order,
     nearness,
 )
 from provision.resolve.cures import MOST, NO_CURE, Spell, cures, fix_of
@@ -99,7 +98,8 @@ class Trial:
         examiner = self._examiner
         asked = [build for build in self.builds if is_asked_for(build, request)]
         candidates = [examiner.examine(build, request) for build in asked]
-        best, nearest = examiner.pick([c for c in candidates if c.fits], request), None
+        fitting = examiner.in_order(c for c in candidates if c.fits)
+        best, nearest = examiner.pick(fitting, request), None
         if best is None and candidates:
             whole = (
                 examiner.examine(c.build, request, whole=True) if c.fits else c for c in candidates
@@ -136,7 +136,7 @@ class Trial:
             c if c.base else self._examiner.examine(c.build, request, whole=True)
             for c in self._examiner.fitting(self.builds, request, is_asked_for)
         ]
-        rest = in_order(c for c in found if c.fits)
+        rest = [c for c in found if c.fits]
         best = choose(rest) if rest else None
         return sorted(rest, key=lambda one: one is not best)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
@@ -25,10 +25,10 @@ from provision.cli.page.questions import (
     marked,
 )
 from provision.cli.render.install import as_uv, host_install
-from provision.model.frozen import replace
+from provision.model.frozen import asdict, replace
 from provision.model.plan import Plan, Request
 from provision.model.planfile import matrix_to_json, plan_to_json
-from provision.resolve import matrix_with, resolve_with
+from provision.resolve import describe, matrix_with, resolve_with
 from provision.resolve.bases import starts_everywhere
 from provision.resolve.builds import Build, build_of, builds_of
 from provision.resolve.candidates import OF_A_REQUEST, Asked, Candidate, Examiner
@@ -43,7 +43,7 @@ from provision.resolve.rules.driven_gpus import (
 )
 from provision.resolve.rules.driver import driver_blocker, native_cuda
 from provision.resolve.specifiers import version
-from provision.resolve.trial import Outcomes, Trial
+from provision.resolve.trial import BestOf, Outcomes, Trial
 
 # Keys of a plan that change together, so that each group is kept once.
 _GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -70,35 +70,65 @@ class Answers:
         self._gpus = {row.name: row for row in self._catalog.gpus}
         self._examiner = lru_cache(maxsize=8)(self._examiner_of)
         self._refusals: dict[Plan, Node] = {}
+        self._plans: dict[tuple[object, ...], Node] = {}
+        self._described: dict[tuple[object, ...], dict[str, Node]] = {}
         self._memories: dict[tuple[str, str], _Memory] = {}
 
     def alike(self, question: Question) -> str:
         """The same text for questions that have the same answers."""
         examiner = self._examiner(question[:2], question.asked.arch)
-        found = holes(self._gpus[question.gpu], question.drivers, self._catalog)
-        return str(_without(_read_by_rules(examiner, question.asked), found))
+        return str(_without(_read_by_rules(examiner, question.asked), examiner.holes))
 
     def block(self, question: Question) -> Node:
         """The answers: `plans` by Python and CUDA, and `matrix`, a cell for each build."""
         asked, nodes = question.asked, self._nodes
         examiner = self._examiner(question[:2], asked.arch)
-        found = holes(self._gpus[question.gpu], question.drivers, self._catalog)
         builds = builds_of(asked.framework, asked.arch, self._catalog)
         memory = self._memories.setdefault(asked[:2], _Memory(builds, {}, {}))
         trial = _Shared(examiner, memory)
         rows: list[Node] = []
         for _, requests in groupby(asked.requests(), key=lambda request: request.python):
-            plans = [resolve_with(examiner, request, trial=trial) for request in requests]
-            rows.append(nodes.of(0, [self._node(plan, found) for plan in plans]))
+            plans = [self._plan(examiner, request, trial) for request in requests]
+            rows.append(nodes.of(0, plans))
         cells = matrix_to_json(matrix_with(examiner, Request(framework=asked.framework)))
         texts = [[cell["verdict"], cell["code"], cell["message"]] for cell in cells]
-        matrix = nodes.add(_without(texts, found))
+        matrix = nodes.add(_without(texts, examiner.holes))
         return nodes.of(nodes.shape(("plans", "matrix")), [nodes.of(0, rows), matrix])
 
-    def _node(self, plan: Plan, found: Mapping[str, str]) -> Node:
-        """The node of a plan; the same refusal is rendered once."""
-        if plan.error is None:
-            return self._nodes.add(_without(self._shown(plan), found))
+    def _plan(self, examiner: _Remembering, request: Request, trial: _Shared) -> Node:
+        """The answer to one request; the same one for all machines of which it reads the same."""
+        choice = trial.choice(request)
+        if choice.best is None:
+            return self._refusal(resolve_with(examiner, request, trial=trial), examiner.holes)
+        read = examiner.read_of(choice.best)
+        key = (id(choice), read)  # choices live as long as the memories
+        if key not in self._plans:
+            best = examiner.examine(choice.best, request, whole=True)
+            parts = {
+                **self._parts(best, examiner, request, choice),
+                "alternatives": self._nodes.add([*map(asdict, choice.alternatives)]),
+            }
+            self._plans[key] = self._nodes.of(self._nodes.shape(tuple(parts)), [*parts.values()])
+        return self._plans[key]
+
+    def _parts(
+        self, best: Candidate, examiner: _Remembering, request: Request, choice: BestOf
+    ) -> dict[str, Node]:
+        """The nodes of a plan that fits, by their names: a plan is described once for all machines
+        of which it reads the same, whatever else there is.
+        """
+        fares = best.verdict, best.python, best.python_why, best.base, best.has_cudnn
+        other = id(choice) if examiner.has_old else None  # a warning may name another build
+        key = (id(best.build), *fares, request.python, examiner.read_of(best.build), other)
+        if key not in self._described:
+            plan = replace(describe(best, examiner, request), alternatives=choice.alternatives)
+            shown = _without(self._shown(plan), examiner.holes)
+            self._described[key] = {name: self._nodes.add(one) for name, one in shown.items()}
+        return self._described[key]
+
+    def _refusal(self, plan: Plan, found: Mapping[str, str]) -> Node:
+        """The node of a refusal; the same one is rendered once."""
+        assert plan.error is not None
         error = replace(
             plan.error,
             message=_without(plan.error.message, found),
@@ -117,7 +147,8 @@ class Answers:
     def _examiner_of(self, machine: tuple[str, DriverRange], arch: str) -> _Remembering:
         gpu, drivers = machine
         host = host_of(self._gpus[gpu], drivers.sample, arch)
-        return _Remembering(read_fleet([host], self._catalog), self._catalog)
+        found = holes(self._gpus[gpu], drivers, self._catalog)
+        return _Remembering(read_fleet([host], self._catalog), self._catalog, found)
 
     def builds(self, gpu: GpuModel, asked: Choices) -> list[dict[str, Any]]:
         """The builds that the cells of a matrix are for, in their order; the same for any GPU."""
@@ -139,8 +170,13 @@ class Answers:
 class _Remembering(Examiner):
     """Answers of one machine to many requests: what one has found out, the next one needs, too."""
 
-    def __init__(self, fleet: Fleet, catalog: Catalog) -> None:
+    def __init__(
+        self, fleet: Fleet, catalog: Catalog, found: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(fleet, catalog)
+        self.holes = found or {}
+        self._read: dict[tuple[str, str], str] = {}
+        self._rank: dict[int, int] = {}
         self._blocked: dict[int, Candidate] = {}  # by a GPU or a driver, whatever is asked
         self._candidates: dict[tuple[int, str | None, bool], Candidate] = {}
         self._fitting: dict[Request, Sequence[Candidate]] = {}
@@ -152,12 +188,25 @@ class _Remembering(Examiner):
         if (blocked := self._blocked.get(id(build))) is not None:
             return blocked
         key = id(build), request.python, whole  # builds live as long as the catalog
-        if key not in self._candidates:
-            found = super().examine(build, request, whole=whole)
-            self._candidates[key] = found
-            if found.stage < OF_A_REQUEST:
-                self._blocked[id(build)] = found
-        return self._candidates[key]
+        if key in self._candidates:
+            return self._candidates[key]
+        found = self.examine(build, request) if whole else super().examine(build, request)
+        if whole and found.fits and found.base is None:
+            found = super().examine(build, request, whole=True)
+        self._candidates[key] = found
+        if found.stage < OF_A_REQUEST:
+            self._blocked[id(build)] = found
+        return found
+
+    def in_order(self, candidates: Iterable[Candidate]) -> list[Candidate]:
+        """No request of the page names a release, so that there is one order for all."""
+        found = [*candidates]
+        if found and id(one := found[0].build) not in self._rank:
+            builds = builds_of(one.framework, one.arch, self.catalog)
+            request = Request(framework=one.framework)
+            ordered = super().in_order(self.examine(build, request) for build in builds)
+            self._rank |= {id(c.build): rank for rank, c in enumerate(ordered)}
+        return sorted(found, key=lambda candidate: self._rank[id(candidate.build)])
 
     def fitting(
         self, builds: Sequence[Build], request: Request, is_asked_for: Asked
@@ -181,6 +230,37 @@ class _Remembering(Examiner):
             offered = self._offer(build, request, compat=compat)
         of_hosts = one.stage, one.against, one.verdict, one.has_cudnn, fit.verdict, fit.need
         return *of_hosts, offered
+
+    def read_of(self, build: Build) -> str:
+        """What a plan for a build reads of the machine, beside how the build fares on it, with
+        holes.
+        """
+        key = build.cuda, build.libraries
+        if key not in self._read:
+            ((site, _),) = self.fleet.gpus
+            fit, of_image = self.worst_driver(build.cuda), list[object]()
+            if fit.verdict == "forward":
+                of_image = [site.branch, *_starting(site, "base", [build.cuda], self.catalog)]
+            if build.libraries == "system":
+                of_image += _starting(site, "runtime", [build.cuda], self.catalog)
+            self._read[key] = _without(repr([self._of_machine, fit, of_image]), self.holes)
+        return self._read[key]
+
+    @property
+    def has_old(self) -> bool:
+        """Whether a GPU is so old that other libraries than the driver may have dropped it."""
+        return bool(self._old)
+
+    @cached_property
+    def _of_machine(self) -> list[object]:
+        ((site, device),) = self.fleet.gpus
+        first = first_branch_for(device, self.catalog)
+        return [
+            *(site.driver, len(site.driver or "")),  # which decides where lines are wrapped
+            device.capability,
+            *(first and first.branch, first and first.adds_confidence),
+            *fleet_warnings(self.fleet, self.catalog),
+        ]
 
 
 class _Memory(NamedTuple):

@@ -184,6 +184,15 @@ def test_a_long_stage_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "build" not in stream.getvalue()[count:]
 
 
+def test_a_stage_can_report_its_progress_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = screen(monkeypatch, terminal=False)
+    console = Console()
+    console.pulse_s = 0.01
+    with console.step("page", "the answers"):
+        console.progress("3 of 7 machines")
+        waits_for(stream, "page T ... 3 of 7 machines")
+
+
 def waits_for(stream: Screen, line: str, after: str = "") -> None:
     deadline = time.monotonic() + 60  # it hangs
     while line not in timeless(stream.getvalue()[len(after) :]):

@@ -28,7 +28,7 @@ def dry_run(plan: Plan, tag: str, choice: Choice, job: BuildJob) -> dict[str, An
     told = (
         shlex.join(dry_run_argv(plan, job.settings.env))
         if choice.builder == "docker"
-        else f"would write {tag} from wheels to {where} ({choice.why})"
+        else f"would build {tag} from wheels and write it to {where} ({choice.why})"
     )
     return {
         **account(plan, tag=tag, choice=choice, place=where, code=job.code),

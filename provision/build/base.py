@@ -70,7 +70,7 @@ def pin_base(
                 ) from failure
             plan = require_plan(resolve(hosts, replace(request, base="bootstrap"), catalog))
             plan = with_packages(plan)
-            _note_replaced(failure, plan, console)
+            _note_replaced(failure, console)
     return make_bootstrap(plan, settings, console)
 
 
@@ -100,7 +100,8 @@ def base_first(
             return plan, request
         request = replace(request, base="bootstrap")
         plan = resolve(hosts, request, catalog)
-        _note_replaced(failure, require_plan(plan), console)
+        require_plan(plan)
+        _note_replaced(failure, console)
     return plan, request
 
 
@@ -108,12 +109,9 @@ def _can_replace(plan: Plan, request: Request, catalog: Catalog) -> bool:
     return request.flavour != "devel" or bool(catalog.compiler_wheels(plan.cuda or ""))
 
 
-def _note_replaced(failure: Failure, plan: Plan, console: Console) -> None:
-    console.note(f"{failure.message}")
-    console.note(
-        "Building the base from Debian packages instead (--base bootstrap), "
-        f"with Python {plan.python}."
-    )
+def _note_replaced(failure: Failure, console: Console) -> None:
+    console.note(failure.message)
+    console.note("Building the base from Debian packages instead (--base bootstrap).")
 
 
 def has_python(plan: Plan) -> bool:

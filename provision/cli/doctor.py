@@ -31,6 +31,8 @@ _LOGS = frozenset({".log", ".out", ".err"})
 _WORDS_OF_A_NAME = 2
 # ModuleNotFoundError, torch.OutOfMemoryError:, cudaErrorNoDevice, CUDA_ERROR_NO_DEVICE
 _ERROR_NAME = re.compile(r"(?:\w+\.)*\w*(?:[a-z]Error|Exception|_ERROR_)\w*(?::.*)?", re.ASCII)
+# torch.cuda.is_available() is False, x == None: parts of a program or of what it printed
+_CODE = re.compile(r"\w\(|[=!]=|\bis (?:True|False|None)\b|\n")
 _TEXTS = _LOGS | {".txt"}  # endings that no image's name has
 
 
@@ -308,7 +310,7 @@ def is_error_text(text: str) -> bool:
         return is_shouted or _ERROR_NAME.fullmatch(text) is not None
     if Path(text).suffix in _TEXTS:
         return False
-    return ": " in text or "\n" in text or reads_like_a_reason(text)
+    return ": " in text or _CODE.search(text) is not None or reads_like_a_reason(text)
 
 
 def _refuse_contradictions(args: argparse.Namespace, meant: Collection[str]) -> None:

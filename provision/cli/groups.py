@@ -182,7 +182,7 @@ EXPORT_COMMANDS = tuple(
 GROUPS = (
     Group(
         name="export",
-        help="write the file that runs an image with Slurm, Kubernetes, ...",
+        help="write the file that runs an image with Slurm, Kubernetes and others",
         commands=EXPORT_COMMANDS,
     ),
     Group(

@@ -38,7 +38,7 @@ RARE = frozenset(_RARE.split())
 
 
 _MORE = """\
-  {0} FILE, or - to read a log, a Dockerfile or what nvidia-smi printed
+  {0} FILE|-: a log, a Dockerfile, what nvidia-smi printed
   {0} COMMAND --help, {0} --version"""
 
 

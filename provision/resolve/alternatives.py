@@ -71,7 +71,8 @@ def _picks(
         yield f"the newest {title} that works", newest
         return
     if preference(newest) > preference(chosen):
-        yield f"the newest {title} that works", newest
+        served = " and whose cuDNN supports the GPU" if newest.has_cudnn > chosen.has_cudnn else ""
+        yield f"the newest {title} that works{served}", newest
     if chosen.driver.verdict != "forward":
         found = [c for c in found if c.driver.verdict != "forward"]
     found = [c for c in found if c.has_cudnn >= chosen.has_cudnn]

@@ -65,7 +65,7 @@ def fleet_warnings(fleet: Fleet, catalog: Catalog) -> Iterable[Warned]:
         yield Warned(
             code="arch-not-known",
             message=f"The CPU architecture{where} is not known; {DEFAULT_ARCH} is assumed.",
-            fix='Add "arch" to the host facts file (uname -m prints it).',
+            fix="Run provision detect --json on that machine, and name its output with --host.",
         )
 
 
@@ -148,7 +148,7 @@ def driver_warnings(best: Candidate, answers: BuildAnswers, catalog: Catalog) ->
             "compile kernels yourself."
             if upgrade
             else "Compile your own kernels for the GPU itself, not to PTX: no driver that natively "
-            f"supports CUDA {build.cuda} supports every GPU here.",
+            f"supports CUDA {build.cuda} supports all GPUs of this plan.",
         )
     row = catalog.forward_compat(build.cuda)
     for fit in fits:

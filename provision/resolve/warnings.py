@@ -63,9 +63,8 @@ def _package_notes(request: Request) -> Iterable[Note]:
         title = TITLES[request.framework]
         yield Note(
             code="packages-decide",
-            message=f"{in_few(list(names))} may need another {title}: provision lock and build "
-            "query the index and take the newest release of what "
-            f"{request.declared_in or '--with'} requests that works here.",
+            message=f"{in_few(list(names))} may need another {title}. Locking asks the index, and "
+            "takes the newest releases that work together here.",
         )
 
 

@@ -222,8 +222,8 @@ def _environments(root: Path) -> list[Path]:
 def _ours(skipped: list[tuple[str, Reader]]) -> Iterator[str]:
     if any(name == "pylock.toml" for name, _ in skipped):
         yield (
-            "pylock.toml was written by provision lock, and is not read again. To build what it "
-            "says, add --lock pylock.toml."
+            "pylock.toml is a lock of this tool, not a declaration, and is not read. To build what "
+            "it says, add --lock pylock.toml."
         )
 
 

@@ -49,7 +49,7 @@ def host_install(plan: Plan, build: Build) -> HostInstall:
         index=first.address if first.url else None,
         packages=(first.requirement, *plan.requirements),
         remarks=(
-            f"{build.name} for {plan.arch} and Python {plan.python}, which {RUNS[plan.verdict]}.",
+            f"{build.name} for {plan.arch} and Python {plan.python}: {RUNS[plan.verdict]}.",
             *_needs(plan, build),
             *_indexes(plan),
         ),
@@ -204,12 +204,13 @@ def _without_priority(install: HostInstall) -> Iterator[str]:
     framework = install.packages[0]
     if "+" in framework:
         yield (
-            "pip prefers no index, but PyPI has no local versions, so "
+            "pip has no order of indexes, but PyPI has no local versions, so "
             f"{framework} comes from {install.index}."
         )
     else:
         yield (
-            f"pip prefers no index: {framework} comes from {install.index} or from the default one."
+            f"pip has no order of indexes: {framework} comes from {install.index} or from the "
+            "default index."
         )
 
 

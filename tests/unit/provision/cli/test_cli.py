@@ -747,7 +747,7 @@ def test_a_dry_run_without_an_engine_runs_nothing_and_says_so(here: Path) -> Non
     assert done.returncode == 0, done.stderr
     account = json.loads(done.stdout)
     assert account["builder"]["name"] == "oci"
-    assert account["command"].startswith("would write gpu-provision:pytorch2.0.1-cu117")
+    assert account["command"].startswith("would build gpu-provision:pytorch2.0.1-cu117")
     assert list((here / "work").iterdir()) == []
 
 

@@ -112,7 +112,7 @@ def test_the_page_says_that_packages_decide(
     write(folder, a=A100, b=B200)
     assert cli.main(["fleet", "plan", str(folder), "--with", "vllm"]) == 0
     page = " ".join(capsys.readouterr().out.split())
-    assert page.count("note vllm may need another PyTorch: provision lock and build query") == 1
+    assert page.count("note vllm may need another PyTorch. Locking asks the index") == 1
 
 
 def test_files_and_folders_are_read_once_and_keep_their_names_apart(

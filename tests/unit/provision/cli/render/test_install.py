@@ -196,7 +196,7 @@ def test_the_shell_accepts_it(
 
 def test_for_uv_it_reads_like_this() -> None:
     assert as_uv(installed(indexes=(PYTORCH, PYPI))).splitlines() == [
-        "# PyTorch 2.0.1+cu117 for x86_64 and Python 3.11, which runs.",
+        "# PyTorch 2.0.1+cu117 for x86_64 and Python 3.11: runs.",
         "# The host needs NVIDIA driver 450.80.02 or newer (it has 470.82.01).",
         "# The PyTorch wheel needs glibc 2.17 or newer.",
         "# Alternative: torch==2.0.1 from PyPI (the cu117 build).",
@@ -218,7 +218,7 @@ def test_for_uv_it_reads_like_this() -> None:
         pytest.param({}, "torch==2.0.1+cu117 comes from https://index.", id="a local version"),
         pytest.param(
             {"indexes": (replace(OWN, requirement="torch==2.0.1"),)},
-            "torch==2.0.1 comes from https://mirror.example/simple or from the default one",
+            "torch==2.0.1 comes from https://mirror.example/simple or from the default index",
             id="a version that PyPI may have, too",
         ),
     ],

@@ -109,4 +109,4 @@ def test_a_word_of_another_maker_is_refused_in_plain_words(
     assert cli.main(["plan", "--gpu", "RX 7900"]) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "--gpu 'RX 7900' is not an NVIDIA GPU (AMD)" in said
-    assert "--gpu 'RTX 3090'" in said
+    assert "--gpu NAME" in said

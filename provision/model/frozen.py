@@ -54,7 +54,7 @@ def replace(value: T, **changes: object) -> T:
 
 def asdict(value: Any) -> dict[str, Any]:  # noqa: ANN401  any of these values
     """The fields by name; their values stay as they are."""
-    return dict(zip(value._names, value._values, strict=True))  # noqa: SLF001  set above
+    return dict(zip(value._names, value._values))  # noqa: SLF001, B905  nodes have Python 3.8
 
 
 class _Fields:

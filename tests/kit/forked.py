@@ -24,7 +24,8 @@ from tests import ROOT
 _CALLER = """#!/bin/sh
 answer={calls}.$$
 mkfifo "$answer" && exec 3<>"$answer" || exit 125
-echo $$ >{calls}
+# In a shell of its own: this one's output must not be the pipe when the fork opens it.
+(kill -0 {server} && echo $$ >{calls}) || exit 125
 read -r code <&3
 rm "$answer"
 exit "$code"
@@ -41,7 +42,7 @@ def forked(place: Path, command: str) -> Iterator[str]:
     argv = [sys.executable, "-m", "tests.kit.forked", str(calls), command]
     with subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.DEVNULL) as server:
         try:
-            yield _CALLER.format(calls=calls)
+            yield _CALLER.format(calls=calls, server=server.pid)
             assert server.poll() is None, f"it has ended: {server.returncode}"
         finally:
             server.kill()

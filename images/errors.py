@@ -41,10 +41,17 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """How the system says that a disk is full, or that this user may not use more of it."""
 
 
+def full_disk(error: OSError, what: str) -> DiskFullError | None:
+    """The error if a full disk is why `what` could not be written."""
+    if error.errno not in FULL:
+        return None
+    return DiskFullError(
+        f"{what} cannot be written: {error.strerror}.",
+        fix="Free some space there, or name a place on another disk.",
+    )
+
+
 def refuse_full(error: OSError, what: str) -> None:
     """Raise DiskFullError if a full disk is why `what` could not be written."""
-    if error.errno in FULL:
-        raise DiskFullError(
-            f"{what} cannot be written: {error.strerror}.",
-            fix="Free some space there, or name a place on another disk.",
-        ) from error
+    if (full := full_disk(error, what)) is not None:
+        raise full from error

@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from images.errors import Failure, refuse_full
+from images.errors import Failure, full_disk
 from provision.attestation.provenance.attach import registry_manifest
 from provision.attestation.provenance.public import public_name
 from provision.attestation.record.host import RecordedHost
@@ -244,8 +244,7 @@ def _keep_record(
         if recording.path is None:
             _warn_no_record(error, console)
             return None
-        refuse_full(error, f"The record {path}")
-        return RecordNotWrittenError(
+        return full_disk(error, f"The record {path}") or RecordNotWrittenError(
             f"The record could not be written to {path}: {error.strerror}.",
             fix="Choose another place: --record FILE",
         )

@@ -85,12 +85,12 @@ def facts_of(name: str, value: Any) -> HostFacts | NodeFailure:  # noqa: ANN401 
 
 
 def write_answer(path: Path, facts: HostFacts) -> None:
-    """A host file, whole. BadInputError: it cannot be written."""
+    """A host file, whole. BadInputError, DiskFullError: it cannot be written."""
     write_in(path, f"{json.dumps(host_to_json(facts), indent=2)}\n".encode())
 
 
 def write_in(path: Path, data: bytes) -> None:
-    """A file of --output, whole. BadInputError: it cannot be written."""
+    """A file of --output, whole. BadInputError, DiskFullError: it cannot be written."""
     try:
         write_whole(path, data)
     except OSError as error:

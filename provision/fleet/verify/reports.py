@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from images.errors import Failure
+from images.errors import DiskFullError, Failure
 from provision.errors import BadInputError, HostFileError
 from provision.fleet.nodes.calls import NodeCall, NodeFailure
 from provision.fleet.nodes.collect import facts_of, write_answer, write_in
@@ -26,6 +26,7 @@ from provision.model.plan import HostFacts
 from provision.verification.suite import VERDICTS, report_bytes
 
 HOSTS = "hosts"
+_NOT_KEPT = (BadInputError, DiskFullError)
 _MOST_BYTES = 4 << 20  # a report has some hundred kilobytes
 
 
@@ -102,19 +103,19 @@ def _keep(run: NodeRun, folder: Path, spare: Path) -> NodeReport:
     if isinstance(data, NodeFailure):
         # an earlier report says nothing about today
         _remove(path)
-        with contextlib.suppress(BadInputError):
+        with contextlib.suppress(*_NOT_KEPT):
             _write(run.name, facts, None, folder)
         return failed._replace(failure=data)
     tested = failed._replace(status="tested")
     try:
         _write(run.name, facts, data, folder)
         return tested._replace(place=folder)
-    except BadInputError as error:
+    except _NOT_KEPT as error:
         _remove(path)
         why = _unsaved(run.name, error.message)
     try:
         _write(run.name, facts, data, spare)
-    except BadInputError:
+    except _NOT_KEPT:
         return failed._replace(failure=why)
     return tested._replace(place=spare, unsaved=why.message)
 
@@ -133,7 +134,7 @@ def _report_of(run: NodeRun) -> bytes | NodeFailure:
 
 
 def _write(name: str, facts: HostFacts | None, data: bytes | None, folder: Path) -> None:
-    """What a node sent. BadInputError: it cannot be written."""
+    """What a node sent. BadInputError, DiskFullError: it cannot be written."""
     if facts is not None:
         with contextlib.suppress(OSError):  # the file says it
             (folder / HOSTS).mkdir(exist_ok=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import shlex
 import sys
@@ -322,6 +324,22 @@ def test_a_report_that_cannot_be_written_is_judged_and_its_node_named(tmp_path: 
     lost = nodes.run("n1", again=True)["n1"]
     assert lost.failure is not None
     assert lost.failure.code == "report-not-kept"
+
+
+def test_a_full_disk_costs_no_report_its_judgement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, data: bytes) -> None:
+        if path.parent == nodes.out:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        path.write_bytes(data)
+
+    nodes = Nodes(tmp_path)
+    nodes.says("n1", json.dumps(report("unfit"), indent=1))
+    monkeypatch.setattr("provision.fleet.nodes.collect.write_whole", full)
+    found = nodes.run("n1")["n1"]
+    assert (found.failure, found.place) == (None, nodes.spare)
+    assert "No space left on device" in found.unsaved
 
 
 def test_the_result_is_judged_and_shown(tmp_path: Path) -> None:

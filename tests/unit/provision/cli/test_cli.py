@@ -802,7 +802,7 @@ def test_an_interrupted_lock_leaves_nothing(here: Path, number: signal.Signals) 
 SIGNALLED = """
 import os, signal, sys
 from provision.cli import main as cli
-from provision.host import pasted
+from provision.model import facts
 from images.system.interruption import ENDING, uninterrupted
 from images.system.scratch import scratch_directory
 
@@ -813,7 +813,7 @@ def signalled(*_):
             sys.stdout.write("whole ")
             sys.stdout.flush()
 
-pasted.read_host = signalled
+facts.read_host_file = signalled
 sys.argv = ["provision", "plan", "--host", "x"]
 for ignored in (False, True):
     for number in ENDING:
@@ -956,7 +956,7 @@ def test_too_many_open_files_are_no_bug(here: Path, monkeypatch: pytest.MonkeyPa
     def crowded(*_: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files", "some.file")
 
-    monkeypatch.setattr("provision.host.pasted.read_host", crowded)
+    monkeypatch.setattr("provision.model.facts.read_host_file", crowded)
     said = main("plan", "--host", "x")
     assert said.code == 4
     assert "Too many open files (ulimit -n is " in said.err
@@ -986,7 +986,7 @@ def test_nobody_else_may_write_to_what_is_made(tmp_path: Path, umask: int, mode:
 INTERRUPTED_WITH_A_LOCK_HELD = """
 import sys, threading
 from provision.cli import main as cli
-from provision.host import pasted
+from provision.model import facts
 
 cli.LEAVE_WITHIN_S = 0.2
 lock = threading.Lock()
@@ -1000,7 +1000,7 @@ def interrupted(*_):
     lock.acquire()
     raise KeyboardInterrupt
 
-pasted.read_host = interrupted
+facts.read_host_file = interrupted
 sys.argv = ["provision", "plan", "--host", "x"]
 cli.run()
 """
@@ -1023,7 +1023,7 @@ def test_a_bug_of_ours_is_a_report_and_no_wall(here: Path, monkeypatch: pytest.M
     def burst(*_: object) -> None:
         raise ZeroDivisionError("secret thing")
 
-    monkeypatch.setattr("provision.host.pasted.read_host", burst)
+    monkeypatch.setattr("provision.model.facts.read_host_file", burst)
     said = main("plan", "--host", "x")
     assert said.code == 70
     assert "Traceback" not in said.err

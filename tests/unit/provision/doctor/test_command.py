@@ -522,7 +522,7 @@ def test_a_failed_step_is_diagnosed(
     def refuse(*_: object) -> Any:
         raise Refused("The container did not start.", fix="See its log.", detail=NO_GPU)
 
-    monkeypatch.setattr("provision.host.pasted.read_host", refuse)
+    monkeypatch.setattr("provision.model.facts.read_host_file", refuse)
     code = cli.main(["plan", "--host", str(log), "--json"])
     said = capsys.readouterr()
     assert code == 5

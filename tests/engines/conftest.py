@@ -61,7 +61,7 @@ def own_engine() -> Iterator[PrivateEngine]:
 
 @pytest.fixture(scope="session")
 def own_client(own_engine: PrivateEngine) -> Iterator[Any]:
-    """A client of our own engine."""
+    """A Docker client of the private engine."""
     with own_engine.client() as found:
         yield found
 

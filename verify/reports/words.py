@@ -119,9 +119,14 @@ def named(metric: Union[MetricRow, MetricKey]) -> str:
 
 
 def local_time(moment: str) -> str:
-    """A time in UTC (2026-11-26T04:19:10Z) as the clock of the machine that renders it shows it."""
-    seconds = calendar.timegm(time.strptime(moment, "%Y-%m-%dT%H:%M:%SZ"))
-    return time.strftime("%Y-%m-%d %H:%M UTC%z", time.localtime(seconds)).replace("UTC+0000", "UTC")
+    """A time in UTC (2026-11-26T04:19:10Z) as the clock of the machine that renders it shows it; a
+    day that does not exist, which the schema allows, as it is.
+    """
+    try:
+        here = time.localtime(calendar.timegm(time.strptime(moment, "%Y-%m-%dT%H:%M:%SZ")))
+    except (ValueError, OverflowError, OSError):
+        return moment
+    return time.strftime("%Y-%m-%d %H:%M UTC%z", here).replace("UTC+0000", "UTC")
 
 
 def counted(count: int, thing: str) -> str:

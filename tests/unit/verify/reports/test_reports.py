@@ -837,6 +837,11 @@ def test_clean_text_can_be_written_anywhere(text: str) -> None:
     assert "\x1b" not in words.clean(text)
 
 
+@pytest.mark.parametrize("moment", ["2026-99-99T99:99:99Z", "0000-01-01T00:00:00Z"])
+def test_a_day_that_does_not_exist_is_shown_as_it_is(moment: str) -> None:
+    assert words.local_time(moment) == moment
+
+
 @pytest.mark.parametrize(
     ("zone", "shown"),
     [

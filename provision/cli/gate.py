@@ -90,8 +90,8 @@ def do_gate(args: argparse.Namespace, console: Console) -> int:
     else:
         print_result(f"{_WORDS[answer.opens]}: {answer.message}")
     if detail:
-        console.fail(answer.message, answer.fix or "", detail)
-    elif answer.fix:
+        console.quote(detail)
+    if answer.fix:
         console.note(f"fix: {answer.fix}")
     return answer.exit_code
 

@@ -6,15 +6,17 @@ import argparse
 import os
 import sys
 
+from provision.output.called import as_called
 from provision.output.console import Console
 
 
 def do_suite(args: argparse.Namespace, console: Console) -> int:
     """Run the command of the suite, which has its own options. `batch IMAGE` runs in that image:
-    it needs a framework.
+    it needs a framework; its help does not.
     """
     name, *rest = args.words
-    if name == "batch" and rest and not rest[0].startswith("-"):
+    asks_help = not {"-h", "--help"}.isdisjoint(rest)
+    if name == "batch" and rest and not rest[0].startswith("-") and not asks_help:
         from provision.cli.parser import parse
         from provision.cli.run import do_run
 
@@ -23,4 +25,6 @@ def do_suite(args: argparse.Namespace, console: Console) -> int:
     from provision.verification.suite import suite_directory
 
     argv = [sys.executable, str(suite_directory()), name, *rest]
-    return attend(argv, env=os.environ, terminal=is_terminal())
+    called = as_called(f"provision {name}").removesuffix(f" {name}")
+    env = {**os.environ, "GPU_PROVISION_CALLED": called}
+    return attend(argv, env=env, terminal=is_terminal())

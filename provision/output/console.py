@@ -130,7 +130,7 @@ class Console:
     def fail(self, message: str, fix: str, detail: str = "", *, code: str = "") -> None:
         """Why the job ends here, and the fix; what the code means, for a Chinese locale."""
         if detail:
-            self._quote(detail)
+            self.quote(detail)
         words = as_called(f"error: {printable_lines(message)}\n  fix: {printable_lines(fix)}")
         if self._terminal:  # a line of a log is whole, to be found
             words = self._wrapped(message, "error: ", " " * 7)
@@ -142,10 +142,10 @@ class Console:
     def detail(self, line: str) -> None:
         """Raw output, with --verbose only."""
         if self._verbose:
-            self._quote(line)
+            self.quote(line)
 
-    def _quote(self, text: str) -> None:
-        """Output of other programs, as it is."""
+    def quote(self, text: str) -> None:
+        """Lines of the output of other programs, as they are."""
         self._write(printable_lines("\n".join(f"    | {line}" for line in text.splitlines())))
 
     @contextlib.contextmanager

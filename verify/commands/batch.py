@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import sys
 from dataclasses import replace
 from typing import Any, Callable, Dict, List, Optional, Sequence
@@ -16,7 +17,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 from verify.checks.batches import Mode, look, measured, run
 from verify.checks.bench import Job, Refused
 from verify.checks.place import Place
-from verify.commands.usage import Parser
+from verify.commands.usage import CALLED, Parser
 from verify.model.check import UsageError
 from verify.model.frameworks import FRAMEWORKS
 from verify.running.symptoms import explain
@@ -155,9 +156,12 @@ def _say(message: str) -> int:
 
 def parse(argv: List[str]) -> argparse.Namespace:
     """The options. Raises UsageError."""
+    by_provision = bool(os.environ.get(CALLED))
     parser = Parser(
         prog="verify batch",
-        description="Find the largest batch size that fits in memory, and the fastest (PyTorch).",
+        usage="%(prog)s {}[options]".format("[IMAGE] " if by_provision else ""),
+        description="Find the largest batch size that fits in memory, and the fastest (PyTorch)."
+        + ("\nWithout IMAGE it runs in this Python." if by_provision else ""),
         epilog=HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

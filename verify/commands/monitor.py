@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 from typing import IO, Any, Dict, List, Optional, Sequence
 
-from verify.commands.usage import Parser
+from verify.commands.usage import Parser, as_typed
 from verify.model.check import UsageError
 from verify.monitoring import words
 from verify.monitoring.sampler import Sampler
@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
             raise UsageError("--replay cannot be used with a command or --csv")
         return _replay(asked.replay, asked.json)
     if not command:
-        raise UsageError("no command to run: verify monitor [options] -- COMMAND ...")
+        raise UsageError(as_typed("no command to run: verify monitor [options] -- COMMAND ..."))
     options = Options(command, asked.interval, asked.csv, asked.json, asked.gpu, not asked.no_live)
     return Watch(options).run()
 
@@ -258,7 +258,7 @@ def _parser() -> Parser:
     parser = Parser(
         prog="verify monitor",
         description="Run a command, watch GPUs, CPU and disk, and report what limits it.",
-        usage="verify monitor [options] -- COMMAND ...",
+        usage="%(prog)s [options] -- COMMAND ...",
     )
     add = parser.add_argument
     add(

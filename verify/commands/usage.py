@@ -6,13 +6,31 @@ import argparse
 import os
 import re
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn, Optional
 
 from verify.model.check import UsageError
+
+CALLED = "GPU_PROVISION_CALLED"
+
+
+def as_typed(text: str) -> str:
+    """A help text whose commands begin as they were typed: `provision` runs some of them, and says
+    so in the environment.
+    """
+    words = os.environ.get(CALLED)
+    return (
+        re.sub(r"\bverify (?=batch|compare|monitor)", lambda _: words + " ", text)
+        if words
+        else text
+    )
 
 
 class Parser(argparse.ArgumentParser):
     """A parser that raises UsageError for wrong usage."""
+
+    def __init__(self, *, prog: str, epilog: Optional[str] = None, **options: Any) -> None:
+        epilog = None if epilog is None else as_typed(epilog)
+        super().__init__(prog=as_typed(prog), epilog=epilog, **options)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message)

@@ -13,7 +13,8 @@ from images.text.printable import printable_lines
 class Failure(Exception):  # noqa: N818  users see a failure, and the subclasses end in Error
     """A failure and its fix: what was found, what was needed and what to type.
 
-    `code` is stable, kebab-case and documented in `docs/codes.md`; `exit_code` is the process's.
+    `code` is stable and kebab-case; `docs/codes.md` lists it with the first sentence of the class's
+    docstring. `exit_code` is the process's.
     Message and fix go to terminals, logs and reports, so control characters are removed from them.
     `detail` holds raw output of a failed command; it is shown below the message.
     `log` is all of that output that was kept; the doctor looks for the root cause in it.

@@ -47,20 +47,20 @@ class HostFileError(BadInputError):
 
 
 class LockFileError(BadInputError):
-    """A lock that is unreadable, not a valid PEP 751 file, or not made by us."""
+    """A lock that is unreadable, not a valid PEP 751 file, or not from gpu-provision."""
 
     code = "bad-lock-file"
 
 
 class CatalogError(Failure):
-    """A row of our own catalog breaks an invariant: our bug; the message names the row."""
+    """A row of the shipped catalog is invalid: a bug of gpu-provision."""
 
     code = "bad-catalog"
     exit_code = Exit.BUG
 
 
 class NothingCompatibleError(Failure):
-    """No combination satisfies host and request; has the stable code of the deciding rule."""
+    """No combination satisfies host and request, and no rule has a code for it."""
 
     code = "nothing-compatible"
     exit_code = Exit.NOTHING_COMPATIBLE

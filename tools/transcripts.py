@@ -1,4 +1,5 @@
-"""Rewrites what the documents show of commands, and the picture of a terminal, from real runs.
+"""Rewrites what the documents show of commands, and the picture of a terminal, from real runs;
+what they list of the code, from the code (`tools.reference`).
 
     ./run transcripts
 
@@ -27,6 +28,7 @@ from rich.text import Text
 from provision.cli import main as cli
 from provision.model.plan import HostFacts
 from provision.output import look
+from tools import reference
 
 ROOT = Path(__file__).parents[1]
 IN_FULL = ("docs/examples.md",)
@@ -152,7 +154,7 @@ def main() -> int:
         ROOT / name: rewritten((ROOT / name).read_text("utf-8"), whole=name in IN_FULL)
         for name in (*IN_FULL, *EXCERPTS)
     }
-    for path, text in {**made, PICTURE: picture()}.items():
+    for path, text in {**made, **reference.pages(), PICTURE: picture()}.items():
         if path.read_text("utf-8") != text:
             path.write_text(text, encoding="utf-8")
             sys.stdout.write(f"rewritten  {path.relative_to(ROOT)}\n")

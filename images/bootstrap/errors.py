@@ -20,7 +20,7 @@ class BootstrapUnfitError(Failure):
 
 
 class BootstrapToolError(Failure):
-    """Something that the build needs is missing on this host."""
+    """This Python lacks a module (lzma) that Debian packages need."""
 
     code = "bootstrap-tool-missing"
     exit_code = 5

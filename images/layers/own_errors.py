@@ -20,7 +20,7 @@ class BytecodeError(Failure):
 
 
 class OwnFilesError(Failure):
-    """Our own files are missing or invalid."""
+    """The suite's files, which each image gets, are missing or invalid."""
 
     code = "own-files-unreadable"
     exit_code = 2

@@ -28,7 +28,7 @@ _FINAL = frozenset({"certificate", "address", "redirect", "unencrypted"})
 
 
 class BadCaBundle(Failure):
-    """The file of certificates cannot be used."""
+    """A CA bundle that is unreadable or has no certificate."""
 
     code = "bad-ca-bundle"
     exit_code = 2

@@ -25,25 +25,21 @@ class DigestMismatchError(Failure):
 
 
 class TableMismatchError(Failure):
-    """A layer whose table of contents shows other files than its tar has: an image that runs
-    differently when it is started lazily.
-    """
+    """The table of contents of a lazy layer shows other files than its tar has."""
 
     code = "table-mismatch"
     exit_code = 1
 
 
 class TargetError(Failure):
-    """The image cannot be written to the target."""
+    """The image cannot be written to its destination."""
 
     code = "target-unwritable"
     exit_code = 5
 
 
 class PlatformMissingError(Failure):
-    """The image exists, but not for the wanted platform; `offered` are the platforms that it exists
-    for, as far as it names them.
-    """
+    """The image exists, but not for this platform. `offered`: those it names."""
 
     code = "platform-missing"
     exit_code = 3

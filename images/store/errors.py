@@ -26,7 +26,7 @@ class OfflineError(Failure):
 
 
 class CalledOffError(Failure):
-    """A download was cancelled: another part failed, or the user pressed Ctrl-C."""
+    """A download was cancelled: another part of the build failed, or Ctrl-C was pressed."""
 
     code = "called-off"
     exit_code = 130

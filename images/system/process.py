@@ -58,7 +58,7 @@ class ToolMissing(Failure):
 
 
 class CommandFailed(Failure):
-    """A command failed; `completed` has all that is known about it."""
+    """A command failed. `completed` has all that is known about it."""
 
     code = "command-failed"
     exit_code = 5

@@ -265,7 +265,7 @@ def base_from_lock(
 
 
 class BaseChangedError(Failure):
-    """Debian has moved on since the lock was made, so its base cannot be made again."""
+    """A base of Debian packages built today differs from the one in the lock."""
 
     code = "base-changed"
     exit_code = Exit.BUILD_FAILED

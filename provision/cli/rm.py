@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class NotOurImageError(BadInputError):
-    """An image that provision did not build, or none at all, was to be removed."""
+    """No image of this name on this machine was built by provision."""
 
     code = "not-our-image"
 

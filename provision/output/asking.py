@@ -13,7 +13,7 @@ from provision.errors import BadInputError
 
 
 class NotConfirmedError(BadInputError):
-    """Something would be removed, nobody confirmed it, and there is no terminal to ask at."""
+    """Something would be removed, which was not confirmed, and there is no terminal to ask at."""
 
     code = "not-confirmed"
 

@@ -15,7 +15,7 @@ from provision.output.look import painted
 
 
 class OutputError(Failure):
-    """The result was made but cannot be written."""
+    """The result cannot be written to stdout."""
 
     code = "output-unwritable"
     exit_code = Exit.USAGE

@@ -282,7 +282,7 @@ def _repository(reference: str) -> str:
 
 
 class RecordNotWrittenError(Failure):
-    """A record that was requested by name could not be kept."""
+    """A requested record could not be written."""
 
     code = "record-not-written"
     exit_code = Exit.USAGE

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import html
-import importlib
 import json
-import pkgutil
 import re
 import shlex
 import subprocess
@@ -15,73 +13,18 @@ from pathlib import Path
 
 import pytest
 
-import images
-import provision
-from images.errors import Failure
 from provision.cli import main as cli
 from provision.cli.parser import COMMANDS, parse
 from provision.version import VERSION
 from tests import ROOT
-from tools import transcripts
-from verify.checks import CHECKS
-from verify.model.frameworks import FRAMEWORKS
+from tools import reference, transcripts
 
 REWRITE = "to rewrite it: ./run transcripts"
-CODES = (ROOT / "docs/codes.md").read_text(encoding="utf-8")
-DOCUMENTED = set(re.findall(r"`([a-z0-9]+(?:-[a-z0-9]+)+|offline)`", CODES))
 
 
-def codes_in_the_source(*rooms: str) -> set[str]:
-    pattern = re.compile(r'\bcode ?= ?"([a-z0-9-]+)"')
-    modules = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
-    found = {code for path in modules for code in pattern.findall(path.read_text(encoding="utf-8"))}
-    return found - {"failure"}
-
-
-def test_every_code_is_documented() -> None:
-    assert codes_in_the_source("provision", "images") - DOCUMENTED == set()
-
-
-def test_every_documented_error_exists() -> None:
-    table = CODES.split("## Errors")[1].split("## Reasons")[0]
-    documented = set(re.findall(r"^\| `([a-z0-9-]+)` \|", table, re.MULTILINE))
-    assert documented - codes_in_the_source("provision", "images", "verify") == set()
-
-
-def test_the_page_of_checks_is_the_suites() -> None:
-    page = (ROOT / "docs/checks.md").read_text(encoding="utf-8")
-    documented = re.findall(r"^\| `([a-z0-9.-]+)` \| (\w+) \| ([\w, ]+) \|", page, re.MULTILINE)
-    known: dict[str, tuple[str, list[str]]] = {}
-    for framework, checks in CHECKS.items():
-        for check in checks:
-            known.setdefault(check.id, (check.level, []))[1].append(FRAMEWORKS[framework].title)
-    everywhere = len(CHECKS)
-    expected = [
-        (name, level, "all" if len(titles) == everywhere else ", ".join(titles))
-        for name, (level, titles) in known.items()
-    ]
-    assert sorted(documented) == sorted(expected)
-
-
-def failures(base: type[Failure] = Failure) -> Iterator[type[Failure]]:
-    for found in base.__subclasses__():
-        yield found
-        yield from failures(found)
-
-
-def test_the_documented_exit_codes_are_those_of_the_classes() -> None:
-    for room in (provision, images):
-        for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
-            if not module.name.endswith("__main__"):
-                importlib.import_module(module.name)
-    rows = re.findall(r"^\| `([a-z0-9-]+)` \| ([\d, ]+) \|", CODES, re.MULTILINE)
-    documented = {code: {int(exit_) for exit_ in exits.split(",")} for code, exits in rows}
-    wrong = {
-        found.code: found.exit_code
-        for found in failures()
-        if found.code != "failure" and found.exit_code not in documented.get(found.code, set())
-    }
-    assert not wrong
+def test_the_lists_of_codes_and_checks_are_those_of_the_code() -> None:
+    for page, text in reference.pages().items():
+        assert page.read_text(encoding="utf-8") == text, REWRITE
 
 
 @pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])

@@ -8,7 +8,7 @@ from provision.errors import Exit
 
 
 class ProvenanceError(StatementError):
-    """A statement that is not trustworthy."""
+    """Not a signed provenance, or one that is incomplete or of a later version."""
 
     code = "provenance-unreadable"
 
@@ -18,19 +18,19 @@ class ProvenanceUnreadableError(ProvenanceError):
 
 
 class ProvenanceTamperedError(ProvenanceError):
-    """The signature does not match the content."""
+    """The provenance was changed after it was signed."""
 
     code = "provenance-tampered"
 
 
 class ProvenanceUnknownKeyError(ProvenanceError):
-    """Signed with a key that is not trusted here."""
+    """The provenance is signed with an untrusted key."""
 
     code = "provenance-unknown-key"
 
 
 class DocumentNotWrittenError(Failure):
-    """A document that was requested by name could not be kept."""
+    """A requested SBOM or provenance file could not be written."""
 
     code = "document-not-written"
     exit_code = Exit.USAGE

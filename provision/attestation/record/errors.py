@@ -6,7 +6,7 @@ from provision.attestation.signing.errors import StatementError
 
 
 class RecordError(StatementError):
-    """A record that is not trustworthy."""
+    """Not a record, or one that is incomplete or of a later version."""
 
     code = "record-unreadable"
 
@@ -16,12 +16,12 @@ class RecordUnreadableError(RecordError):
 
 
 class RecordTamperedError(RecordError):
-    """The signature does not match the content."""
+    """The record was changed after it was signed."""
 
     code = "record-tampered"
 
 
 class RecordUnknownKeyError(RecordError):
-    """Signed with a key that is not trusted here."""
+    """The record is signed with an untrusted key."""
 
     code = "record-unknown-key"

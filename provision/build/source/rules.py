@@ -23,9 +23,7 @@ _IMPORTS = re.compile(r"^[ \t]*(?:import|from)[ \t]+(torch|tensorflow|jax)\b", r
 
 
 class BuiltWheelUnfitError(Failure):
-    """A package cannot be compiled for the plan's GPUs, or the wheel that was built does not run
-    on them, or in the plan's image.
-    """
+    """A package cannot be compiled for the plan's GPUs, or its wheel does not fit the image."""
 
     code = "built-wheel-unfit"
     exit_code = Exit.BUILD_FAILED

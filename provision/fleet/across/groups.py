@@ -33,7 +33,7 @@ _GONE = frozenset({"across-node-missing", "across-node-lost"})
 
 
 class AcrossError(BadInputError):
-    """The nodes cannot be tested together as they are."""
+    """Fewer than two nodes answer, or their frameworks differ."""
 
     code = "across-not-possible"
 

@@ -45,7 +45,7 @@ _HERE = Path(__file__).parent
 
 
 class RayError(IndexUnreachableError):
-    """The cluster does not answer, or Ray fails here."""
+    """The Ray cluster does not answer, or Ray fails on this machine."""
 
     code = "ray-unreachable"
     exit_code = Exit.UNREACHABLE

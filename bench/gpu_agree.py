@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.cuda_by_hand import FORMATS, Cuda, CudaError, Times
-from verify.checks import rates
-from verify.checks.compute import describe
-from verify.checks.place import Place, find_gpus
+from verify.backends.pytorch import Place, find_gpus
+from verify.checks.devices.compute import describe
+from verify.checks.speed import rates
 from verify.device import nvml
 from verify.device.maps import mapped, read_maps
 from verify.model.check import Context

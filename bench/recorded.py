@@ -24,8 +24,10 @@ sys.path.insert(0, str(ROOT))
 
 from bench.recorded_machines import NotRecordedError, Recorded, offered  # noqa: E402
 from bench.recorded_rates import judge_rate  # noqa: E402
-from verify.checks import CHECKS, devices, memory  # noqa: E402
-from verify.checks.sight import Sight  # noqa: E402
+from verify.backends.sight import Sight  # noqa: E402
+from verify.checks import CHECKS  # noqa: E402
+from verify.checks.devices import inventory as devices  # noqa: E402
+from verify.checks.memory import free as memory  # noqa: E402
 from verify.device.telemetry import State  # noqa: E402
 from verify.model.check import Context, Outcome, Status  # noqa: E402
 from verify.running import symptoms  # noqa: E402  the checkout's, wherever it is run

@@ -16,9 +16,9 @@ from provision.catalog.catalog import Catalog
 from provision.catalog.loading import load
 from provision.catalog.rows import GpuModel
 from provision.lock.labels import spec_of
-from verify.checks import links, nvlinks, pcie
-from verify.checks.pace import MeasuredRate, RatedCard, judge_rates
-from verify.checks.speed import link_gbs
+from verify.checks.health import links, nvlinks, pcie
+from verify.checks.speed.measured import link_gbs
+from verify.checks.speed.pace import MeasuredRate, RatedCard, judge_rates
 from verify.device.telemetry import GpuState, NvLink, Pair, State
 from verify.model.check import Outcome, Status
 from verify.model.expectations import Spec

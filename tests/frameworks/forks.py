@@ -20,7 +20,7 @@ from typing import IO, Any, NoReturn
 
 from tests.mutations.runner import Work, in_children
 from verify.across import work
-from verify.checks import ranks
+from verify.checks.collectives import ranks
 from verify.commands.main import main
 from verify.model.frameworks import FRAMEWORKS
 from verify.running.children import spool

@@ -36,7 +36,7 @@ fault = open(path).read() if os.path.exists(path) else ""
 import signal, time
 import torch
 from verify.across import work
-from verify.checks import ranks
+from verify.checks.collectives import ranks
 from verify.commands.main import main
 true = work.contribution
 exec(fault)

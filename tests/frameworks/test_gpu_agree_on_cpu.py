@@ -16,8 +16,8 @@ import ctypes
 import torch
 from bench import gpu_agree
 from bench.cuda_by_hand import Times
-from verify.checks import rates
-from verify.checks.place import Place
+from verify.checks.speed import rates
+from verify.backends.pytorch import Place
 
 class Stand:
     def __init__(self):

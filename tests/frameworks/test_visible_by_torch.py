@@ -14,7 +14,7 @@ pytestmark = pytest.mark.frameworks
 SCRIPT = """
 import os, random, sys
 import torch.cuda as cuda
-from verify.checks.visible import VisibleCard, select
+from verify.checks.devices.visible import VisibleCard, select
 
 UUIDS = ["GPU-aa11bb22-0000", "GPU-aa99cc33-0000", "GPU-ff00dd44-0000"]
 WORDS = ["0", "1", "2", "3", "7", "-1", "-0", "+1", " 2", "1 ", "1gpu", "one", "", "all", "0x1",

@@ -293,7 +293,7 @@ def convolutions(probe: Probe) -> None:
     """
     import torch
 
-    from verify.checks.convolution import _CASES
+    from verify.checks.numerics.convolution import _CASES
 
     torch.backends.cudnn.allow_tf32 = False
     for case in _CASES["full"]:
@@ -351,8 +351,8 @@ def soak(probe: Probe) -> None:
     """How long the pattern test takes on half and on nearly all of the free memory."""
     import torch
 
-    from verify.checks.patterns import write_and_read
-    from verify.checks.place import Place
+    from verify.backends.pytorch import Place
+    from verify.checks.memory.patterns import write_and_read
 
     place = Place("cpu" if probe.pretended else "cuda", 0)
     for share in (0.5, 0.9):

@@ -128,8 +128,8 @@ def count_with(value: str) -> int:
 
 @pytest.mark.parametrize("value", ["0", "0,99", "99", "-1", "0,0", "0x1", "+0"])
 def test_cuda_reads_a_list_of_devices_as_we_do(gpus: list[str], value: str) -> None:
-    """The rules of verify/checks/visible.py beside CUDA itself, which counts in a fresh process."""
-    from verify.checks.visible import VisibleCard, select
+    """The rules of devices.visible beside CUDA itself, which counts in a fresh process."""
+    from verify.checks.devices.visible import VisibleCard, select
     from verify.device import nvml
 
     if any("MIG" in name for name in gpus) or os.environ.get("CUDA_VISIBLE_DEVICES"):
@@ -139,7 +139,7 @@ def test_cuda_reads_a_list_of_devices_as_we_do(gpus: list[str], value: str) -> N
 
 
 def test_a_uuids_beginning_is_read_as_we_do(gpus: list[str]) -> None:
-    from verify.checks.visible import VisibleCard, select
+    from verify.checks.devices.visible import VisibleCard, select
     from verify.device import nvml
 
     cards = [VisibleCard(gpu.uuid or "") for gpu in nvml.read().gpus]

@@ -9,8 +9,8 @@ from provision.fleet.across.groups import AcrossOrder, GroupRun, RoundRun
 from provision.fleet.across.result import to_json
 from provision.fleet.across.search import AcrossDiagnosis
 from verify.across.judge import AcrossNode, _report
-from verify.checks import bandwidth
-from verify.checks.ranks import Team
+from verify.checks.collectives import bandwidth
+from verify.checks.collectives.ranks import Team
 from verify.model.check import Outcome, Status
 from verify.model.measures import pack
 

@@ -41,8 +41,9 @@ def two_gpus_by_gloo() -> None:
     import torch
     import torch.distributed as dist
 
-    from verify.checks import collectives, operations, ranks
-    from verify.checks.place import Place
+    from verify.backends.pytorch import Place
+    from verify.checks.collectives import operations, ranks
+    from verify.checks.collectives import sums as collectives
 
     operations.ELEMENTS["nccl"] = operations.ELEMENTS["gloo"]
     start = dist.init_process_group
@@ -64,8 +65,8 @@ def _by_the_clock(_: Any, work: Any, *, repeats: int, warm_up: int) -> Any:
 def two_slow_gpus() -> None:
     """The same, joined by the slowest PCIe link there is, which the loopback outruns."""
     two_gpus_by_gloo()
-    from verify.checks import bandwidth
-    from verify.checks.place import Place
+    from verify.backends.pytorch import Place
+    from verify.checks.collectives import bandwidth
     from verify.device import state
     from verify.device.telemetry import GpuState, Pair, State
 
@@ -188,7 +189,9 @@ def hang_the_second_early() -> None:
 
 
 def _shorten() -> None:
-    from verify.checks import bandwidth, collectives, operations, parallel
+    from verify.checks.collectives import bandwidth, operations
+    from verify.checks.collectives import sums as collectives
+    from verify.checks.training import parallel
 
     for module in (bandwidth, collectives, operations, parallel):
         module.LIMIT_S.update(gloo=SHORT_S, nccl=SHORT_S)

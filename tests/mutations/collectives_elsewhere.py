@@ -28,7 +28,7 @@ def _family() -> Any:
 
 def two_gpus() -> None:
     """Two devices of the CPU where the code believes in two GPUs."""
-    from verify.checks import operations
+    from verify.checks.collectives import operations
 
     put(operations, "ELEMENTS", {**operations.ELEMENTS, "nccl": operations.ELEMENTS["gloo"]})
     family = _family()
@@ -45,7 +45,7 @@ def two_gpus() -> None:
 def two_slow_gpus() -> None:
     """The same, joined by the slowest PCIe link there is, which a CPU outruns a hundred times."""
     two_gpus()
-    from verify.checks import exchange
+    from verify.checks.collectives import exchange
     from verify.device import state
     from verify.device.telemetry import GpuState, Pair, State
 
@@ -60,7 +60,7 @@ def two_slow_gpus() -> None:
 
 def slow_down() -> None:
     """Each call takes far longer than the link needs for it."""
-    from verify.checks import exchange
+    from verify.checks.collectives import exchange
 
     replace(exchange, "_seconds", lambda real: lambda *given: [SLOWER * s for s in real(*given)])
 
@@ -80,7 +80,7 @@ def hang(*_: Any, **__: Any) -> None:
 
 
 def _shorten() -> None:
-    from verify.checks import exchange
+    from verify.checks.collectives import exchange
 
     exchange.LIMIT_S.update(cuda=SHORT_S, cpu=SHORT_S)
 

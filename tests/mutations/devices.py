@@ -79,8 +79,8 @@ def all_agree() -> None:
     two_gpus()
     import torch
 
-    from verify.checks import devices
-    from verify.checks.sight import Sight
+    from verify.backends.sight import Sight
+    from verify.checks.devices import inventory as devices
     from verify.device import driver
 
     driver.read = lambda *_: driver.CudaDriver(found=True, version="12.2", count=2)
@@ -90,8 +90,8 @@ def all_agree() -> None:
 
 def torch_counts_by_nvml() -> None:
     """torch reports what NVML has; CUDA itself can use one."""
-    from verify.checks import devices
-    from verify.checks.sight import Sight
+    from verify.backends.sight import Sight
+    from verify.checks.devices import inventory as devices
     from verify.device import driver
 
     driver.read = lambda *_: driver.CudaDriver(found=True, version="12.2", count=1)
@@ -108,8 +108,8 @@ def driver_loses_one() -> None:
 
 def cuda_does_not_start() -> None:
     """NVML shows two cards, and the CUDA driver refuses to start."""
-    from verify.checks import devices
-    from verify.checks.sight import Sight
+    from verify.backends.sight import Sight
+    from verify.checks.devices import inventory as devices
     from verify.device import driver
 
     said = "Error 803: system has unsupported display driver / cuda driver combination"
@@ -123,8 +123,8 @@ def mig_without_devices() -> None:
     """The cards are in MIG mode, and nobody has cut them."""
     from dataclasses import replace
 
-    from verify.checks import devices
-    from verify.checks.sight import Sight
+    from verify.backends.sight import Sight
+    from verify.checks.devices import inventory as devices
     from verify.device import driver, nvml, state
 
     change_nvml(gpus=tuple(replace(gpu, mig=True) for gpu in nvml.read().gpus))()
@@ -141,8 +141,8 @@ def code_for_it() -> None:
     """An A100, and a build with code for it."""
     import torch
 
-    from verify.checks import devices
-    from verify.checks.sight import Sight
+    from verify.backends.sight import Sight
+    from verify.checks.devices import inventory as devices
 
     vars(devices).update(look=lambda _: Sight("12.1", usable=1))
     torch.cuda.get_device_capability = lambda *_: (8, 0)
@@ -158,8 +158,8 @@ def a_newer_card() -> None:
 
 def kernels_run() -> None:
     """The same code computes; the device it is given is the CPU."""
-    from verify.checks import compute
-    from verify.checks.place import Place
+    from verify.backends.pytorch import Place
+    from verify.checks.devices import compute
 
     vars(compute).update(
         find_gpus=lambda _: (None, (Place("cpu"),)),

@@ -65,7 +65,7 @@ def a_gpu() -> None:
 
 def a_gpu_that_multiplies() -> None:
     """The same, with a name that its figures go by, and without units for TF32, bf16 and fp16."""
-    from verify.checks.on_jax.place import Place
+    from verify.backends.jax import Place
 
     a_gpu()
     Place.card = property(lambda _: "NVIDIA A100")  # type: ignore[assignment,method-assign]
@@ -164,7 +164,7 @@ def fail_to_multiply() -> None:
 
 def ignore_the_device() -> None:
     """Work runs where JAX pleases."""
-    from verify.checks.on_jax.place import Place
+    from verify.backends.jax import Place
 
     replace(Place, "scope", lambda _: lambda _self: contextlib.nullcontext())
 

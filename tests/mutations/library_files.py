@@ -66,7 +66,7 @@ def map_file(path: Path) -> None:
 
 def packages() -> None:
     """A site-packages folder with NVIDIA's packages, their files mapped."""
-    from verify.checks import files, versions
+    from verify.checks.libraries import files, versions
 
     cuda_build()
     site = folder() / "site-packages"
@@ -98,7 +98,7 @@ def _maps_without_torchs_own() -> str:
 
 
 def _reader(said: "Dict[str, Tuple[str, str | None]]") -> Callable[..., Any]:
-    from verify.checks import versions
+    from verify.checks.libraries import versions
 
     def read(stem: str, path: str, owners: Any) -> Any:
         package, package_version = owners.get(os.path.realpath(path), (None, None))
@@ -182,7 +182,7 @@ def vision() -> None:
 
 def for_another_torch() -> None:
     """torchvision is pinned to another torch."""
-    from verify.checks import vision as module
+    from verify.checks.libraries import vision as module
 
     module._metadata = lambda: ("0.27.0", "2.12.0")
 

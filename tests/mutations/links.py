@@ -72,8 +72,8 @@ def pair(**fields: Any) -> Callable[[], None]:
 
 def two_places() -> None:
     """Two places in host memory stand for two GPUs; the copies between them are real."""
-    from verify.checks import peers
-    from verify.checks.place import Place
+    from verify.backends.pytorch import Place
+    from verify.checks.devices import peers
 
     vars(peers)["find_gpus"] = lambda _: (None, (Place("cpu", 0), Place("cpu", 1)))
     peers._reaches = lambda *_: True
@@ -143,7 +143,7 @@ def copy_nothing() -> None:
 
 
 def not_direct() -> None:
-    from verify.checks import peers
+    from verify.checks.devices import peers
 
     peers._reaches = lambda *_: False
     flip_a_bit()

@@ -46,7 +46,7 @@ def _replace_shm(size: Any) -> None:
 
 
 def remove_shm() -> None:
-    from verify.checks import room
+    from verify.checks.loading import room
 
     put(room, "SHM", "/dev/no-such-folder")
 
@@ -118,7 +118,7 @@ def refuse_shared_memory() -> None:
     """What newer torch says in a worker where /dev/shm is full; the parent hears nothing."""
     import torch
 
-    from verify.checks import loading
+    from verify.checks.loading import workers as loading
 
     def refuse(*_: Any, **__: Any) -> Any:
         raise RuntimeError(
@@ -193,7 +193,7 @@ def _in_worker(act: Any) -> None:
 
 
 def hang_in_worker() -> None:
-    from verify.checks import loading
+    from verify.checks.loading import workers as loading
 
     put(loading, "HANG_S", 3.0)
     _in_worker(lambda: time.sleep(NEVER))
@@ -216,7 +216,7 @@ def break_spawn() -> None:
 
 
 def hang_in_forked_worker() -> None:
-    from verify.checks import forks
+    from verify.checks.loading import forks
     from verify.workloads import samples
 
     put(forks, "FORK_S", 4.0)
@@ -231,8 +231,8 @@ def miscount_in_forked_worker() -> None:
 
 def fake_gpu() -> None:
     """Workers as they behave on a GPU: torch refuses CUDA in a forked one."""
-    from verify.checks import forks
-    from verify.checks.place import Place
+    from verify.backends.pytorch import Place
+    from verify.checks.loading import forks
     from verify.workloads.samples import Sums
 
     def start(method: str, device: str, _: Any) -> Any:
@@ -245,7 +245,7 @@ def fake_gpu() -> None:
 
 
 def hang_where_cuda_is_forked() -> None:
-    from verify.checks import forks
+    from verify.checks.loading import forks
 
     put(forks, "FORK_S", 3.0)
     real = forks._start

@@ -14,8 +14,8 @@ def fake_gpu() -> None:
     """One card of 80 GB with nobody else on it: what torch and NVML say of it."""
     import torch
 
-    from verify.checks import memory
-    from verify.checks.place import Place
+    from verify.backends.pytorch import Place
+    from verify.checks.memory import free as memory
     from verify.device import same_gpu, state
     from verify.device.telemetry import GpuState, State
 
@@ -78,7 +78,7 @@ def stick_a_bit() -> None:
 
 
 def _after_write(harm: Any) -> None:
-    from verify.checks import patterns
+    from verify.checks.memory import patterns
 
     real = patterns.write
 
@@ -107,7 +107,7 @@ def shorten() -> None:
     """The real search, with a network that needs no minute."""
     import torch
 
-    from verify.checks import memory
+    from verify.checks.memory import free as memory
 
     torch.set_num_threads(1)
     put(memory, "MODEL", "small")

@@ -160,11 +160,11 @@ def keep_what_was_refused(framework: str) -> Callable[[], None]:
     """A count that has grown by half of what was asked for."""
 
     def seed() -> None:
-        from verify.checks import recovery
+        from verify.checks.memory import recovery
 
         counts = [recovery.NO_ADDRESS // 2, 0]
         real = recovery.attempt
-        name = "recovery" if framework == "pytorch" else "on_{}.memory".format(framework)
+        name = "memory.recovery" if framework == "pytorch" else "on_{}.memory".format(framework)
         module: Any = importlib.import_module("verify.checks." + name)
         module.attempt = lambda size, ask, multiply, _: real(size, ask, multiply, counts.pop)
 

@@ -113,7 +113,7 @@ def gpus(count: int, capability: Tuple[int, int]) -> Any:
     """Places that say they are GPUs, and compute on the CPU."""
     import torch
 
-    from verify.checks.place import Place
+    from verify.backends.pytorch import Place
 
     class StandIn(Place):
         """A GPU in all but its device."""
@@ -133,7 +133,7 @@ def two_gpus_with_tf32() -> None:
     """Two GPUs that round the factors of fp32 products where TF32 is allowed."""
     import torch
 
-    from verify.checks import products
+    from verify.checks.numerics import products
 
     vars(products)["places"] = lambda _: (None, gpus(2, (8, 0)))
 
@@ -147,21 +147,21 @@ def two_gpus_with_tf32() -> None:
 
 def two_gpus_that_convolve() -> None:
     """Two GPUs whose convolutions run on the CPU."""
-    from verify.checks import convolution
+    from verify.checks.numerics import convolution
 
     vars(convolution)["places"] = lambda _: (None, gpus(2, (7, 5)))
 
 
 def refuse_tf32() -> None:
     """The switch for TF32 does nothing, and it stays off."""
-    from verify.checks import precision, products
+    from verify.checks.numerics import precision, products
 
     vars(products)["set_tf32"] = lambda **_: precision.set_tf32(on=False)
 
 
 def force_tf32() -> None:
     """The switch for TF32 does nothing, and it stays on."""
-    from verify.checks import precision, products
+    from verify.checks.numerics import precision, products
 
     vars(products)["set_tf32"] = lambda **_: precision.set_tf32(on=True)
 

@@ -12,8 +12,8 @@ def two_places() -> None:
     """Two places on the CPU, and DataParallel as its documentation describes it."""
     import torch
 
-    from verify.checks import parallel
-    from verify.checks.place import Place
+    from verify.backends.pytorch import Place
+    from verify.checks.training import parallel
 
     places = (Place("cpu", 0), Place("cpu", 1))
     vars(parallel)["find_gpus"] = lambda _: (None, places)
@@ -77,7 +77,7 @@ def sum_instead() -> None:
 
 def share_the_first_rows() -> None:
     """Every rank trains on the first rank's rows."""
-    from verify.checks import steps
+    from verify.checks.training import steps
 
     share = steps.share
     steps.share = lambda batch, _: share(batch, 0)  # type: ignore[assignment]

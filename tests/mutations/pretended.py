@@ -78,7 +78,7 @@ class Event:
 
 def pretend(framework: str, count: int) -> None:
     """So many GPUs, seen by the framework, NVML and the driver."""
-    from verify.checks import patterns, recovery
+    from verify.checks.memory import patterns, recovery
     from verify.device import cuda_memory, driver, nvml, same_gpu, state
 
     cards = tuple(gpu(i) for i in range(count))
@@ -108,7 +108,7 @@ def _jax(count: int) -> None:
     import jax
 
     from tests.mutations.jax_ import a_plugin
-    from verify.checks.on_jax.place import Place
+    from verify.backends.jax import Place
 
     a_plugin()
     os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count={}".format(count)
@@ -122,7 +122,7 @@ def _tensorflow(count: int) -> None:
     import tensorflow as tf
 
     from tests.mutations.tensorflow_ import a_cuda_build
-    from verify.checks.on_tensorflow.place import Place
+    from verify.backends.tensorflow import Place
 
     a_cuda_build()
     cpu = tf.config.list_physical_devices("CPU")
@@ -144,7 +144,8 @@ def _tensorflow(count: int) -> None:
 def _torch(count: int) -> None:
     import torch
 
-    from verify.checks import place, sight
+    from verify.backends import pytorch as place
+    from verify.backends import sight
 
     @contextlib.contextmanager
     def on(_: Any) -> Iterator[None]:
@@ -252,7 +253,7 @@ def _with_tf32() -> None:
 
 
 def sight_of(context: Any, count: int) -> Any:
-    from verify.checks.sight import Sight
+    from verify.backends.sight import Sight
 
     return Sight("12.8", count, nodes=count, nvml=count, expected=context.expect.gpu_count)
 
@@ -363,7 +364,9 @@ def _no_backend(kind: Any = None) -> Any:
 
 
 def _torch_sees_none(said: str) -> None:
-    from verify.checks import devices, place, sight
+    from verify.backends import pytorch as place
+    from verify.backends import sight
+    from verify.checks.devices import inventory as devices
 
     long = "RuntimeError: Unexpected error from cudaGetDeviceCount(). {}".format(said)
     broken = sight.Sight("12.8", 0, error=long, nodes=2, nvml=2, driver=True)
@@ -445,7 +448,7 @@ def _torch_is_wrong() -> None:
     """The second card is where numbers were moved to last."""
     import torch
 
-    from verify.checks.place import Place
+    from verify.backends.pytorch import Place
 
     last = [0]
 

@@ -50,9 +50,10 @@ def one_card() -> None:
     """One card of the class that the expectations give."""
     import torch
 
-    from verify.checks import rates, speed
-    from verify.checks.pace import RatedCard, spec_of
-    from verify.checks.place import Place
+    from verify.backends.pytorch import Place
+    from verify.checks.speed import measured as speed
+    from verify.checks.speed import rates
+    from verify.checks.speed.pace import RatedCard, spec_of
 
     class Held(Place):
         """A GPU that computes on the CPU and whose calls all take `CALL_S`."""
@@ -91,7 +92,7 @@ def one_card() -> None:
 def small_nets_only() -> None:
     """Both networks are the small one, so that the CPU needs little time for them."""
     one_card()
-    from verify.checks import speed
+    from verify.checks.speed import measured as speed
     from verify.workloads import models
 
     vars(models).update(large_net=models.small_net)
@@ -102,7 +103,8 @@ def slow_down(factor: float, **changes: Any) -> Callable[[], None]:
     """The card takes longer, and NVML says this of it."""
 
     def seed() -> None:
-        from verify.checks import rates, speed
+        from verify.checks.speed import measured as speed
+        from verify.checks.speed import rates
 
         # what a batch holds was chosen at the usual pace
         right = rates.batched
@@ -124,8 +126,8 @@ def slower_than_the_cpu() -> None:
 
 def a_slower_twin() -> None:
     """A second card of the same name does half as much, and the figures are not known."""
-    from verify.checks import speed
-    from verify.checks.pace import RatedCard
+    from verify.checks.speed import measured as speed
+    from verify.checks.speed.pace import RatedCard
 
     first = speed.find(None)[1][0]  # type: ignore[arg-type]
     second = type(first)("cuda", 1)
@@ -145,10 +147,10 @@ def a_slower_twin() -> None:
 
 def twins() -> None:
     """Two calm cards of a kind, timed by `gemm.py`: for the frameworks that are timed there."""
-    from verify.checks import gemm, rates
     from verify.checks.on_jax import speed as on_jax
     from verify.checks.on_tensorflow import speed as on_tensorflow
-    from verify.checks.pace import RatedCard
+    from verify.checks.speed import gemm, rates
+    from verify.checks.speed.pace import RatedCard
 
     there = (_Twin(), _Twin(index=1))
     vars(gemm).update(

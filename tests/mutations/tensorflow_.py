@@ -49,7 +49,7 @@ def a_gpu() -> None:
 
 def a_gpu_that_is_the_cpu() -> None:
     """One GPU whose work the CPU does: the kernels are real."""
-    from verify.checks.on_tensorflow.place import Place
+    from verify.backends.tensorflow import Place
 
     a_gpu()
     Place.device = property(lambda _: "/CPU:0")  # type: ignore[assignment,method-assign]
@@ -226,7 +226,7 @@ def blur_an_edge() -> None:
 
 def ignore_the_device() -> None:
     """Work lands where TensorFlow pleases."""
-    from verify.checks.on_tensorflow.place import Place
+    from verify.backends.tensorflow import Place
 
     replace(Place, "scope", lambda _: lambda _self: contextlib.nullcontext())
 

@@ -40,7 +40,7 @@ def shift_the_loss() -> None:
 
 def a_gpu() -> None:
     """A GPU whose steps run on the CPU."""
-    from verify.checks import training
+    from verify.checks.training import loss as training
 
     vars(training)["find"] = lambda _: (None, gpus(1, (8, 0))[0])
 
@@ -133,7 +133,7 @@ def _unscale_with(spoil: Callable[[Any, Any], Any], *, keep: bool = False) -> No
 
 def start_small() -> None:
     """The scaler skips no step, since it starts with no scale at all."""
-    from verify.checks import amp
+    from verify.checks.training import amp
 
     true = amp._scaler
     amp._scaler = lambda *given, **more: true(*given, **{**more, "first_scale": 1.0})

@@ -47,6 +47,7 @@ LAYERS = {
         across  fleet
         monitoring  reports
         checks
+        backends
         running  workloads
         model
         device

@@ -16,7 +16,7 @@ from tests.kit.index_wheels import downloaded
 LOOK = """
 import ctypes, json, sys
 ctypes.cdll.LoadLibrary(sys.argv[1])
-from verify.checks.files import Places, judge_files
+from verify.checks.libraries.files import Places, judge_files
 from verify.device import nvrtc
 from verify.device.maps import mapped, read_maps
 compiled = nvrtc.compile_with(mapped(read_maps()))

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from tests import ROOT
 from tests.kit.index_wheels import downloaded
-from verify.checks import native
+from verify.checks.libraries import native
 
 WHEELS = ("numpy==2.4.6", "ctranslate2==4.8.5")
 ASK = """
 import json, sys
-from verify.checks.packages import _import, judge_packages
+from verify.checks.libraries.packages import _import, judge_packages
 found = _import(sys.argv[1])
 outcome = judge_packages([found], gpus=0)
 print(json.dumps([outcome.status.value, outcome.message]))

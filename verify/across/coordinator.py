@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Mapping, Optional
 from verify.across import judge
 from verify.across.judge import AcrossEnd, AcrossNode, NodeEnd
 from verify.across.wire import Wire
-from verify.checks.ranks import Trace
+from verify.checks.collectives.ranks import Trace
 from verify.running.children import Ending
 
 SILENT_S = 30.0  # nodes report every two seconds

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from verify.across import codes
-from verify.checks import bandwidth, nccl_log, operations, ranks
-from verify.checks.ranks import Team, Trace, World
+from verify.checks.collectives import bandwidth, nccl_log, operations, ranks
+from verify.checks.collectives.ranks import Team, Trace, World
 from verify.model.check import Outcome, Status
 from verify.model.measures import median, pack
 from verify.running.children import Ending

@@ -14,8 +14,8 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from verify.across import coordinator, judge, work
 from verify.across.wire import Wire, interface_of, listen
-from verify.checks import bandwidth, nccl_log, ranks
-from verify.checks.ranks import Rank, Team, Trace
+from verify.checks.collectives import bandwidth, nccl_log, ranks
+from verify.checks.collectives.ranks import Rank, Team, Trace
 from verify.model import frameworks
 from verify.model.check import Context, Status
 from verify.running.children import Child, Ending, scratch

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Callable, Dict, List, Sequence
 
-from verify.checks import bandwidth, operations, ranks
-from verify.checks.ranks import Rank
+from verify.checks.collectives import bandwidth, operations, ranks
+from verify.checks.collectives.ranks import Rank
 
 MOST_ELEMENTS = 1 << 24  # of a buffer that holds a part for each rank
 _ONE_HOT = 128  # numbers of each rank where only one contributes

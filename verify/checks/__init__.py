@@ -4,26 +4,21 @@ from __future__ import annotations
 
 from typing import Dict, Iterable, Tuple
 
-from verify.checks import (
-    collectives,
-    compute,
-    devices,
-    files,
-    health,
-    libraries,
-    links,
-    loading,
-    memory,
-    numerics,
-    on_jax,
-    packages,
-    parallel,
-    peers,
-    speed,
-    training,
-    versions,
-)
+from verify.checks import on_jax
+from verify.checks.collectives import sums as collectives
+from verify.checks.devices import compute, peers
+from verify.checks.devices import inventory as devices
+from verify.checks.health import condition as health
+from verify.checks.health import links
+from verify.checks.libraries import files, packages, versions
+from verify.checks.libraries import requested as libraries
+from verify.checks.loading import workers as loading
+from verify.checks.memory import free as memory
+from verify.checks.numerics import attention, compiled, convolution, products, reruns
 from verify.checks.on_tensorflow import CHECKS as ON_TENSORFLOW
+from verify.checks.speed import measured as speed
+from verify.checks.training import loss as training
+from verify.checks.training import parallel
 from verify.model.check import LEVELS, Check
 
 _EVERYWHERE = (*devices.WITHOUT_FRAMEWORK, *health.CHECKS, *links.CHECKS)
@@ -35,7 +30,11 @@ _PYTORCH = (
     *devices.CHECKS,
     *compute.CHECKS,
     *peers.CHECKS,
-    *numerics.CHECKS,
+    *products.CHECKS,
+    *convolution.CHECKS,
+    *reruns.CHECKS,
+    *attention.CHECKS,
+    *compiled.CHECKS,
     *training.CHECKS,
     *loading.CHECKS,
     *memory.CHECKS,

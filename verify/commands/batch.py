@@ -14,9 +14,9 @@ import sys
 from dataclasses import replace
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from verify.checks.batches import Mode, look, measured, run
-from verify.checks.bench import Job, Refused
-from verify.checks.place import Place
+from verify.backends.pytorch import Place
+from verify.checks.memory.batches import Mode, look, measured, run
+from verify.checks.memory.bench import Job, Refused
 from verify.commands.usage import CALLED, Parser
 from verify.model.check import UsageError
 from verify.model.frameworks import FRAMEWORKS

@@ -147,7 +147,9 @@ def _machine(path: Optional[str]) -> Machine:
 
 def _shared(machine: Machine) -> Optional[str]:
     """Who uses a GPU before the run. If the driver hangs, the checks will report it."""
-    from verify.checks import watch  # imports all checks; commands on reports do not need them
+    from verify.checks.speed import (
+        watch,  # imports all checks; commands on reports do not need them
+    )
 
     ending = Child(lambda: watch.in_use(machine)).wait(environment.DRIVER_LIMIT_S)
     return ending.value if ending.returned else None

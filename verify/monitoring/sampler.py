@@ -107,7 +107,7 @@ def choose(
     value = environ.get("CUDA_VISIBLE_DEVICES")
     if value is None or not gpus:
         return there, []
-    from verify.checks import visible
+    from verify.checks.devices import visible
 
     shown = visible.select(value, visible.cards_of(State(gpus=tuple(gpus)))).shown
     alike = len({gpu.name for gpu in gpus}) == 1

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
-from verify.checks import bandwidth, exchange, operations, ranks
+from verify.backends.jax import find, gpus
+from verify.checks.collectives import bandwidth, exchange, operations, ranks
+from verify.checks.collectives.ranks import Team
 from verify.checks.on_jax.numerics import wide
 from verify.checks.on_jax.parallel import all_devices, cut_the_cpu
-from verify.checks.on_jax.place import find, gpus
-from verify.checks.ranks import Team
 from verify.model.check import Context, Outcome
 
 BY = "XLA"  # what joins the CPU's devices

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, List, Optional
 
-from verify.checks import xla
-from verify.checks.on_jax.place import Place, find
+from verify.backends.jax import Place, find
+from verify.checks.numerics import xla
 from verify.model.check import Check, Context, Outcome
 
 _BYPASSED = "the function ran as Python code each time"

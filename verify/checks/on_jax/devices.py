@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any, Callable, List, Tuple
 
-from verify.checks.compute import ComputeAnswer, judge_answers
-from verify.checks.devices import judge_count, read_counts
-from verify.checks.dialect import cpu_build
-from verify.checks.on_jax.place import DIALECT, Place, find, find_gpus, look
-from verify.checks.placement import SIZE, Elsewhere, PlacedOp, judge_placement
+from verify.backends.dialect import cpu_build
+from verify.backends.jax import DIALECT, Place, find, find_gpus, look
+from verify.checks.devices.compute import ComputeAnswer, judge_answers
+from verify.checks.devices.inventory import judge_count, read_counts
+from verify.checks.devices.placement import SIZE, Elsewhere, PlacedOp, judge_placement
 from verify.model.check import Check, Context, Outcome
 
 _Work = Callable[[], Tuple[int, int]]

@@ -6,18 +6,18 @@ import contextlib
 from dataclasses import dataclass, replace
 from typing import Any, Optional, Tuple
 
-from verify.checks import dialect, files
-from verify.checks.dialect import (
+from verify.backends.dialect import cpu_build
+from verify.backends.jax import DIALECT, MAJORS, gpus, installed, plugin, versions
+from verify.checks.libraries import dialect, files
+from verify.checks.libraries.dialect import (
     FoundLibraries,
     as_asked,
-    cpu_build,
     judge_cudnn,
     library_number,
     listed,
     numbers,
 )
-from verify.checks.libraries import REBUILD, cuda_text, cudnn_text
-from verify.checks.on_jax.place import DIALECT, MAJORS, gpus, installed, plugin, versions
+from verify.checks.libraries.requested import REBUILD, cuda_text, cudnn_text
 from verify.device import nvrtc
 from verify.device.maps import mapped, read_maps
 from verify.model.check import Check, Context, Outcome, Status

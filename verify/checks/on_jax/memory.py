@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from typing import Any, List, Mapping
 
-from verify.checks import memory, patterns, recovery
-from verify.checks.leaks import MemorySeries, judge_leak, watch
+from verify.backends.jax import Place, every, find
+from verify.checks.memory import free as memory
+from verify.checks.memory import patterns, recovery
+from verify.checks.memory.leaks import MemorySeries, judge_leak, watch
+from verify.checks.memory.patterns import BlockDifference, KeptBlocks, judge_patterns
+from verify.checks.memory.recovery import NO_ADDRESS, MemoryRequest, attempt, judge_recovery
 from verify.checks.on_jax.networks import data, start, stepper, weights
 from verify.checks.on_jax.numerics import wide
-from verify.checks.on_jax.place import Place, every, find
-from verify.checks.patterns import BlockDifference, KeptBlocks, judge_patterns
-from verify.checks.recovery import NO_ADDRESS, MemoryRequest, attempt, judge_recovery
 from verify.model.check import Context, Outcome
 
 ROWS = 256

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, Tuple
 
-from verify.checks import windows
-from verify.checks.accuracy import (
+from verify.backends.jax import Place, every, find
+from verify.checks.numerics import windows
+from verify.checks.numerics.accuracy import (
     AccuracyReading,
     compare,
     judge_convolution,
     judge_products,
     tf32_override,
 )
+from verify.checks.numerics.repeats import Repeat, judge_repeats
 from verify.checks.on_jax.networks import data, start, stepper, vector, weights
-from verify.checks.on_jax.place import Place, every, find
-from verify.checks.repeats import Repeat, judge_repeats
 from verify.model.check import Check, Context, Outcome
 from verify.running.children import Child
 

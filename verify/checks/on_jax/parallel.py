@@ -10,10 +10,10 @@ import os
 from dataclasses import replace
 from typing import Any, Dict, List, Optional, Tuple
 
-from verify.checks import steps as same_steps
+from verify.backends.jax import find
 from verify.checks.on_jax.networks import data, loss, named, start, stepper, weights
 from verify.checks.on_jax.numerics import wide
-from verify.checks.on_jax.place import find
+from verify.checks.training import steps as same_steps
 from verify.model.check import Check, Context, Outcome, Status
 
 STEPS = {"quick": 2, "standard": 5, "full": 50}

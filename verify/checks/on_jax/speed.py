@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-from verify.checks import gemm
+from verify.backends.jax import Place, every
 from verify.checks.on_jax.numerics import NAMES, wide
-from verify.checks.on_jax.place import Place, every
+from verify.checks.speed import gemm
 from verify.model.check import Check, Context, Outcome
 
 

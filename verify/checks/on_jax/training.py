@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, List, NamedTuple, Optional, Tuple
 
-from verify.checks.amp import MixedRun, judge_amp
+from verify.backends.jax import Place, find
 from verify.checks.on_jax.networks import (
     Weights,
     data,
@@ -16,8 +16,8 @@ from verify.checks.on_jax.networks import (
     weights,
 )
 from verify.checks.on_jax.numerics import NAMES, wide
-from verify.checks.on_jax.place import Place, find
-from verify.checks.training import STEPS, TrainingSteps, judge_loss, judge_same
+from verify.checks.training.amp import MixedRun, judge_amp
+from verify.checks.training.loss import STEPS, TrainingSteps, judge_loss, judge_same
 from verify.model.check import Check, Context, Outcome
 
 _ROWS = 256

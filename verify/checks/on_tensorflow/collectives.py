@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
-from verify.checks import bandwidth, exchange, operations, ranks
+from verify.backends.tensorflow import DIALECT, find, gpus
+from verify.checks.collectives import bandwidth, exchange, operations, ranks
+from verify.checks.collectives.ranks import Team
 from verify.checks.on_tensorflow.parallel import all_devices, cut_the_cpu
-from verify.checks.on_tensorflow.place import DIALECT, find, gpus
-from verify.checks.ranks import Team
 from verify.model.check import Context, Outcome
 
 

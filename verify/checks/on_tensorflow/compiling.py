@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional
 
-from verify.checks import xla
-from verify.checks.on_tensorflow.place import Place, find
+from verify.backends.tensorflow import Place, find
+from verify.checks.numerics import xla
 from verify.model.check import Check, Context, Outcome
 
 _BYPASSED = "code that it cannot compile ran anyway"

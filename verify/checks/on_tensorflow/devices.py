@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Tuple
 
-from verify.checks.compute import ComputeAnswer, judge_answers
-from verify.checks.devices import judge_architectures, judge_count, read_counts
-from verify.checks.dialect import cpu_build
-from verify.checks.on_tensorflow.place import (
+from verify.backends.dialect import cpu_build
+from verify.backends.tensorflow import (
     DIALECT,
     Place,
     build,
@@ -17,7 +15,9 @@ from verify.checks.on_tensorflow.place import (
     gpus,
     look,
 )
-from verify.checks.placement import SIZE, Elsewhere, PlacedOp, judge_placement
+from verify.checks.devices.compute import ComputeAnswer, judge_answers
+from verify.checks.devices.inventory import judge_architectures, judge_count, read_counts
+from verify.checks.devices.placement import SIZE, Elsewhere, PlacedOp, judge_placement
 from verify.model.check import Check, Context, Outcome
 
 _ELSEWHERE = Elsewhere(

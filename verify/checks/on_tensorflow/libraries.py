@@ -13,17 +13,17 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from verify.checks import dialect, files
-from verify.checks.dialect import (
+from verify.backends.dialect import cpu_build
+from verify.backends.tensorflow import DIALECT, build, cuda_version, gpus
+from verify.checks.libraries import dialect, files
+from verify.checks.libraries.dialect import (
     FoundLibraries,
-    cpu_build,
     judge_cudnn,
     library_number,
     listed,
     numbers,
 )
-from verify.checks.libraries import cudnn_text, judge_cuda, judge_numpy
-from verify.checks.on_tensorflow.place import DIALECT, build, cuda_version, gpus
+from verify.checks.libraries.requested import cudnn_text, judge_cuda, judge_numpy
 from verify.device import nvrtc
 from verify.device.maps import mapped, read_maps
 from verify.model.check import Check, Context, Outcome, Status

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from typing import Any, List, Optional
 
-from verify.checks import memory, patterns, recovery
-from verify.checks.leaks import MemorySeries, judge_leak, watch
+from verify.backends.tensorflow import Place, every, find, gpus
+from verify.checks.memory import free as memory
+from verify.checks.memory import patterns, recovery
+from verify.checks.memory.leaks import MemorySeries, judge_leak, watch
+from verify.checks.memory.patterns import BlockDifference, KeptBlocks, judge_patterns
+from verify.checks.memory.recovery import NO_ADDRESS, MemoryRequest, attempt, judge_recovery
 from verify.checks.on_tensorflow.networks import batches, network, prepare, stepper
-from verify.checks.on_tensorflow.place import Place, every, find, gpus
-from verify.checks.patterns import BlockDifference, KeptBlocks, judge_patterns
-from verify.checks.recovery import NO_ADDRESS, MemoryRequest, attempt, judge_recovery
 from verify.model.check import Context, Outcome
 
 ROWS = 32

@@ -7,14 +7,16 @@ import re
 import shutil
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from verify.checks import windows
-from verify.checks.accuracy import (
+from verify.backends.tensorflow import Place, find, gpus
+from verify.checks.numerics import windows
+from verify.checks.numerics.accuracy import (
     AccuracyReading,
     compare,
     judge_convolution,
     judge_products,
     tf32_override,
 )
+from verify.checks.numerics.repeats import Repeat, ResumedRun, judge_checkpoint, judge_repeats
 from verify.checks.on_tensorflow.networks import (
     batches,
     network,
@@ -23,8 +25,6 @@ from verify.checks.on_tensorflow.networks import (
     stepper,
     variables,
 )
-from verify.checks.on_tensorflow.place import Place, find, gpus
-from verify.checks.repeats import Repeat, ResumedRun, judge_checkpoint, judge_repeats
 from verify.model.check import Check, Context, Outcome, Status
 from verify.running.children import scratch
 

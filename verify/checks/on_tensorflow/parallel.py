@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Dict, List, Tuple
 
-from verify.checks import steps as same_steps
+from verify.backends.tensorflow import find, gpus
 from verify.checks.on_tensorflow.networks import batches, named, network, numbers, prepare
-from verify.checks.on_tensorflow.place import find, gpus
+from verify.checks.training import steps as same_steps
 from verify.model.check import Check, Context, Outcome, Status
 
 STEPS = {"quick": 2, "standard": 5, "full": 50}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Callable
 
-from verify.checks import gemm
+from verify.backends.tensorflow import Place, find, gpus
 from verify.checks.on_tensorflow.numerics import allow_tf32
-from verify.checks.on_tensorflow.place import Place, find, gpus
+from verify.checks.speed import gemm
 from verify.model.check import Check, Context, Outcome
 
 _NAMES = {"fp64": "float64", "fp16": "float16", "bf16": "bfloat16"}

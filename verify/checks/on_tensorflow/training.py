@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from verify.checks.accuracy import number
-from verify.checks.amp import MixedRun, judge_amp
+from verify.backends.tensorflow import Place, find
+from verify.checks.numerics.accuracy import number
 from verify.checks.on_tensorflow.networks import (
     SIZE,
     batches,
@@ -19,8 +19,8 @@ from verify.checks.on_tensorflow.networks import (
     stepper,
 )
 from verify.checks.on_tensorflow.numerics import allow_tf32
-from verify.checks.on_tensorflow.place import Place, find
-from verify.checks.training import AGAIN, FACTOR, STEPS, TrainingSteps, judge_loss, judge_same
+from verify.checks.training.amp import MixedRun, judge_amp
+from verify.checks.training.loss import AGAIN, FACTOR, STEPS, TrainingSteps, judge_loss, judge_same
 from verify.model.check import Check, Context, Outcome, Status
 
 _ROWS = 32

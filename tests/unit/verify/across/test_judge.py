@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from verify.across import codes, judge
 from verify.across.judge import AcrossEnd, AcrossNode, NodeEnd
-from verify.checks.ranks import Trace
+from verify.checks.collectives.ranks import Trace
 from verify.running.children import Ending
 
 NODES = tuple(AcrossNode(i, f"n{i}", 2, "nccl", "PyTorch 2.7.0") for i in range(3))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.verify.checks.test_judges import holds
-from verify.checks.on_jax import place
+from verify.backends import jax as place
 from verify.checks.on_jax.libraries import CudaNumbers, PluginParts, judge_cuda, judge_parts
 from verify.model.check import Outcome, Status
 

@@ -9,17 +9,19 @@ from typing import Any
 import pytest
 
 from tests import ROOT
-from verify.checks.collectives import judge_ranks
-from verify.checks.compute import ComputeAnswer, judge_answers
-from verify.checks.devices import (
+from verify.backends.sight import Sight, judge_absent
+from verify.checks.collectives.sums import judge_ranks
+from verify.checks.devices.compute import ComputeAnswer, judge_answers
+from verify.checks.devices.inventory import (
     Counts,
     judge_architectures,
     judge_count,
     judge_nvml,
     runs_by,
 )
-from verify.checks.files import Places, Shadow, find_shadows, judge_files
-from verify.checks.libraries import (
+from verify.checks.devices.visible import VisibleCard
+from verify.checks.libraries.files import Places, Shadow, find_shadows, judge_files
+from verify.checks.libraries.requested import (
     _judge_library,
     cudnn_text,
     judge_cuda,
@@ -28,9 +30,7 @@ from verify.checks.libraries import (
     judge_numpy,
     nccl_text,
 )
-from verify.checks.sight import Sight, judge_absent
-from verify.checks.training import judge_loss
-from verify.checks.visible import VisibleCard
+from verify.checks.training.loss import judge_loss
 from verify.device import driver, nvml
 from verify.device.maps import mapped
 from verify.device.nvrtc import CompiledKernel, compile_with

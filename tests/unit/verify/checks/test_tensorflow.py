@@ -11,16 +11,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.verify.checks.test_judges import holds
-from verify.checks import CHECKS, dialect, gemm
-from verify.checks.devices import judge_architectures
-from verify.checks.dialect import Dialect, FoundLibraries, as_asked, judge_cudnn, listed, older
-from verify.checks.libraries import judge_numpy
+from verify.backends import dialect
+from verify.backends.dialect import Dialect
+from verify.checks import CHECKS
+from verify.checks.devices.inventory import judge_architectures
+from verify.checks.libraries.dialect import (
+    FoundLibraries,
+    as_asked,
+    judge_cudnn,
+    judge_framework,
+    listed,
+    older,
+)
+from verify.checks.libraries.requested import judge_numpy
 from verify.checks.on_tensorflow.devices import architectures
 from verify.checks.on_tensorflow.libraries import OpenedLibrary, judge_opened, sonames
 from verify.checks.on_tensorflow.loading import PipelineRun, judge_pipeline, recommend
 from verify.checks.on_tensorflow.parallel import judge_mirrored
 from verify.checks.on_tensorflow.training import KerasFit, judge_fit
-from verify.checks.rates import SIZES
+from verify.checks.speed import gemm
+from verify.checks.speed.rates import SIZES
 from verify.device import driver, machine, nvml
 from verify.model.check import Context, Status
 from verify.model.expectations import Expectations, ExpectedGpu
@@ -73,7 +83,7 @@ FOUND = FoundLibraries("2.21.0", "12.5.1", None, "3.11.7")
     ],
 )
 def test_framework(found: FoundLibraries, expect: Expectations, status: Status, word: str) -> None:
-    holds(dialect.judge_framework(found, expect, WORDS), status, word)
+    holds(judge_framework(found, expect, WORDS), status, word)
 
 
 def test_numpy_is_judged_in_the_words_of_the_framework() -> None:

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verify.checks import batches
-from verify.checks.bench import Job, out_of_memory
-from verify.checks.place import Place
+from verify.backends.pytorch import Place
+from verify.checks.memory import batches
+from verify.checks.memory.bench import Job, out_of_memory
 from verify.commands import batch
 from verify.device import limits
 from verify.model.check import UsageError

@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from tests.unit.verify.checks.test_numerics import reading
+from tests.unit.verify.checks.numerics.test_numerics import reading
+from verify.backends.sight import Sight, judge_absent
 from verify.checks import CHECKS
-from verify.checks.accuracy import judge_accuracy
-from verify.checks.collectives import judge_ranks
-from verify.checks.compat import LoadedLibrary, judge_compat
-from verify.checks.compute import ComputeAnswer, judge_answers
-from verify.checks.devices import judge_architectures, judge_nvml
-from verify.checks.gpu_memory import judge_memory
-from verify.checks.health import judge_mode
-from verify.checks.libraries import judge_framework
-from verify.checks.memory import judge_free
-from verify.checks.peers import PeerCopy, judge_copies
-from verify.checks.sight import Sight, judge_absent
-from verify.checks.slowness import of_node
+from verify.checks.collectives.sums import judge_ranks
+from verify.checks.devices.compute import ComputeAnswer, judge_answers
+from verify.checks.devices.inventory import judge_architectures, judge_nvml
+from verify.checks.devices.peers import PeerCopy, judge_copies
+from verify.checks.health.condition import judge_mode
+from verify.checks.health.gpu_memory import judge_memory
+from verify.checks.libraries.compat import LoadedLibrary, judge_compat
+from verify.checks.libraries.requested import judge_framework
+from verify.checks.memory.free import judge_free
+from verify.checks.numerics.accuracy import judge_accuracy
+from verify.checks.speed.slowness import of_node
 from verify.device import driver, nvml
 from verify.device.telemetry import GpuState, State
 from verify.model.check import FAULTS, Check, Outcome, Result, Status, demand

@@ -1,0 +1,448 @@
+"""Ranks, collectives and their bandwidth: what the judges say of readings no machine here gives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from verify.checks.collectives import bandwidth, nccl_log, operations, ranks
+from verify.checks.collectives.ranks import Team, Trace, World
+from verify.checks.health.links import Link
+from verify.device.telemetry import GpuState, NvLink, Pair, State
+from verify.model.check import Outcome, Status
+from verify.running.children import Ending
+
+PASS, FAIL = Status.PASS, Status.FAIL
+
+
+def holds(outcome: Outcome, status: Status, word: str = "") -> None:
+    """The status, the telling word somewhere, one line, and a cause and a fix on every failure."""
+    assert outcome.status is status
+    assert word in " | ".join(filter(None, (outcome.message, outcome.cause, outcome.fix)))
+    assert "\n" not in outcome.message
+    assert (outcome.cause is not None, outcome.fix is not None) == ((status is FAIL),) * 2
+
+
+# NCCL's log, in the form of its versions 2.10 to 2.27
+
+PREFIX = "node1:850301:851341 [0] "
+START = (
+    PREFIX + "NCCL INFO Bootstrap : Using lo:127.0.0.1<0>\n" + PREFIX + "NCCL INFO NET/Plugin : "
+    "dlerror=libnccl-net.so: cannot open shared object file: No such file or directory\n"
+    + PREFIX
+    + "misc/ibvwrap.cc:63 NCCL WARN Failed to open libibverbs.so[.1]\n"
+    + PREFIX
+    + "NCCL INFO Using network Socket\n"
+)
+BY_P2P = PREFIX + "NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read\n"
+OLD_P2P = PREFIX + "NCCL INFO Channel 04 : 15[b2000] -> 13[89000] via P2P/direct pointer\n"
+BY_SHM = PREFIX + "NCCL INFO Channel 01 : 1[1] -> 0[0] via SHM/direct/direct\n"
+BY_NET = PREFIX + "NCCL INFO Channel 00/0 : 2[1] -> 1[0] [receive] via NET/Socket/0\n"
+DONE = PREFIX + "NCCL INFO comm 0x55c6 rank 0 nranks 2 cudaDev 0 busId 4c000 - Init COMPLETE\n"
+NO_SHM = (
+    "misc/shmutils.cc:87 NCCL WARN Error: failed to extend /dev/shm/nccl-a to 33030532 bytes, "
+    "error: No space left on device (28)"
+)
+ECHO = (
+    "misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer node1<55693>\n"
+    + PREFIX
+    + "proxy.cc:1143 NCCL WARN Socket recv failed while polling for opId=0x7f4774cc9620"
+)
+MEMORY = "include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'"
+
+
+@pytest.mark.parametrize(
+    ("log", "line"),
+    [
+        pytest.param("", "", id="no log"),
+        pytest.param(START + BY_P2P, "", id="a log without warnings that matter"),
+        pytest.param(START + PREFIX + NO_SHM, PREFIX + NO_SHM, id="the warning"),
+        pytest.param(
+            START + PREFIX + ECHO + "\n" + PREFIX + MEMORY + "\n",
+            PREFIX + MEMORY,
+            id="its own trouble before the echo of another rank's",
+        ),
+        pytest.param(
+            PREFIX + ECHO, PREFIX + ECHO.splitlines()[0], id="an echo where there is more"
+        ),
+        pytest.param(
+            PREFIX + MEMORY + "\n" + PREFIX + NO_SHM, PREFIX + MEMORY, id="the first of two"
+        ),
+    ],
+)
+def test_the_telling_line(log: str, line: str) -> None:
+    assert nccl_log.telling(log) == line
+
+
+@pytest.mark.parametrize(
+    ("log", "phase"),
+    [
+        pytest.param("", None, id="nothing written"),
+        pytest.param(START.splitlines()[0], "while NCCL's ranks looked for each other", id="early"),
+        pytest.param(START, "while NCCL looked at the machine's links", id="the machine"),
+        pytest.param(START + BY_P2P, "while NCCL connected the GPUs", id="connecting"),
+        pytest.param(START + BY_P2P + DONE, "after NCCL had started", id="ready"),
+    ],
+)
+def test_how_far_nccl_came(log: str, phase: str | None) -> None:
+    assert nccl_log.phase(log) == phase
+
+
+@pytest.mark.parametrize(
+    ("log", "ways"),
+    [
+        ("", ()),
+        (START, ()),
+        (BY_P2P, ("P2P",)),
+        (OLD_P2P + BY_SHM, ("P2P", "SHM")),
+        (BY_NET, ("NET",)),
+    ],
+)
+def test_which_way_data_went(log: str, ways: tuple[str, ...]) -> None:
+    assert nccl_log.transports(log) == ways
+
+
+# Lost ranks
+
+HERE = Ending(value=[], returned=True)
+HANG = Ending(timed_out=True, seconds=120.0)
+KILLED = Ending(signal="SIGKILL", seconds=1.0)
+PEER_GONE = Ending(
+    raised="DistBackendError: ncclRemoteError: remote process exited or there was a network error",
+    code=0,
+    output="Error: remote process exited",
+    seconds=0.5,
+)
+RAISED = Ending(raised="RuntimeError: CUDA error: Xid", code=0, seconds=2.0)
+
+
+def world(*endings: Ending, traces: tuple[Trace, ...] = (), backend: str = "nccl") -> World:
+    return World(Team(backend, len(endings)), endings, traces)
+
+
+@pytest.mark.parametrize(
+    ("lost", "message", "rest"),
+    [
+        pytest.param(world(HANG, KILLED), "rank 1 of 2 killed", "memory", id="killed, not waiting"),
+        pytest.param(world(PEER_GONE, KILLED), "rank 1 of 2", "memory", id="killed, not the echo"),
+        pytest.param(world(PEER_GONE, RAISED), "rank 1 of 2", "Xid", id="raised, not the echo"),
+        pytest.param(world(PEER_GONE, HANG), "rank 1 of 2 did", "hang", id="hangs, not the echo"),
+        pytest.param(world(HERE, RAISED), "rank 1 of 2 Runtime", "Xid", id="one of two raised"),
+        pytest.param(world(HERE, HANG), "rank 1 of 2 did not", "hang", id="one of two hangs"),
+        pytest.param(world(HANG, HANG), "none of 2 ranks", "hang", id="both hang, nothing known"),
+        pytest.param(
+            world(HANG, HANG, traces=(Trace(3, "all-to-all"), Trace(2, "broadcast"))),
+            "rank 1 of 2 did not finish in 120 s, at broadcast, while another was at all-to-all",
+            "hang",
+            id="the rank behind is to blame",
+        ),
+        pytest.param(
+            world(HANG, HANG, traces=(Trace(2, "barrier", BY_P2P + DONE),) * 2),
+            "none of 2 ranks finished in 120 s, at barrier",
+            "hang after NCCL had started",
+            id="how far NCCL came is told",
+        ),
+        pytest.param(
+            world(HANG, HANG, traces=(Trace(2, "barrier", BY_P2P + DONE),) * 2),
+            "none of 2",
+            "NCCL_P2P_DISABLE=1: if that fixes it, switch PCIe ACS",
+            id="a hang by P2P names IOMMU and ACS",
+        ),
+        pytest.param(
+            world(HANG, HANG, traces=(Trace(1, "x"), Trace(1, "x", START + PREFIX + NO_SHM))),
+            "none of 2",
+            "--shm-size 1g",
+            id="another rank's warning explains",
+        ),
+        pytest.param(
+            world(HANG, traces=(Trace(1, "x", START),)),
+            "rank 0 of 1",
+            "--ipc host",
+            id="a missing network plugin is no missing library",
+        ),
+        pytest.param(
+            world(HANG, HANG, backend="gloo"), "none of 2", "loopback", id="gloo has its own fix"
+        ),
+    ],
+)
+def test_lost_ranks(lost: World, message: str, rest: str) -> None:
+    outcome = ranks.judge_lost(lost, "it")
+    holds(outcome, FAIL, rest)
+    assert outcome.message.startswith("it: " + message)
+
+
+def test_a_missing_plugin_is_not_taken_for_a_missing_library() -> None:
+    outcome = ranks.judge_lost(world(HANG, traces=(Trace(1, "x", START),)), "it")
+    assert "missing" not in str(outcome.cause)
+
+
+@given(
+    st.lists(st.sampled_from([HERE, HANG, KILLED, PEER_GONE, RAISED]), min_size=1).filter(
+        lambda endings: any(not e.returned for e in endings)
+    ),
+    st.data(),
+)
+def test_whoever_is_lost_a_lost_rank_is_named(endings: list[Ending], data: st.DataObject) -> None:
+    log = st.sampled_from(["", START, START + BY_P2P + DONE, PREFIX + NO_SHM])
+    made = st.builds(Trace, st.integers(0, 3), st.sampled_from(["", "all-reduce"]), log)
+    traces = data.draw(st.lists(made, min_size=len(endings), max_size=len(endings)))
+    outcome = ranks.judge_lost(world(*endings, traces=tuple(traces)), "it")
+    holds(outcome, FAIL)
+    named = [i for i, e in enumerate(endings) if f"rank {i} of" in outcome.message]
+    assert all(not endings[i].returned for i in named)
+    if KILLED in endings or RAISED in endings:
+        assert endings[named[0]] in (KILLED, RAISED)
+
+
+# Operations
+
+
+def row(operation: str = "all-reduce", dtype: str = "float32", **more: Any) -> dict[str, Any]:
+    clean = {"operation": operation, "dtype": dtype, "wrong": 0, "total": 64, "kind": None}
+    return {**clean, **more}
+
+
+def of_ranks(*values: list[dict[str, Any]], backend: str = "nccl") -> World:
+    return world(*(Ending(value=rows, returned=True) for rows in values), backend=backend)
+
+
+LACKS = row("reduce-scatter", "bfloat16", total=0, unsupported="Invalid scalar type")
+
+
+@pytest.mark.parametrize(
+    ("seen", "status", "word"),
+    [
+        pytest.param(of_ranks([row()], [row()]), PASS, "1 operations with correct", id="right"),
+        pytest.param(
+            of_ranks([row()], [row(wrong=3, kind="was not written")]),
+            FAIL,
+            "nccl all-reduce of float32: rank 1 was not written, 3 of 64 wrong",
+            id="the second rank is wrong",
+        ),
+        pytest.param(
+            of_ranks([row(), LACKS], [row(), LACKS], backend="gloo"),
+            PASS,
+            "not supported here: reduce-scatter of bfloat16",
+            id="what is not supported is told",
+        ),
+        pytest.param(
+            of_ranks(*[[row(total=0, unsupported="no")]] * 2), FAIL, "no all-reduce", id="nothing"
+        ),
+        pytest.param(
+            of_ranks([row(), row("barrier", "-", wrong=1, kind="was passed early")]),
+            FAIL,
+            "nccl barrier: rank 0",
+            id="a barrier has no dtype",
+        ),
+        pytest.param(world(HERE, KILLED), FAIL, "rank 1 of 2", id="a lost rank"),
+    ],
+)
+def test_operations(seen: World, status: Status, word: str) -> None:
+    holds(operations.judge_operations(seen), status, word)
+
+
+def test_operations_are_shown_by_dtype() -> None:
+    rows = [row(), row(dtype="int64", wrong=1, kind="has other numbers"), LACKS]
+    measured = operations.judge_operations(of_ranks(rows, rows)).measured
+    (table,) = measured["tables"]
+    assert table["columns"] == ["operation", "float32", "float16", "bfloat16", "int64"]
+    assert table["rows"] == [
+        ["all-reduce", "right", "", "", "wrong"],
+        ["reduce-scatter", "", "", "not supported", ""],
+    ]
+
+
+def test_what_is_lacking_is_told_in_short() -> None:
+    lacks = {"total": 0, "unsupported": "no"}
+    rows = [
+        row(),
+        row("broadcast", "bfloat16", **lacks),
+        row("all-gather", "bfloat16", **lacks),
+        *(row("reduce-scatter", dtype, **lacks) for dtype in operations.DTYPES),
+    ]
+    message = operations.judge_operations(of_ranks(rows, rows)).message
+    said = "not supported here: reduce-scatter; broadcast, all-gather of bfloat16"
+    assert message.endswith(said)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ProcessGroupGloo does not support reduce_scatter",
+        "no support for _allgather_base in Gloo process group",
+        "Invalid scalar type",
+        "Backend gloo does not support allgather_into_tensor_coalesced",
+        "ProcessGroupNCCL: AllReduce is not implemented for this type",
+    ],
+)
+def test_how_backends_say_what_they_lack(text: str) -> None:
+    assert operations.UNSUPPORTED.search(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["Connection closed by peer", "NCCL error: unhandled system error", "CUDA error: Xid"]
+)
+def test_trouble_is_not_taken_for_a_lack(text: str) -> None:
+    assert not operations.UNSUPPORTED.search(text)
+
+
+def test_gloo_is_no_proof() -> None:
+    outcome = operations.judge_operations(of_ranks([row()], [row()], backend="gloo"))
+    assert outcome.measured["device"] == "cpu"
+    assert "NCCL not tested" in outcome.message
+
+
+@given(st.integers(2, 128))
+def test_every_sum_is_exact_in_bfloat16(size: int) -> None:
+    assert operations.numbers_below(size) * size <= 256
+    assert operations.numbers_below(size) >= 2
+
+
+# Bandwidth
+
+
+@pytest.mark.parametrize(
+    ("operation", "size", "factor"),
+    [("all-reduce", 2, 1.0), ("all-reduce", 8, 1.75), ("all-gather", 2, 0.5)],
+)
+def test_the_factors_of_nccl_tests(operation: str, size: int, factor: float) -> None:
+    assert bandwidth.bus_factor(operation, size) == factor
+
+
+def test_sizes_go_by_fours_up_to_the_largest() -> None:
+    assert bandwidth.sizes(1 << 10) == [16, 64, 256, 1024]
+    assert bandwidth.sizes(1 << 26)[-1] == 1 << 26
+
+
+@given(st.integers(16, 1 << 30))
+def test_no_size_is_below_the_smallest(largest: int) -> None:
+    found = bandwidth.sizes(largest)
+    assert found == sorted(set(found))
+    assert bandwidth.SMALLEST <= found[0] < bandwidth.SMALLEST * bandwidth.STEP
+
+
+def timed(*seconds: float, operation: str = "all-reduce", size: int = 10**9) -> dict[str, Any]:
+    return {"operation": operation, "bytes": size, "seconds": list(seconds)}
+
+
+def test_the_slowest_rank_counts_in_each_sample() -> None:
+    (found,) = bandwidth.series([[timed(1.0, 4.0)], [timed(2.0, 2.0)]])
+    assert found.seconds == (2.0, 4.0)
+    assert found.gbs == (0.5, 0.25)
+
+
+def measured_at(gbs: float, *, log: str = "", backend: str = "nccl") -> World:
+    rows = [
+        timed(*[1 / gbs / (1 if op == "all-reduce" else 2)] * 5, operation=op, size=size)
+        for op in ("all-reduce", "all-gather")
+        for size in (16, 10**9)
+    ]
+    endings = (Ending(value=rows, returned=True),) * 2
+    return World(Team(backend, 2), endings, (Trace(1, "x", log),) * 2)
+
+
+def machine(path: str = "NV4", **more: Any) -> State:
+    links = tuple(NvLink(i, active=True, gbs=25.0, errors=0) for i in range(4))
+    fields = {"pcie_generation_max": 4, "pcie_width": 16, "pcie_width_max": 16, "nvlinks": links}
+    gpus = tuple(GpuState(i, **{**fields, **more}) for i in range(2))
+    return State(gpus=gpus, pairs=(Pair(0, 1, path, "ok", "ok"),), found=True)
+
+
+NARROW = machine("PIX", pcie_width=4)
+OFF = machine("NV4", nvlinks=(NvLink(0, active=True, gbs=25.0), NvLink(1, active=False)))
+NO_P2P = State(
+    gpus=machine().gpus, pairs=(Pair(0, 1, "NV4", "chipset-not-supported", "ok"),), found=True
+)
+
+
+@pytest.mark.parametrize(
+    ("gbs", "seen", "log", "environ", "status", "word"),
+    [
+        pytest.param(
+            80, machine(), BY_P2P, {}, PASS, "of 100 (NVLink (4 links", id="near NVLink's"
+        ),
+        pytest.param(31, machine(), BY_P2P, {}, PASS, "", id="a third of it is enough"),
+        pytest.param(1, State(), BY_SHM, {}, PASS, "1 GB/s", id="no verdict on unknown links"),
+        pytest.param(2, machine("PHB"), BY_SHM, {}, PASS, "through the host", id="host memory"),
+        pytest.param(1, machine("PHB"), BY_SHM, {}, FAIL, "another job", id="far below the host's"),
+        pytest.param(
+            10, machine(), BY_SHM, {}, FAIL, "NCCL used SHM although", id="past the NVLink"
+        ),
+        pytest.param(
+            10,
+            machine(),
+            BY_SHM,
+            {"NCCL_P2P_DISABLE": "1"},
+            FAIL,
+            "unset NCCL_P2P_DISABLE",
+            id="the user switched P2P off",
+        ),
+        pytest.param(
+            10, machine(), "", {"NCCL_P2P_DISABLE": "0"}, FAIL, "another job", id="a zero is off"
+        ),
+        pytest.param(
+            10, machine(), "", {"NCCL_P2P_LEVEL": "LOC"}, FAIL, "NCCL_P2P_LEVEL", id="P2P level"
+        ),
+        pytest.param(1, NARROW, BY_P2P, {}, FAIL, "PCIe x4 of x16", id="four of sixteen lanes"),
+        pytest.param(2, OFF, BY_P2P, {}, FAIL, "not active", id="an inactive NVLink"),
+        pytest.param(2, NO_P2P, BY_SHM, {}, FAIL, "chipset-not-supported", id="no P2P over NVLink"),
+        pytest.param(1, machine("PHB"), BY_NET, {}, FAIL, "--shm-size", id="the network"),
+    ],
+)
+def test_bandwidth(
+    gbs: float, seen: State, log: str, environ: dict[str, str], status: Status, word: str
+) -> None:
+    holds(bandwidth.judge_bandwidth(measured_at(gbs, log=log), seen, environ), status, word)
+
+
+def test_the_loopback_is_never_judged() -> None:
+    outcome = bandwidth.judge_bandwidth(measured_at(0.001, backend="gloo"), machine(), {})
+    holds(outcome, PASS, "NCCL not tested")
+    assert outcome.measured["device"] == "cpu"
+
+
+def test_a_lost_rank_gives_no_bandwidth() -> None:
+    holds(bandwidth.judge_bandwidth(world(HERE, KILLED), State(), {}), FAIL, "rank 1 of 2")
+
+
+def test_metrics_are_of_the_largest_and_the_smallest_size() -> None:
+    measured = bandwidth.judge_bandwidth(measured_at(80), machine(), {}).measured
+    wide = [m for m in measured["metrics"] if m["name"] == "bus_bandwidth"]
+    quick = [m for m in measured["metrics"] if m["name"] == "collective_latency"]
+    assert [m["labels"]["bytes"] for m in wide] == ["1000000000"] * 2
+    assert [m["of_spec"] for m in wide] == pytest.approx([0.8, 0.8])
+    assert [(m["labels"]["bytes"], m["better"]) for m in quick] == [("16", "lower")] * 2
+    (plot,) = measured["plots"]
+    assert [line["name"] for line in plot["lines"]] == ["all-reduce", "all-gather"]
+
+
+@given(st.floats(1e-3, 1e4), st.floats(1.0, 1e3), st.floats(0.01, 1.0))
+def test_only_less_than_the_least_share_is_a_finding(gbs: float, can: float, share: float) -> None:
+    link = Link("a link", can, share)
+    slow = gbs < link.gbs * link.share
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bandwidth, "slowest_link", lambda *_: link)
+        found = bandwidth.judge_bandwidth(measured_at(gbs), State(), {})
+    near = abs(gbs - link.gbs * link.share) < 1e-9 * gbs
+    assert near or (found.status is FAIL) == slow
+
+
+@pytest.mark.parametrize(
+    ("errors", "status"),
+    [
+        pytest.param(99, PASS, id="a few errors under load"),
+        pytest.param(100, FAIL, id="a link that damages data under load"),
+    ],
+)
+def test_links_that_count_errors_under_load_are_found(errors: int, status: Status) -> None:
+    before = machine()
+    worn = tuple(replace(link, errors=errors) for link in before.gpus[1].nvlinks[:1])
+    links = (*worn, *before.gpus[1].nvlinks[1:])
+    after = replace(before, gpus=(before.gpus[0], replace(before.gpus[1], nvlinks=links)))
+    outcome = bandwidth.judge_bandwidth(measured_at(80), after, {}, before)
+    assert outcome.status is status
+    assert status is PASS or "GPU 1: NVLink 0 counts errors: 100 more" in outcome.message

@@ -1,0 +1,455 @@
+"""Links and peers: what the judges say of PCIe, NVLink, P2P and copies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from verify.checks.devices.peers import PeerCopy, judge_copies
+from verify.checks.health.links import judge_peers, slowest_link
+from verify.checks.health.nvlinks import judge_nvlink
+from verify.checks.health.pcie import judge_pcie
+from verify.device.telemetry import GpuState, NvLink, Pair, State
+from verify.model.check import Outcome, Status
+
+PASS, FAIL, SKIP = Status.PASS, Status.FAIL, Status.SKIP
+
+
+def holds(outcome: Outcome, status: Status, word: str = "") -> None:
+    """The status, the telling word somewhere, and a cause and a fix on every failure."""
+    assert outcome.status is status
+    assert word in " | ".join(filter(None, (outcome.message, outcome.cause, outcome.fix)))
+    assert "\n" not in outcome.message
+    if status is not SKIP:
+        assert (outcome.cause is not None, outcome.fix is not None) == ((status is FAIL),) * 2
+
+
+def links(states: str, errors: int | None = 0, gbs: float | None = 25.0) -> tuple[NvLink, ...]:
+    """A "+" is an active link, a "-" one that is off."""
+    return tuple(
+        NvLink(i, active=sign == "+", gbs=gbs, errors=errors) for i, sign in enumerate(states)
+    )
+
+
+def gpu(index: int = 0, **more: Any) -> GpuState:
+    fields = {"pcie_generation": 4, "pcie_generation_max": 4, "pcie_width": 16}
+    return GpuState(index, **{"name": "A card", **fields, "pcie_width_max": 16, **more})
+
+
+def state(*gpus: GpuState, pairs: tuple[Pair, ...] = (), **more: Any) -> State:
+    return State(**{"gpus": gpus, "pairs": pairs, "found": True, **more})
+
+
+ABSENT = State(error="libnvidia-ml.so.1: cannot open shared object file", found=False)
+BROKEN = State(error="nvmlInit_v2: Driver/library version mismatch (18)", found=True)
+
+
+@pytest.mark.parametrize("judge", [judge_pcie, judge_nvlink, judge_peers])
+@pytest.mark.parametrize(
+    ("seen", "word"),
+    [
+        pytest.param(ABSENT, "no NVIDIA driver library", id="no driver"),
+        pytest.param(BROKEN, "version mismatch", id="NVML fails"),
+        pytest.param(state(), "sees no GPU", id="no GPU"),
+    ],
+)
+def test_without_nvml_nothing_is_said(judge: Any, seen: State, word: str) -> None:
+    holds(judge(seen), SKIP, word)
+
+
+@pytest.mark.parametrize(
+    ("seen", "status", "word"),
+    [
+        pytest.param(state(gpu(), gpu(1)), PASS, "PCIe 4.0 x16, 2 GPUs", id="full width"),
+        pytest.param(
+            state(gpu(), gpu(1), gpu(2, pcie_width=4)),
+            FAIL,
+            "GPU 2: PCIe x4, others of the same model have x16",
+            id="x4 where its twins have x16",
+        ),
+        pytest.param(
+            state(gpu(), gpu(1, pcie_width=4)),
+            PASS,
+            "fewer lanes than the slot or card may have: GPU 1",
+            id="the second card of a desktop",
+        ),
+        pytest.param(
+            state(gpu(), gpu(1), gpu(2, pcie_width=4, name="Another")),
+            PASS,
+            "GPU 2",
+            id="x4 on a card of another kind",
+        ),
+        pytest.param(
+            state(*(gpu(i, pcie_width=8) for i in range(4))), PASS, "x8", id="four with x8 of x16"
+        ),
+        pytest.param(state(gpu(pcie_width=8, pcie_width_max=8)), PASS, "x8", id="x8 in a x8 slot"),
+        pytest.param(
+            state(gpu(pcie_generation=1, utilization_percent=0)),
+            PASS,
+            "at a lower speed now: GPU 0",
+            id="an idle card's link sleeps",
+        ),
+        pytest.param(state(gpu(pcie_generation=1)), PASS, "idle", id="unknown load counts as idle"),
+        pytest.param(
+            state(gpu(pcie_generation=1, utilization_percent=97)),
+            FAIL,
+            "PCIe 1.0 of 4.0 although it is 97 % busy",
+            id="a busy card's link does not sleep",
+        ),
+        pytest.param(state(gpu(pcie_width=None)), SKIP, "reports no PCIe link", id="a virtual GPU"),
+        pytest.param(
+            state(gpu(pcie_width=None), gpu(1, pcie_width=4)), PASS, "GPU 1", id="one of two known"
+        ),
+        pytest.param(state(gpu(pcie_width=1)), FAIL, "GPU 0: PCIe x1 of x16", id="a riser"),
+        pytest.param(
+            state(gpu(pcie_width=1, pcie_width_max=1)), PASS, "x1", id="a GH200, beside its C2C"
+        ),
+        pytest.param(
+            state(gpu(pcie_generation=1, utilization_percent=97, virtualization="passthrough")),
+            PASS,
+            "lower speed",
+            id="a virtual machine's PCIe is its hypervisor's",
+        ),
+        pytest.param(
+            state(gpu(pcie_generation=1, utilization_percent=97, name="RTX 4060 Laptop GPU")),
+            PASS,
+            "lower speed",
+            id="a laptop saves power at work, too",
+        ),
+        pytest.param(
+            state(gpu(pcie_width_max=None, pcie_generation_max=None)), PASS, "x16", id="no maximum"
+        ),
+    ],
+)
+def test_pcie(seen: State, status: Status, word: str) -> None:
+    holds(judge_pcie(seen), status, word)
+
+
+A100: dict[str, Any] = {"name": "NVIDIA A100-SXM4-80GB", "virtualization": "none"}
+IN_VM: dict[str, Any] = {**A100, "virtualization": "passthrough"}
+H100: dict[str, Any] = {"name": "NVIDIA H100 80GB HBM3"}
+V100: dict[str, Any] = {
+    "name": "Tesla V100-SXM2-16GB",
+    "compute_capability": "7.0",
+    "virtualization": "passthrough",
+}
+
+
+@pytest.mark.parametrize(
+    ("seen", "status", "word"),
+    [
+        pytest.param(state(gpu()), SKIP, "no NVLinks", id="a card without NVLink"),
+        pytest.param(
+            state(gpu(nvlinks=links("++")), gpu(1, nvlinks=links("++"))),
+            PASS,
+            "active: 2 of 2, 2 of 2; errors since the driver was loaded: 0",
+            id="all up",
+        ),
+        pytest.param(
+            state(gpu(nvlinks=links("++")), gpu(1, nvlinks=links("+-"))),
+            FAIL,
+            "GPU 1: 1 of 2 NVLinks active, off: 1",
+            id="one fewer than its twin",
+        ),
+        pytest.param(
+            state(*(gpu(i, nvlinks=links("++--")) for i in range(2))),
+            PASS,
+            "2 of 4",
+            id="one of two bridges is fitted on both",
+        ),
+        pytest.param(
+            state(*(gpu(i, nvlinks=links("--")) for i in range(2))),
+            PASS,
+            "no bridge",
+            id="no bridge at all",
+        ),
+        pytest.param(
+            state(
+                gpu(nvlinks=links("+")),
+                gpu(1, nvlinks=links("+")),
+                gpu(2, nvlinks=links("-")),
+            ),
+            PASS,
+            "0 of 1",
+            id="a third card has no bridge",
+        ),
+        pytest.param(
+            state(
+                gpu(nvlinks=links("++"), name="One"),
+                gpu(1, nvlinks=links("+-"), name="Other"),
+            ),
+            PASS,
+            "",
+            id="another kind of card is no twin",
+        ),
+        pytest.param(
+            state(*(gpu(i, nvlinks=links("--"), **A100) for i in range(2))),
+            FAIL,
+            "0 of 2",
+            id="an SXM board has no bridges to miss",
+        ),
+        pytest.param(
+            state(*(gpu(i, nvlinks=links("--"), **IN_VM) for i in range(2))),
+            PASS,
+            "no link is active",
+            id="an SXM board whose fabric the virtual machine was not given",
+        ),
+        pytest.param(
+            state(gpu(nvlinks=links("++--"), **V100), gpu(1, nvlinks=links("+---"), **V100)),
+            PASS,
+            "2 of 4, 1 of 4",
+            id="a part of a V100's mesh in a virtual machine",
+        ),
+        pytest.param(
+            state(gpu(nvlinks=links("++"), **H100), gpu(1, nvlinks=links("--"), **H100)),
+            FAIL,
+            "GPU 1: 0 of 2 NVLinks active, off: 0-1; others of the same model have 2",
+            id="an H100 board has SXM not in its name, one GPU has no link",
+        ),
+        pytest.param(
+            state(gpu(nvlinks=links("+" * 17 + "-"), name="NVIDIA GB200")),
+            FAIL,
+            "17 of 18",
+            id="one link of a GPU that hangs on NVSwitches",
+        ),
+        pytest.param(
+            state(gpu(nvlinks=links("--"), name="NVIDIA GH200 480GB", virtualization="none")),
+            PASS,
+            "a single GPU",
+            id="a GH200 without an NVLink fabric",
+        ),
+        pytest.param(
+            state(*(gpu(i, nvlinks=links("--"), name="NVIDIA H100 NVL") for i in range(2))),
+            PASS,
+            "no bridge",
+            id="H100 NVL cards without a bridge",
+        ),
+        pytest.param(
+            state(gpu(nvlinks=links("--"), mig=True, **A100), gpu(1, nvlinks=links("-+"), **A100)),
+            PASS,
+            "MIG is on",
+            id="MIG takes the links down, beside it too",
+        ),
+        pytest.param(
+            state(gpu(nvlinks=links("--"), **A100)),
+            PASS,
+            "no link is active",
+            id="one SXM card in a virtual machine of its own",
+        ),
+        pytest.param(
+            state(gpu(nvlinks=links("+-"), fabric_state="completed", virtualization="none")),
+            FAIL,
+            "off: 1",
+            id="every link of a machine with NVSwitch must be up",
+        ),
+        pytest.param(
+            state(gpu(nvlinks=links("+", errors=505))),
+            PASS,
+            "loaded: 505",
+            id="errors of a year are no rate",
+        ),
+        pytest.param(
+            state(gpu(nvlinks=links("+", errors=None))), PASS, "loaded: 0", id="errors unknown"
+        ),
+    ],
+)
+def test_nvlink(seen: State, status: Status, word: str) -> None:
+    holds(judge_nvlink(seen), status, word)
+
+
+@pytest.mark.parametrize(
+    ("errors", "status", "word"),
+    [
+        pytest.param((7, 106), PASS, "loaded: 106", id="a few within a moment"),
+        pytest.param((7, 107), FAIL, "100 more within a moment", id="many within a moment"),
+        pytest.param((None, 100), FAIL, "100 more", id="many where none were known before"),
+    ],
+)
+def test_errors_are_judged_by_their_growth(
+    errors: tuple[int | None, int], status: Status, word: str
+) -> None:
+    before, after = (state(gpu(nvlinks=links("+", errors=count))) for count in errors)
+    holds(judge_nvlink(after, before), status, word)
+
+
+@pytest.mark.parametrize(
+    ("counts", "status", "word"),
+    [
+        pytest.param([0] * 17 + [505], FAIL, "NVLink 17 has counted 505 errors", id="the only one"),
+        pytest.param([0] * 17 + [99], PASS, "loaded: 99", id="a few"),
+        pytest.param([300] + [0] * 16 + [505], PASS, "loaded: 805", id="two of them"),
+        pytest.param([505, 0], PASS, "loaded: 505", id="one of two"),
+    ],
+)
+def test_the_only_link_with_errors_is_a_finding(
+    counts: list[int], status: Status, word: str
+) -> None:
+    some = tuple(NvLink(i, active=True, errors=count, gbs=25.0) for i, count in enumerate(counts))
+    holds(judge_nvlink(state(gpu(nvlinks=some))), status, word)
+
+
+@pytest.mark.parametrize(
+    ("virtualization", "words"),
+    [
+        pytest.param("none", "although this model has them", id="on bare metal"),
+        pytest.param("passthrough", "without their links", id="one GPU of a board in a VM"),
+    ],
+)
+def test_a_driver_that_reports_no_nvlinks(virtualization: str, words: str) -> None:
+    seen = state(gpu(virtualization=virtualization))
+    holds(judge_nvlink(seen, expected=True), SKIP, words)
+
+
+def two(path: str | None, read: str | None = "ok", write: str | None = "ok", **more: Any) -> State:
+    return state(gpu(0, **more), gpu(1, **more), pairs=(Pair(0, 1, path, read, write),))
+
+
+@pytest.mark.parametrize(
+    ("seen", "status", "word"),
+    [
+        pytest.param(state(gpu()), SKIP, "one GPU", id="one GPU"),
+        pytest.param(state(gpu(), gpu(1)), SKIP, "does not report", id="pairs unknown"),
+        pytest.param(two("NV4"), PASS, "connected by NV4; P2P between all", id="NVLink"),
+        pytest.param(
+            two("PHB", "chipset-not-supported", "chipset-not-supported"),
+            PASS,
+            "(chipset-not-supported): copies go through host memory",
+            id="no P2P over PCIe costs speed only",
+        ),
+        pytest.param(
+            two("NV4", "chipset-not-supported"), FAIL, "connected by NVLink, but", id="over NVLink"
+        ),
+        pytest.param(two("NV", "ok", "not-supported"), FAIL, "(NV)", id="NVLinks uncounted"),
+        pytest.param(
+            two("PIX", "disabled-by-regkey"), FAIL, "NVreg_RegistryDwords", id="switched off"
+        ),
+        pytest.param(
+            two("NV4", "not-supported", mig=True), PASS, "not available", id="MIG has no peers"
+        ),
+        pytest.param(two("SYS", None, None), PASS, "does not report P2P", id="P2P unknown"),
+        pytest.param(two(None), PASS, "connected by unknown", id="path unknown"),
+    ],
+)
+def test_peers(seen: State, status: Status, word: str) -> None:
+    holds(judge_peers(seen), status, word)
+
+
+def test_the_matrix_is_as_nvidia_smi_has_it() -> None:
+    seen = state(
+        *(gpu(i) for i in range(3)),
+        pairs=(Pair(0, 1, "NV4", "ok", "ok"), Pair(0, 2, "SYS", "not-supported", "ok")),
+    )
+    paths, reach = judge_peers(seen).measured["tables"]
+    assert paths["columns"] == ["GPU", "0", "1", "2"]
+    assert paths["rows"] == [
+        ["0", "X", "NV4", "SYS"],
+        ["1", "NV4", "X", None],
+        ["2", "SYS", None, "X"],
+    ]
+    assert reach["rows"][0] == ["0", "X", "ok", "not-supported"]
+
+
+FOUR: dict[str, Any] = {"nvlinks": links("++++")}
+
+
+@pytest.mark.parametrize(
+    ("seen", "words", "gbs"),
+    [
+        pytest.param(two("NV4", **FOUR), "NVLink (4 links a pair)", 100.0, id="NVLink"),
+        pytest.param(
+            two("NV18", nvlinks=links("+" * 18, gbs=50.0)), "18 links", 900.0, id="NVLink 5"
+        ),
+        pytest.param(two("PIX"), "PCIe 4.0 x16 through a PCIe switch", 31.504, id="switch"),
+        pytest.param(two("SYS"), "through the host", 31.504, id="two sockets"),
+        pytest.param(two("PIX", "not-supported"), "through the host", 31.504, id="no P2P"),
+        pytest.param(
+            two("PHB", pcie_width=8), "PCIe 4.0 x8", 15.752, id="the lanes that a card has count"
+        ),
+    ],
+)
+def test_what_the_links_can_do(seen: State, words: str, gbs: float) -> None:
+    link = slowest_link(seen, 2)
+    assert link is not None
+    assert words in link.words
+    assert link.gbs == pytest.approx(gbs)
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        pytest.param(State(), id="nothing read"),
+        pytest.param(state(gpu(), gpu(1)), id="pairs unknown"),
+        pytest.param(two(None), id="path unknown"),
+        pytest.param(two("NV", **FOUR), id="NVLinks uncounted"),
+        pytest.param(two("NV4", nvlinks=links("+", gbs=None)), id="a link of unknown speed"),
+        pytest.param(two("NV4", nvlinks=links("-")), id="no active link"),
+        pytest.param(two("PIX", pcie_generation_max=None), id="no PCIe generation"),
+        pytest.param(two("PIX", pcie_generation_max=9), id="a PCIe to come"),
+        pytest.param(two("PIX", mig=True), id="MIG"),
+        pytest.param(replace(two("PIX"), gpus=(gpu(),)), id="another number of GPUs"),
+    ],
+)
+def test_unknown_links_have_no_figure(seen: State) -> None:
+    assert slowest_link(seen, 2) is None
+
+
+@given(st.permutations(["NV4", "NV2", "NV12"]))
+def test_the_slowest_pair_counts_in_any_order(paths: list[str]) -> None:
+    pairs = tuple(
+        Pair(a, b, path) for (a, b), path in zip([(0, 1), (0, 2), (1, 2)], paths, strict=True)
+    )
+    link = slowest_link(state(*(gpu(i, **FOUR) for i in range(3)), pairs=pairs), 3)
+    assert link is not None
+    assert link.gbs == 50.0
+
+
+@given(st.integers(1, 16), st.integers(1, 16))
+def test_a_card_without_twins_is_too_narrow_with_one_or_two_lanes_only(now: int, best: int) -> None:
+    outcome = judge_pcie(state(gpu(pcie_width=now, pcie_width_max=best, pcie_generation=1)))
+    assert (outcome.status is FAIL) == (now <= 2 and best >= 8)
+    assert outcome.status is FAIL or ("fewer lanes" in outcome.message) == (now < best)
+
+
+# Copies
+
+
+def copy(source: int = 0, target: int = 1, **more: Any) -> PeerCopy:
+    fields = {"direct": True, "wrong": 0, "total": 100, "seconds": (0.5, 0.25, 1.0)}
+    return PeerCopy(source, target, **{**fields, "bytes": 10**9, **more})
+
+
+@pytest.mark.parametrize(
+    ("copies", "status", "word"),
+    [
+        pytest.param([copy(), copy(1, 0)], PASS, "2 of 2 by P2P, at least 2 GB/s", id="all whole"),
+        pytest.param(
+            [copy(direct=False), copy(1, 0)], PASS, "1 of 2 by P2P", id="one through host memory"
+        ),
+        pytest.param(
+            [copy(), copy(1, 0, wrong=1)],
+            FAIL,
+            "GPU 1 to GPU 0: 1 of 100 numbers wrong",
+            id="one wrong number names its way",
+        ),
+        pytest.param([copy(wrong=1)], FAIL, "IOMMU or PCIe ACS", id="P2P names the IOMMU"),
+        pytest.param([copy(wrong=1, direct=False)], FAIL, "host memory", id="host memory"),
+        pytest.param([copy(total=0)], FAIL, "0 of 0", id="nothing compared"),
+        pytest.param([], FAIL, "nothing was copied", id="nothing copied"),
+    ],
+)
+def test_copies(copies: list[PeerCopy], status: Status, word: str) -> None:
+    holds(judge_copies(copies), status, word)
+
+
+def test_copies_are_shown_by_direction() -> None:
+    measured = judge_copies([copy(), copy(1, 0, seconds=(0.1,))]).measured
+    (table,) = measured["tables"]
+    assert table["rows"] == [["0", "X", 2.0], ["1", 10.0, "X"]]
+    assert [m["labels"] for m in measured["metrics"]] == [
+        {"source": "0", "target": "1"},
+        {"source": "1", "target": "0"},
+    ]

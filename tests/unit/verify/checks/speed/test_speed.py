@@ -1,0 +1,340 @@
+"""Speed: what is said of rates beside a card's class, its peers and its state under load."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.verify.checks.test_judges import FAIL, PASS, holds
+from verify.checks.speed.measured import TimedSteps, judge_training
+from verify.checks.speed.pace import (
+    FLOOR,
+    POWER_FLOOR,
+    MeasuredRate,
+    RatedCard,
+    judge_rates,
+    spec_of,
+)
+from verify.checks.speed.rates import SIZES, copy_bytes, pick_size, transfer_sizes
+from verify.checks.speed.slowness import why_slow
+from verify.device.telemetry import GpuProcess, GpuState
+from verify.model.check import Outcome, Status
+from verify.model.expectations import ExpectedGpu, Spec
+
+H200 = "NVIDIA H200"
+SPEC = Spec(4800.0, {"bf16": 989.0, "fp32": 67.0}, nvlink=True)
+CALM = GpuState(
+    0,
+    H200,
+    "GPU-a",
+    mig=False,
+    processes=(GpuProcess(1),),
+    temperature_c=61,
+    power_w=600.0,
+    power_limit_w=700.0,
+    clock_sm_mhz=1900,
+    clock_sm_max_mhz=1980,
+    clock_memory_mhz=3201,
+    clock_memory_max_mhz=3201,
+    throttle_reasons=(),
+    ecc_enabled=True,
+    pcie_generation=5,
+    pcie_generation_max=5,
+    pcie_width=16,
+    pcie_width_max=16,
+)
+
+
+def card(index: int = 0, name: str = H200, **changes: Any) -> RatedCard:
+    return RatedCard(index, name, replace(CALM, **changes), SPEC)
+
+
+def gemm(tflops: float, gpu: int = 0, **more: Any) -> MeasuredRate:
+    given = {"label": "bf16", "figure": 989.0, "size": 8192, **more}
+    return MeasuredRate("gemm", gpu, (tflops * 0.99, tflops, tflops * 1.01), "TFLOP/s", **given)
+
+
+def copy(gbs: float, **more: Any) -> MeasuredRate:
+    return MeasuredRate(
+        "memory_copy", 0, (gbs,) * 3, "GB/s", size=1 << 30, **{"figure": 4800.0, **more}
+    )
+
+
+def pinned(gbs: float, figure: float | None = 63.0) -> MeasuredRate:
+    return MeasuredRate("h2d_pinned", 0, (gbs,) * 3, "GB/s", size=1 << 28, figure=figure)
+
+
+def judge(*rates: MeasuredRate, cards: tuple[RatedCard, ...] = (card(),), **more: Any) -> Outcome:
+    return judge_rates(rates, cards, **{"device": "cuda", "what": "products", **more})
+
+
+@pytest.mark.parametrize(
+    ("rates", "cards", "status", "word"),
+    [
+        pytest.param([gemm(788)], (card(),), PASS, "bf16 788 TFLOP/s (80 %)", id="as its class"),
+        pytest.param([copy(4300)], (card(),), PASS, "4300 GB/s (90 %)", id="memory as well"),
+        pytest.param([gemm(480)], (card(),), FAIL, "its class does 989", id="half its class"),
+        pytest.param([copy(2800)], (card(),), FAIL, "its class does 4800", id="slow memory"),
+        pytest.param(
+            [gemm(480, sure=False)], (card(),), PASS, "uncertain", id="by figures that are not sure"
+        ),
+        pytest.param([gemm(480, figure=None)], (card(),), PASS, "480", id="without a figure"),
+        pytest.param([gemm(1100)], (card(),), PASS, "one of the two is wrong", id="more than all"),
+        pytest.param([gemm(99)], (card(mig=True),), PASS, "MIG slice", id="a slice is not judged"),
+        pytest.param(
+            [gemm(99)],
+            (RatedCard(0, H200),),
+            FAIL,
+            "NVML reports nothing",
+            id="the card has no NVML",
+        ),
+        pytest.param(
+            [gemm(300)],
+            (card(throttle_reasons=("sw_power_cap",), power_limit_w=350.0),),
+            PASS,
+            "at its power limit of 350 W",
+            id="a card at its power limit",
+        ),
+        pytest.param(
+            [gemm(200)],
+            (card(throttle_reasons=("sw_power_cap",), power_limit_w=200.0),),
+            FAIL,
+            "power limit of 200 W",
+            id="a power limit far too low",
+        ),
+        pytest.param(
+            [gemm(300)],
+            (
+                card(
+                    throttle_reasons=("sw_power_cap",),
+                    power_limit_w=300.0,
+                    power_limit_default_w=700.0,
+                ),
+            ),
+            PASS,
+            "its power limit was lowered to 300 of 700 W: no specification applies",
+            id="a power limit that somebody lowered",
+        ),
+        pytest.param(
+            [copy(2000)],
+            (card(throttle_reasons=("sw_power_cap",)),),
+            FAIL,
+            "power limit",
+            id="copies do not reach a power limit",
+        ),
+        pytest.param(
+            [gemm(300)],
+            (card(throttle_reasons=("sw_power_cap", "hw_thermal_slowdown"), temperature_c=92),),
+            FAIL,
+            "throttles because of heat (92 degrees)",
+            id="heat",
+        ),
+        pytest.param(
+            [gemm(780), gemm(400, 1, figure=None)],
+            (card(), card(1)),
+            FAIL,
+            "GPU 1: bf16 400 TFLOP/s, GPU 0 of the same model: 780",
+            id="behind its peer, with no figure known",
+        ),
+        pytest.param(
+            [gemm(780), gemm(60, 1, figure=None)],
+            (card(), card(1, "NVIDIA T4")),
+            PASS,
+            "and 1 GPU in the table",
+            id="another kind of card is no peer",
+        ),
+        pytest.param(
+            [gemm(780), gemm(90, 1, figure=None)],
+            (card(), card(1, mig=True)),
+            PASS,
+            "",
+            id="a slice is no peer",
+        ),
+        pytest.param([pinned(52)], (card(),), PASS, "h2d pinned 52 GB/s (83 %)", id="a full link"),
+        pytest.param([pinned(40)], (card(),), PASS, "reach 70 %", id="a link below the usual"),
+        pytest.param([pinned(20)], (card(),), FAIL, "numactl", id="a slow host"),
+        pytest.param(
+            [pinned(12)], (card(pcie_width=4),), FAIL, "PCIe x4 of x16", id="a narrow link"
+        ),
+        pytest.param(
+            [pinned(12)], (card(pcie_generation=1),), FAIL, "PCIe 1.0 of 5.0", id="an old link"
+        ),
+        pytest.param([pinned(12, None)], (card(),), PASS, "12 GB/s", id="an unknown link"),
+        pytest.param([], (card(),), FAIL, "nothing was measured", id="nothing measured"),
+    ],
+)
+def test_rates(
+    rates: list[MeasuredRate], cards: tuple[RatedCard, ...], status: Status, word: str
+) -> None:
+    holds(judge(*rates, cards=cards), status, word)
+
+
+@pytest.mark.parametrize(
+    ("metric", "changes", "words"),
+    [
+        pytest.param("gemm", {"throttle_reasons": ("hw_slowdown",)}, "hardware", id="hardware"),
+        pytest.param(
+            "gemm", {"throttle_reasons": ("hw_power_brake_slowdown",)}, "supply", id="brake"
+        ),
+        pytest.param(
+            "gemm",
+            {"throttle_reasons": ("applications_clocks_setting",), "clock_sm_mhz": 900},
+            "limits its clocks (900 of 1980 MHz)",
+            id="clocks that were set",
+        ),
+        pytest.param(
+            "gemm",
+            {"processes": (GpuProcess(1), GpuProcess(2))},
+            "1 other process on",
+            id="another user",
+        ),
+        pytest.param(
+            "gemm", {"clock_sm_mhz": 600}, "stays low (600 of", id="a clock without reason"
+        ),
+        pytest.param("memory_copy", {"clock_memory_mhz": 405}, "405 of 3201", id="memory's clock"),
+        pytest.param("memory_copy", {}, "ECC is on", id="ECC is told last"),
+        pytest.param("gemm", {}, "NVML gives no reason", id="no reason"),
+        pytest.param("d2h_pinned", {}, "another socket", id="the link is in order"),
+    ],
+)
+def test_why_a_card_is_slow(metric: str, changes: dict[str, Any], words: str) -> None:
+    cause, fix = why_slow(metric, replace(CALM, **changes))
+    assert words in cause
+    assert fix
+
+
+def test_the_cpu_is_not_judged() -> None:
+    outcome = judge(gemm(0.2, figure=None), cards=(), device="cpu", notes=("fp16 not measured",))
+    holds(outcome, PASS, "on the CPU: no GPU visible; fp16 not measured")
+    assert outcome.measured["device"] == "cpu"
+    assert outcome.measured["metrics"][0]["labels"] == {"dtype": "bf16"}
+
+
+def test_a_figure_that_is_not_sure_is_no_specification() -> None:
+    metric = judge(gemm(480, sure=False)).measured["metrics"][0]
+    assert metric["spec"] is None
+    assert metric["of_spec"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "uuid", "expected", "spec"),
+    [
+        pytest.param(H200, "GPU-a", [ExpectedGpu(name=H200, spec=SPEC)], SPEC, id="by name"),
+        pytest.param("H200", None, [ExpectedGpu(name=H200, spec=SPEC)], SPEC, id="by the old name"),
+        pytest.param("X", "GPU-a", [ExpectedGpu(uuid="GPU-a", spec=SPEC)], SPEC, id="by UUID"),
+        pytest.param("X", None, [ExpectedGpu(name=H200, spec=SPEC)], None, id="another card"),
+        pytest.param(H200, None, [ExpectedGpu(name=H200)], None, id="no figures"),
+        pytest.param(H200, None, None, None, id="nothing expected"),
+        pytest.param("", None, [ExpectedGpu(spec=SPEC)], None, id="a nameless wish"),
+    ],
+)
+def test_the_figures_of_a_card(
+    name: str, uuid: str | None, expected: list[ExpectedGpu] | None, spec: Spec | None
+) -> None:
+    assert spec_of(name, uuid, expected) == spec
+
+
+SHARES = st.floats(0.01, 1.5)
+
+
+@given(SHARES, st.sampled_from(sorted(FLOOR)))
+def test_a_calm_card_fails_exactly_below_its_floor(share: float, metric: str) -> None:
+    rate = MeasuredRate(metric, 0, (share * 100,), "GB/s", figure=100.0)
+    outcome = judge(rate)
+    assert (outcome.status is FAIL) == (rate.share is not None and rate.share < FLOOR[metric])
+    assert bool(outcome.cause) == bool(outcome.fix) == (outcome.status is FAIL)
+
+
+@given(SHARES)
+def test_a_power_limit_excuses_and_never_accuses(share: float) -> None:
+    rate = gemm(989 * share)
+    calm, capped = judge(rate), judge(rate, cards=(card(throttle_reasons=("sw_power_cap",)),))
+    assert not (calm.status is PASS and capped.status is FAIL)
+    assert (capped.status is FAIL) == (rate.share is not None and rate.share < POWER_FLOOR)
+
+
+@given(st.lists(SHARES, min_size=1, max_size=5))
+def test_without_figures_and_peers_nothing_fails(shares: list[float]) -> None:
+    rates = [gemm(100 * s, i, figure=None) for i, s in enumerate(shares)]
+    cards = tuple(card(i, f"card {i}") for i in range(len(shares)))
+    assert judge(*rates, cards=cards).status is PASS
+
+
+# Sizes
+
+
+@pytest.mark.parametrize(
+    ("tried", "seconds", "longest_s", "cells", "size"),
+    [
+        pytest.param(1024, 1e-5, 0.05, 1 << 40, 8192, id="a fast card takes the largest"),
+        pytest.param(1024, 1e-3, 0.05, 1 << 40, 2048, id="a slow one a smaller"),
+        pytest.param(1024, 1e-5, 0.05, 2048 * 2048, 2048, id="as far as there is room"),
+        pytest.param(1024, 10.0, 0.05, 1 << 40, 256, id="the smallest when all take too long"),
+        pytest.param(256, 0.0, 0.05, 1 << 40, 8192, id="a clock that saw nothing"),
+    ],
+)
+def test_the_size_of_a_product(
+    tried: int, seconds: float, longest_s: float, cells: int, size: int
+) -> None:
+    assert pick_size(tried, seconds, longest_s, cells) == size
+
+
+@given(st.sampled_from(SIZES), st.floats(1e-7, 10), st.floats(1e-3, 1), st.integers(1, 1 << 30))
+def test_a_size_stays_within_its_bounds(
+    tried: int, spent: float, longest: float, cells: int
+) -> None:
+    size = pick_size(tried, spent, longest, cells)
+    fits = spent * (size / tried) ** 3 <= longest and size * size <= cells
+    assert size in SIZES
+    assert fits or size == SIZES[0]
+
+
+@pytest.mark.parametrize(
+    ("room", "cache", "size"),
+    [
+        pytest.param(30 << 30, 60 << 20, 1 << 30, id="a GiB"),
+        pytest.param(30 << 30, 256 << 20, 2 << 30, id="more for a large cache"),
+        pytest.param(100 << 20, 60 << 20, 100 << 20, id="what there is"),
+        pytest.param(0, 0, 1 << 20, id="never nothing"),
+    ],
+)
+def test_the_size_of_a_copy(room: int, cache: int, size: int) -> None:
+    assert copy_bytes(room, cache) == size
+
+
+def test_sizes_of_transfers_go_by_fours() -> None:
+    assert transfer_sizes(1 << 20) == (4096, 16384, 65536, 262144, 1048576)
+
+
+# Training
+
+LARGE = TimedSteps("large", 50, 4, (2.0, 2.1, 2.2), (0.05, 0.05))
+SMALL = TimedSteps("small", 10, 64, (0.1, 0.1), (0.2, 0.2))
+
+
+@pytest.mark.parametrize(
+    ("found", "device", "status", "word"),
+    [
+        pytest.param([SMALL, LARGE], "cuda", PASS, "42 times as fast", id="faster"),
+        pytest.param([SMALL], "cuda", PASS, "0.5 times", id="a small network may be slower"),
+        pytest.param(
+            [replace(LARGE, gpu=(2.5, 2.5))], "cuda", FAIL, "0.84 times", id="a large one may not"
+        ),
+        pytest.param(
+            [replace(LARGE, gpu=())], "cpu", PASS, "on the CPU: no GPU visible", id="no GPU"
+        ),
+    ],
+)
+def test_training(found: list[TimedSteps], device: str, status: Status, word: str) -> None:
+    outcome = judge_training(found, device)
+    holds(outcome, status, word)
+    assert outcome.measured["device"] == device
+
+
+def test_the_gpus_column_is_empty_on_a_cpu() -> None:
+    table = judge_training([replace(LARGE, gpu=())], "cpu").measured["tables"][0]
+    assert table["rows"] == [["large (50 layers)", 4, 2.1, None, None]]

@@ -1,0 +1,158 @@
+"""Training: what the judges say of losses, of drifting weights and of mixed precision."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.verify.checks.numerics.test_numerics import sound
+from tests.unit.verify.checks.test_judges import FAIL, PASS, holds
+from verify.checks.training.amp import FALL, LAG, MixedRun, judge_amp
+from verify.checks.training.loss import FACTOR, TrainingSteps, judge_loss, judge_same
+from verify.model.check import Outcome, Status
+
+NAN, INF = math.nan, math.inf
+
+
+@given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=9))
+def test_a_loss_must_fall_by_the_factor(losses: list[float]) -> None:
+    outcome = judge_loss(losses, "cuda")
+    assert outcome.status is (PASS if losses[-1] * FACTOR <= losses[0] else FAIL)
+    sound(outcome)
+
+
+@given(st.lists(st.floats(), min_size=1, max_size=9), st.sampled_from([NAN, INF]), st.data())
+def test_one_loss_that_is_no_number_is_found(
+    losses: list[float], strange: float, data: st.DataObject
+) -> None:
+    losses.insert(data.draw(st.integers(0, len(losses))), strange)
+    outcome = judge_loss(losses, "cpu")
+    holds(outcome, FAIL, "at step")
+    sound(outcome)
+
+
+def steps(**changes: Any) -> TrainingSteps:
+    plain = TrainingSteps((2.0, 1.0), (2.0, 1.0), drift=6e-7, way=0.1, terms=8192)
+    return replace(plain, **changes)
+
+
+@pytest.mark.parametrize(
+    ("found", "status", "word"),
+    [
+        pytest.param(steps(), PASS, "2 fp32 steps match float64", id="only by rounding"),
+        pytest.param(steps(cpu_drift=5e-7), PASS, "(CPU: 5e-07)", id="beside the CPU's"),
+        pytest.param(steps(drift=1.8e-4), FAIL, "TF32 was used", id="as far as TF32 takes it"),
+        pytest.param(steps(drift=0.4), FAIL, "gradients or the optimiser", id="somewhere else"),
+        pytest.param(steps(drift=NAN), FAIL, "NaN or infinity", id="weights are no numbers"),
+        pytest.param(steps(way=NAN, drift=NAN), FAIL, "NaN", id="nor are the reference's"),
+        pytest.param(steps(losses=(2.0, NAN)), FAIL, "NaN or infinity", id="a loss is no number"),
+        pytest.param(steps(losses=(2.0, 1.1)), FAIL, "losses are 0.1", id="another loss"),
+        pytest.param(steps(losses=(2.0,)), FAIL, "NaN or infinity", id="a step is missing"),
+        pytest.param(steps(way=0.0), FAIL, "did not change any weight", id="nothing moved"),
+        pytest.param(
+            steps(losses=(), reference=()), FAIL, "did not change any weight", id="no step"
+        ),
+    ],
+)
+def test_the_same_steps(found: TrainingSteps, status: Status, word: str) -> None:
+    outcome = judge_same(found, "cuda")
+    holds(outcome, status, word)
+    sound(outcome)
+
+
+def test_the_same_steps_on_the_cpu_name_no_tf32() -> None:
+    outcome = judge_same(steps(drift=1.8e-4), "cpu")
+    holds(outcome, FAIL, "numerics.convolution")
+    assert "TF32" not in (outcome.cause or "")
+    assert "on the CPU: no GPU visible" in judge_same(steps(), "cpu").message
+
+
+@given(st.floats(0, 1e-3), st.floats(0, 1e-3))
+def test_both_weights_and_losses_must_be_near(drift: float, gap: float) -> None:
+    found = steps(drift=drift, losses=(2.0, 1.0 + gap))
+    near = drift <= found.allowed and found.loss_gap <= found.allowed
+    assert judge_same(found, "cuda").status is (PASS if near else FAIL)
+
+
+PLAIN = MixedRun("fp32", (1.0, 0.1, 0.01, 0.003), "fp32", seconds=(0.2,) * 5, peak_bytes=1000)
+BF16 = replace(PLAIN, dtype="bf16", computed_in="bf16", seconds=(0.1,) * 5, peak_bytes=600)
+FP16 = replace(BF16, dtype="fp16", computed_in="fp16", skipped=(0, 1), overflows=True)
+SLOW = (1.0, 0.5, 0.1, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("runs", "status", "word"),
+    [
+        pytest.param([PLAIN, BF16, FP16], PASS, "bf16 (2 times as fast", id="as it should be"),
+        pytest.param([PLAIN, FP16], PASS, "2 steps skipped to find the scale", id="skips are told"),
+        pytest.param([PLAIN, BF16], PASS, "40% less memory", id="memory saved is told"),
+        pytest.param(
+            [PLAIN, replace(BF16, computed_in="fp32")], FAIL, "computed in fp32", id="no autocast"
+        ),
+        pytest.param(
+            [PLAIN, replace(FP16, skipped=(0, 3))], FAIL, "skipped step 3", id="a late skip"
+        ),
+        pytest.param(
+            [PLAIN, replace(FP16, skipped=())], FAIL, "does not see infinite", id="no skip at all"
+        ),
+        pytest.param(
+            [PLAIN, replace(FP16, finite=False)], FAIL, "overflow was not", id="a NaN weight"
+        ),
+        pytest.param(
+            [PLAIN, replace(BF16, losses=(1.0, INF))], FAIL, "does not overflow", id="a loss of inf"
+        ),
+        pytest.param(
+            [PLAIN, replace(BF16, losses=(1.0, 0.9))], FAIL, "not down 10-fold", id="no fall"
+        ),
+        pytest.param(
+            [PLAIN, replace(BF16, losses=SLOW)], FAIL, "0.003 in fp32", id="behind fp32"
+        ),
+        pytest.param([PLAIN, replace(BF16, losses=())], FAIL, "nan to nan", id="no step"),
+        pytest.param(
+            [replace(PLAIN, losses=(1.0, 0.9)), BF16], FAIL, "fp32: the loss", id="fp32 is wrong"
+        ),
+        pytest.param([PLAIN], FAIL, "no run in mixed precision", id="nothing mixed"),
+        pytest.param([BF16], FAIL, "no run in mixed precision", id="nothing to put beside"),
+    ],
+)  # fmt: skip
+def test_mixed_precision(runs: Sequence[MixedRun], status: Status, word: str) -> None:
+    outcome = judge_amp(runs, "cuda")
+    holds(outcome, status, word)
+    sound(outcome)
+
+
+def metrics_of(outcome: Outcome) -> dict[tuple[str, str], float]:
+    rows = outcome.measured.get("metrics", [])
+    return {(row["name"], row["labels"]["dtype"]): row["value"] for row in rows}
+
+
+def test_gains_on_a_gpu_are_metrics() -> None:
+    found = metrics_of(judge_amp([PLAIN, BF16, FP16], "cuda"))
+    assert found == {
+        ("amp_speedup", "bf16"): 2.0,
+        ("amp_memory_saved", "bf16"): 0.4,
+        ("amp_speedup", "fp16"): 2.0,
+        ("amp_memory_saved", "fp16"): 0.4,
+    }
+
+
+def test_gains_on_a_cpu_are_not() -> None:
+    outcome = judge_amp([PLAIN, BF16], "cpu", {"fp16": "an old torch"})
+    holds(outcome, PASS, "fp16 not tried: an old torch")
+    assert not metrics_of(outcome)
+    assert outcome.measured["device"] == "cpu"
+    assert len(outcome.measured["tables"][0]["rows"]) == 2
+
+
+@given(st.floats(1e-9, 1), st.floats(1e-9, 1))
+def test_a_last_loss_must_be_low_and_near_that_of_fp32(plain: float, mixed: float) -> None:
+    runs = [replace(run, losses=(1.0, last)) for run, last in ((PLAIN, plain), (BF16, mixed))]
+    fell = plain * FALL <= 1 and mixed * FALL <= 1
+    good = fell and mixed <= LAG * plain
+    assert judge_amp(runs, "cuda").status is (PASS if good else FAIL)

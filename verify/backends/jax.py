@@ -1,0 +1,195 @@
+"""Where a JAX check runs: on a GPU, or on the CPU if nothing hints at a GPU.
+
+All differences between the two are here, so that a check's own code is the same on both.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import re
+from importlib import metadata
+from typing import Any, Callable, List, Optional, Tuple
+
+from verify.backends.dialect import Dialect, FoundDevice, judge_absent, judge_there, see
+from verify.backends.sight import Sight
+from verify.model.check import Context, Outcome
+from verify.model.measures import seconds_each
+
+MAJORS = (13, 12, 11)  # of CUDA, for which there are or were plugins
+DIALECT = Dialect(
+    "JAX",
+    "jaxlib without a CUDA plugin computes on the CPU only",
+    "install jax[cuda12] or jax[cuda13], the plugin of jaxlib's own version",
+)
+
+
+class Place(FoundDevice):
+    """A device that JAX computes on."""
+
+    @property
+    def device(self) -> Any:
+        """JAX's device."""
+        import jax
+
+        return gpus()[self.index] if self.is_gpu else jax.devices("cpu")[self.index]
+
+    @property
+    def capability(self) -> Optional[Tuple[int, int]]:
+        """The compute capability; None on the CPU."""
+        if not self.is_gpu:
+            return None
+        said = str(getattr(self.device, "compute_capability", "0.0"))
+        major, _, minor = said.partition(".")
+        return int(major), int(minor or 0)
+
+    @property
+    def card(self) -> str:
+        """The GPU's name."""
+        return str(self.device.device_kind) if self.is_gpu else "CPU"
+
+    def scope(self) -> Any:
+        """The context in which arrays are made and computed here."""
+        import jax
+
+        return jax.default_device(self.device)
+
+    def synchronize(self) -> None:
+        """Return when all work given to the device is done: a GPU does it in the order given."""
+        import jax
+
+        (jax.device_put(1.0, self.device) + 1.0).block_until_ready()
+
+    def held_bytes(self) -> Optional[int]:
+        """What JAX has taken of the GPU's memory for arrays; None on the CPU, and where it does not
+        count (XLA_PYTHON_CLIENT_ALLOCATOR=platform).
+        """
+        return self._counted("bytes_in_use")
+
+    def limit_bytes(self) -> Optional[int]:
+        """What JAX may take of the GPU's memory at most; None as for `held_bytes`."""
+        return self._counted("bytes_limit")
+
+    def _counted(self, name: str) -> Optional[int]:
+        found = (self.device.memory_stats() or {}) if self.is_gpu else {}
+        value = found.get(name)
+        return None if value is None else int(value)
+
+    def seconds(
+        self, work: Callable[[], Any], *, repeats: int, warm_up: int = 3, calls: int = 1
+    ) -> List[float]:
+        """Seconds of each call, as the mean of `calls` that are waited for together.
+
+        The CPU's calls are waited for one by one, since it may work at several at a time.
+        """
+        import jax
+
+        def several() -> None:
+            for left in reversed(range(calls)):
+                result = work()
+                if not (self.is_gpu and left):
+                    jax.block_until_ready(result)
+
+        warm_up = warm_up if self.is_gpu else min(warm_up, 1)
+        return [each / calls for each in seconds_each(several, repeats=repeats, warm_up=warm_up)]
+
+
+def plugin() -> Optional[Tuple[int, str]]:
+    """The CUDA plugin that is installed: its CUDA's major version and its own version.
+
+    Before 0.4.22 CUDA was in jaxlib itself, and its version said so: 0.4.20+cuda12.cudnn89.
+    """
+    for major in MAJORS:
+        version = installed("jax-cuda{}-plugin".format(major))
+        if version is not None:
+            return major, version
+    built_in = installed("jaxlib") or ""
+    match = re.search(r"\+cuda(\d\d)", built_in)
+    return (int(match.group(1)), built_in) if match else None
+
+
+def installed(distribution: str) -> Optional[str]:
+    """The version of a distribution; None if it is not there."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def versions() -> Any:
+    """JAX's own module of CUDA library versions, which loads the libraries; None without one."""
+    names = ["jax_cuda{}_plugin._versions".format(major) for major in MAJORS]
+    return next(filter(None, map(_module, (*names, "jaxlib.cuda._versions"))), None)
+
+
+def _module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        return None
+
+
+def gpus() -> List[Any]:
+    """The GPUs that JAX itself lists, which starts CUDA."""
+    import jax
+
+    return list(jax.devices("gpu"))
+
+
+class _Log(logging.Handler):
+    """Keeps JAX's log messages about a plugin that does not start: it reports that only there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reasons: List[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raised = record.exc_info and record.exc_info[1]
+        said = str(raised or record.getMessage()).strip()
+        if "Falling back to cpu" not in said:
+            self.reasons.append(said)
+
+
+def list_gpus() -> Tuple[int, Optional[str]]:
+    """How many GPUs JAX lists, or why it lists none."""
+    log, logger = _Log(), logging.getLogger("jax._src.xla_bridge")
+    logger.addHandler(log)
+    try:
+        return len(gpus()), None
+    except Exception as error:  # RuntimeError: no such backend
+        asked = os.environ.get("JAX_PLATFORMS")
+        if asked and not {"cuda", "gpu"} & set(asked.split(",")):
+            return 0, "JAX_PLATFORMS={} leaves the GPUs out".format(asked)
+        reasons = log.reasons or [str(error)]
+        return 0, reasons[0].partition("\n")[0]
+    finally:
+        logger.removeHandler(log)
+
+
+def look(context: Context) -> Sight:
+    """Start CUDA through JAX, in this child."""
+    found = plugin()
+    usable, error = list_gpus()
+    return see(context, str(found[0]) if found else None, usable, error)
+
+
+def find(context: Context) -> Tuple[Optional[Outcome], Place]:
+    """The first GPU, or the CPU; or a failure if there should be a GPU and there is none."""
+    seen = look(context)
+    return judge_there(seen, DIALECT), Place("cuda" if seen.torch_cuda and seen.usable else "cpu")
+
+
+def find_gpus(context: Context) -> Tuple[Optional[Outcome], Tuple[Place, ...]]:
+    """Every GPU; or the skip or failure of a check that needs one."""
+    seen = look(context)
+    absent = judge_absent(seen, DIALECT)
+    return absent, () if absent else tuple(Place("cuda", i) for i in range(seen.usable))
+
+
+def every(context: Context) -> Tuple[Optional[Outcome], Tuple[Place, ...]]:
+    """Every GPU, or the CPU if nothing hints at one."""
+    broken, place = find(context)
+    if broken or not place.is_gpu:
+        return broken, (place,)
+    return None, tuple(Place("cuda", i) for i in range(len(gpus())))

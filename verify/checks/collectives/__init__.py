@@ -1,0 +1,1 @@
+"""Collectives: sums and exchanges between GPUs or processes, and their bandwidth."""

@@ -1,0 +1,307 @@
+"""Bandwidth between GPUs by message size, defined as in nccl-tests.
+
+Algorithm bandwidth is bytes divided by seconds. Bus bandwidth is comparable with a link's speed for
+any number n of ranks: times 2(n-1)/n for all-reduce, times (n-1)/n for all-gather, whose bytes are
+those that each rank ends up with (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from verify.checks.collectives import nccl_log, operations, ranks
+from verify.checks.collectives.ranks import ONE_GPU, P2P_FIX, Rank, Team, World
+from verify.checks.health.links import Link, slowest_link
+from verify.checks.health.nvlinks import error_findings
+from verify.checks.health.pcie import width_fault
+from verify.device.telemetry import State
+from verify.model.check import NODE, Check, Context, Outcome, Status
+from verify.model.measures import LOWER, Metric, Plot, Table, median, of_samples, pack
+
+LIMIT_S = {"gloo": 60.0, "nccl": 180.0}
+LARGEST = {
+    "nccl": {"quick": 1 << 20, "standard": 1 << 26, "full": 1 << 28},
+    "gloo": {"quick": 1 << 16, "standard": 1 << 22, "full": 1 << 24},
+}
+SMALLEST, STEP = 16, 4  # bytes; the factor from one size to the next
+REPEATS, WARM_UP = 7, 3
+SMALL = 1 << 18  # up to this size one call is too short to time by itself
+
+
+def check_bandwidth(context: Context) -> Outcome:
+    """Time all-reduce and all-gather on every GPU, or over the loopback if there is none."""
+    broken, team = ranks.find_team(context)
+    if broken:
+        return broken
+    if team.backend == "nccl" and team.size == 1:
+        return Outcome(Status.SKIP, ONE_GPU, measured={"ranks": 1})
+    wanted = sizes(LARGEST[team.backend][context.level])
+    limit_s = LIMIT_S[team.backend]
+    return watched(context, team, lambda: ranks.run(team, lambda r: measure(r, wanted), limit_s))
+
+
+def watched(context: Context, team: Team, work: Callable[[], World]) -> Outcome:
+    """Judge what `work` measures, with the links' error counters before and after it."""
+    before = context.machine.state() if team.backend == "nccl" else State()
+    world = work()
+    seen = context.machine.state() if team.backend == "nccl" else State()
+    return judge_bandwidth(world, seen, dict(os.environ), before)
+
+
+def sizes(largest: int) -> List[int]:
+    """Message sizes in bytes, the largest last."""
+    found = [largest]
+    while found[-1] // STEP >= SMALLEST:
+        found.append(found[-1] // STEP)
+    return found[::-1]
+
+
+# What each rank does
+
+
+def measure(rank: Rank, wanted: Sequence[int]) -> List[Dict[str, Any]]:
+    """Seconds of all-reduce and all-gather of these sizes in bytes, as this rank sees them."""
+    return [
+        {"operation": name, **_timed(rank, make, size)}
+        for name, make in _OPERATIONS.items()
+        for size in wanted
+    ]
+
+
+def _timed(rank: Rank, make: Callable[[Rank, int], Tuple[int, Any]], size: int) -> Dict[str, Any]:
+    """Seconds of one call. Small calls are timed in batches: one is too short for the clock."""
+    calls = calls_of(size)
+    moved, call = make(rank, size)
+
+    def work() -> None:
+        for _ in range(calls):
+            call()
+
+    rank.at("{} bytes".format(moved))
+    found = rank.place.seconds(work, repeats=REPEATS, warm_up=WARM_UP)
+    return {"bytes": moved, "seconds": [seconds / calls for seconds in found]}
+
+
+def calls_of(size: int) -> int:
+    """How many calls are timed as one."""
+    return 20 if size <= SMALL else 4
+
+
+def _all_reduce(rank: Rank, size: int) -> Tuple[int, Callable[[], object]]:
+    """Sums zeros, so that repeated sums do not overflow."""
+    import torch
+    import torch.distributed as dist
+
+    numbers = torch.zeros(size // 4, device=rank.place.device)
+    return numbers.numel() * 4, lambda: dist.all_reduce(numbers)
+
+
+def _all_gather(rank: Rank, size: int) -> Tuple[int, Callable[[], object]]:
+    import torch
+    import torch.distributed as dist
+
+    count = max(1, size // 4 // rank.team.size)
+    part = torch.zeros(count, device=rank.place.device)
+    whole = torch.zeros(count * rank.team.size, device=rank.place.device)
+    names = ("all_gather_single", "all_gather_into_tensor", "_all_gather_base")  # new to old
+    gather = next(getattr(dist, name) for name in names if hasattr(dist, name))
+    try:
+        gather(whole, part)
+    except RuntimeError as error:
+        if not operations.UNSUPPORTED.search(str(error)):
+            raise
+        parts = list(whole.chunk(rank.team.size))  # gloo of torch before 2.1
+        return whole.numel() * 4, lambda: dist.all_gather(parts, part)
+    return whole.numel() * 4, lambda: gather(whole, part)
+
+
+_OPERATIONS = {"all-reduce": _all_reduce, "all-gather": _all_gather}
+
+
+# The judge
+
+
+def bus_factor(operation: str, size: int) -> float:
+    """Bus bandwidth by algorithm bandwidth, for so many ranks."""
+    return {"all-reduce": 2.0, "all-gather": 1.0}[operation] * (size - 1) / size
+
+
+@dataclass(frozen=True)
+class BandwidthSeries:
+    """One operation and size: bus bandwidth in GB/s and seconds, sample by sample."""
+
+    operation: str
+    bytes: int
+    gbs: Tuple[float, ...] = field(default=())
+    seconds: Tuple[float, ...] = field(default=())
+
+
+def series(
+    values: Sequence[Sequence[Mapping[str, Any]]], size: Optional[int] = None
+) -> List[BandwidthSeries]:
+    """Join the ranks' readings: in each sample the slowest rank counts. `size` is the number of
+    ranks, if some of them are joined already.
+    """
+    found = []
+    size = size or len(values)
+    for rows in zip(*values):
+        slowest = tuple(max(sample) for sample in zip(*(row["seconds"] for row in rows)))
+        operation, moved = rows[0]["operation"], rows[0]["bytes"]
+        factor = bus_factor(operation, size)
+        gbs = tuple(moved / seconds * factor / 1e9 for seconds in slowest)
+        found.append(BandwidthSeries(operation, moved, gbs, slowest))
+    return found
+
+
+def judge_bandwidth(
+    world: World, seen: State, environ: Mapping[str, str], before: Optional[State] = None
+) -> Outcome:
+    """Whether the largest messages come near to what the links can do, where that is known, and
+    whether the NVLinks counted errors meanwhile: `before` is how they stood.
+    """
+    team = world.team
+    measured: Dict[str, Any] = {"device": team.kind, "ranks": team.size, "seconds": world.seconds}
+    if world.lost:
+        return ranks.judge_lost(world, team.backend, measured)
+    found = series(world.values)
+    link = slowest_link(seen, team.size) if team.backend == "nccl" else None
+    ways = transports(world)
+    measured.update(pack(metrics(team, found, link), [table(found)], [plot(found)]))
+    measured["transports"] = list(ways)
+    expected = {"link": link.words, "link_gbs": link.gbs, "least_share": link.share} if link else {}
+    best = {s.operation: median(s.gbs) for s in _largest(found)}
+    text = ", ".join("{} {:.3g} GB/s".format(name, gbs) for name, gbs in best.items())
+    slow = [name for name, gbs in best.items() if link and gbs < link.gbs * link.share]
+    if link and slow:
+        message = "{}: {:.3g} GB/s, where {} can do {:.3g}".format(
+            slow[0], best[slow[0]], link.words, link.gbs
+        )
+        cause, fix = blame(seen, ways, environ, link)
+        return Outcome(Status.FAIL, message, cause, fix, measured, expected)
+    worn = [f for gpu in seen.gpus for f in error_findings(gpu, before or seen)]
+    if worn:
+        message = "under load: GPU {}: {}".format(worn[0].gpu, worn[0].what)
+        found_on = (worn[0].cause, worn[0].fix)
+        return Outcome(Status.FAIL, message, *found_on, measured, expected, NODE)
+    against = " of {:.3g} ({})".format(link.gbs, link.words) if link else ""
+    message = "bus bandwidth {}{}, {}{}".format(text, against, team.words, team.note)
+    return Outcome(Status.PASS, message, measured=measured, expected=expected)
+
+
+def transports(world: World) -> Tuple[str, ...]:
+    """The ways that NCCL took, by its logs."""
+    return nccl_log.transports("\n".join(trace.log for trace in world.traces))
+
+
+def blame(
+    seen: State, ways: Sequence[str], environ: Mapping[str, str], link: Link
+) -> Tuple[str, str]:
+    """The likeliest cause of slow messages, and what to do about it; what is certain first."""
+    set_off = next((n for n in ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE") if _on(environ, n)), None)
+    if set_off:
+        return "{} is set".format(set_off), "unset {}".format(set_off)
+    if environ.get("NCCL_P2P_LEVEL") in ("LOC", "0"):
+        return "NCCL_P2P_LEVEL disables P2P between GPUs", "unset NCCL_P2P_LEVEL"
+    for pair in seen.pairs:
+        if link.nvlink and pair.can_read not in (None, "ok"):
+            said = "GPU {} cannot reach GPU {} directly: {}"
+            cause = said.format(pair.first, pair.second, pair.can_read)
+            return cause, "see devices.peers and nvidia-smi topo -p2p r"
+    off = [gpu.index for gpu in seen.gpus for one in gpu.nvlinks if one.active is False]
+    if off and link.nvlink:
+        cause = "NVLinks of GPU {} are not active".format(", ".join(map(str, sorted(set(off)))))
+        return cause, "see health.nvlink"
+    if link.nvlink and ways and "P2P" not in ways:
+        cause = "NCCL used {} although NVLink is available".format(" and ".join(ways))
+        return cause, "start the container with --ipc host; run with NCCL_DEBUG=INFO to see why"
+    for gpu in seen.gpus:
+        if width_fault(gpu):
+            cause = "GPU {}: {}".format(gpu.index, width_fault(gpu))
+            return cause, "see health.pcie"
+    return _unknown(ways)
+
+
+def _unknown(ways: Sequence[str]) -> Tuple[str, str]:
+    if "NET" in ways:
+        cause = "NCCL used the network between GPUs of one machine"
+        return cause, "start the container with --shm-size 1g and --ipc host"
+    cause = "another job uses the links, or the host routes P2P traffic through the CPU"
+    return cause, "end other jobs (nvidia-smi lists them) and run again; " + P2P_FIX
+
+
+def _on(environ: Mapping[str, str], name: str) -> bool:
+    return environ.get(name, "0") not in ("0", "")
+
+
+def _largest(found: Sequence[BandwidthSeries]) -> List[BandwidthSeries]:
+    return [
+        max((s for s in found if s.operation == n), key=lambda s: s.bytes) for n in _names(found)
+    ]
+
+
+def _smallest(found: Sequence[BandwidthSeries]) -> List[BandwidthSeries]:
+    return [
+        min((s for s in found if s.operation == n), key=lambda s: s.bytes) for n in _names(found)
+    ]
+
+
+def _names(found: Sequence[BandwidthSeries]) -> List[str]:
+    return list(dict.fromkeys(s.operation for s in found))
+
+
+def metrics(
+    team: Team, found: Sequence[BandwidthSeries], link: Optional[Link] = None
+) -> List[Metric]:
+    """Bus bandwidth of the largest messages, latency of the smallest."""
+    labels = {"backend": team.backend, "ranks": str(team.size)}
+    wide = [
+        of_samples(
+            "bus_bandwidth",
+            s.gbs,
+            "GB/s",
+            labels={"operation": s.operation, "bytes": str(s.bytes), **labels},
+            spec=link.gbs if link else None,
+        )
+        for s in _largest(found)
+    ]
+    quick = [
+        of_samples(
+            "collective_latency",
+            s.seconds,
+            "s",
+            better=LOWER,
+            labels={"operation": s.operation, "bytes": str(s.bytes), **labels},
+        )
+        for s in _smallest(found)
+    ]
+    return [*wide, *quick]
+
+
+def table(found: Sequence[BandwidthSeries]) -> Table:
+    """Seconds and bus bandwidth by operation and size."""
+    columns = ("operation", "bytes", "seconds", "bus bandwidth (GB/s)")
+    rows = [(s.operation, s.bytes, median(s.seconds), median(s.gbs)) for s in found]
+    return Table("Collectives by message size", columns, tuple(rows))
+
+
+def plot(found: Sequence[BandwidthSeries]) -> Plot:
+    """Bus bandwidth over size, a line for each operation."""
+    lines = [
+        (n, tuple((float(s.bytes), median(s.gbs)) for s in found if s.operation == n))
+        for n in _names(found)
+    ]
+    x, y = "message size (bytes)", "bus bandwidth (GB/s)"
+    return Plot("Bus bandwidth by message size", x, y, tuple(lines), log_x=True)
+
+
+BANDWIDTH = Check(
+    "collectives.bandwidth",
+    "Bandwidth between GPUs",
+    check_bandwidth,
+    "standard",
+    300,
+    gauge=True,
+)
+CHECKS = (BANDWIDTH,)

@@ -1,0 +1,1 @@
+"""Devices: which GPUs are seen, by whom, and whether work runs correctly on each of them."""

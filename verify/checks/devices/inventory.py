@@ -1,0 +1,387 @@
+"""GPUs: whether NVML, the driver and the framework see them, and whether there is code for them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from verify.backends.sight import START_WITH_GPUS, Sight, is_taken, judge_absent, look, short
+from verify.checks.devices.visible import CHECKS as VISIBLE
+from verify.checks.devices.visible import Selection, VisibleCard, cards_of, select
+from verify.checks.health.findings import spans
+from verify.checks.libraries.compat import CHECKS as COMPAT
+from verify.device import driver, nvml
+from verify.device.machine import Machine
+from verify.model.check import (
+    CONFIGURATION,
+    IMAGE,
+    NODE,
+    UNKNOWN,
+    Check,
+    Context,
+    Outcome,
+    Status,
+    gpus,
+)
+from verify.model.expectations import ExpectedGpu
+from verify.running.faults import of_text
+from verify.running.symptoms import explain
+
+NO_PARTS = "in MIG mode, CUDA cannot use a GPU without MIG devices"
+MAKE_PARTS = "on the host: nvidia-smi mig -cgi 0 -C creates one, nvidia-smi -mig 0 turns MIG off"
+
+# NVML
+
+
+def check_nvml(context: Context) -> Outcome:
+    """Query NVML, which needs no framework."""
+    machine = context.machine
+    expect = context.expect
+    return judge_nvml(nvml.read(machine.load), len(machine.nodes()), expect.gpus, expect.cut)
+
+
+def judge_nvml(
+    seen: nvml.Nvml,
+    nodes: int,
+    expected: Optional[Sequence[ExpectedGpu]],
+    cut: Sequence[str] = (),
+) -> Outcome:
+    """Whether NVML works and lists the expected GPUs; and none whose code was removed from the
+    image, which has that for `cut` alone if there are any ("8.6").
+    """
+    measured = _describe(seen)
+    wanted = {"gpus": None if expected is None else [gpu.uuid or gpu.name for gpu in expected]}
+    if seen.error or not seen.gpus:
+        hint = "/dev has {} GPU nodes".format(nodes) if nodes else ""
+        return _judge_no_nvml(seen, "GPUs are expected" if expected else hint, measured, wanted)
+    lost = [i for i, gpu in enumerate(seen.gpus) if gpu.failure or not (gpu.name and gpu.uuid)]
+    if lost:
+        return Outcome(Status.FAIL, *_lost_gpus(seen, lost), measured, wanted, NODE)
+    unseen = missing(seen.gpus, expected or ())
+    if unseen:
+        message = "not visible: " + ", ".join(unseen)
+        cause = "the container has other GPUs than the plan"
+        fix = START_WITH_GPUS + ", or plan again for this machine"
+        return Outcome(Status.FAIL, message, cause, fix, measured, wanted)
+    bare = [gpu for gpu in seen.gpus if cut and gpu.compute_capability not in (None, *cut)]
+    if bare:
+        message = "{} has compute capability {}, the image has code for {} alone".format(
+            bare[0].name, bare[0].compute_capability, ", ".join(cut)
+        )
+        cause = "the code for other GPUs was removed from its libraries (provision build --cut)"
+        fix = "build an image for this GPU, too: provision build --cut, or without --cut"
+        return Outcome(Status.FAIL, message, cause, fix, measured, wanted, IMAGE)
+    kinds = ", ".join(sorted({str(gpu.name) for gpu in seen.gpus}))
+    message = "{} ({}), driver {}".format(gpus(len(seen.gpus)), kinds, seen.driver)
+    if seen.closed:
+        message += "; {} more that this process cannot open".format(seen.closed)
+    return Outcome(Status.PASS, message, measured=measured, expected=wanted)
+
+
+def _lost_gpus(seen: nvml.Nvml, lost: Sequence[int]) -> Tuple[str, str, str]:
+    reasons = sorted({seen.gpus[i].failure or "it does not answer" for i in lost})
+    message = "{} of {} cannot be used: GPU {}: {}".format(
+        len(lost), gpus(len(seen.gpus)), spans(lost), ", ".join(reasons)
+    )
+    cause = "the driver has lost the GPU: it hangs, or has fallen off the bus"
+    if all("reset" in reason for reason in reasons):
+        cause = "after an error the GPU works only after a reset"
+    fix = "look for Xid lines in the host's kernel log; reset the GPU or reboot the host"
+    return message, cause, fix
+
+
+def _describe(seen: nvml.Nvml) -> Dict[str, Any]:
+    rows = [
+        {"name": g.name, "uuid": g.uuid, "compute_capability": g.compute_capability, "mig": g.mig}
+        for g in seen.gpus
+    ]
+    read = {"driver": seen.driver, "cuda_driver": seen.cuda, "gpus": rows, "error": seen.error}
+    return {**read, "closed": seen.closed}
+
+
+def _judge_no_nvml(
+    seen: nvml.Nvml, hint: str, measured: Dict[str, Any], wanted: Dict[str, Any]
+) -> Outcome:
+    if seen.found and seen.error:
+        cause, fix = explain(seen.error)
+        fix = fix or "look at nvidia-smi on the host"
+        message = "NVML fails: " + seen.error
+        whose = of_text(seen.error) or UNKNOWN
+        return Outcome(Status.FAIL, message, cause or seen.error, fix, measured, wanted, whose)
+    message = "NVML sees no GPU" if seen.found else "no NVIDIA driver library here"
+    if seen.closed:
+        message = "this process cannot open any of the {}".format(gpus(seen.closed))
+        hint = ""
+    if hint:
+        cause = "the container was started without GPUs, or without their libraries"
+        message = "{}, yet {}".format(message, hint)
+        fix = START_WITH_GPUS + "; NVIDIA_DRIVER_CAPABILITIES must hold utility"
+        return Outcome(Status.FAIL, message, cause, fix, measured, wanted)
+    return Outcome(Status.SKIP, message, fix=START_WITH_GPUS, measured=measured, expected=wanted)
+
+
+def missing(seen: Sequence[nvml.NvmlGpu], expected: Sequence[ExpectedGpu]) -> List[str]:
+    """The expected GPUs that are missing. Two of one name need two."""
+    left = list(seen)
+    unseen = []
+    for gpu in sorted(expected, key=lambda gpu: gpu.uuid is None):
+        match = next((have for have in left if _same(have, gpu)), None)
+        if match is None:
+            unseen.append(gpu.uuid or gpu.name or "a GPU")
+        else:
+            left.remove(match)
+    return unseen
+
+
+def _same(have: nvml.NvmlGpu, want: ExpectedGpu) -> bool:
+    return want.uuid in (None, have.uuid) and want.name in (None, have.name)
+
+
+# Counts
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many GPUs NVML, the driver and the framework see."""
+
+    nvml: Optional[int]
+    driver: driver.CudaDriver
+    torch: int  # what the framework can use
+    visible_devices: Optional[str] = None  # CUDA_VISIBLE_DEVICES
+    uuids: Tuple[str, ...] = ()
+    mig: bool = False
+    cards: Tuple[VisibleCard, ...] = ()  # NVML's GPUs with their MIG devices
+    promised: Optional[int] = None  # from torch.cuda.device_count(), which may use NVML
+
+    def selection(self) -> Optional[Selection]:
+        """Which of NVML's GPUs CUDA should show; None if that is not known."""
+        if self.nvml is None or (self.mig and not self.cards):
+            return None
+        named = self.cards or tuple(VisibleCard(uuid) for uuid in self.uuids)
+        return select(self.visible_devices, named or (VisibleCard(),) * self.nvml)
+
+
+def read_counts(framework: int, machine: Machine) -> Counts:
+    """Query NVML and the CUDA driver; `framework` is the framework's count."""
+    seen, now = nvml.read(machine.load), machine.state()
+    known = not any(gpu.mig and gpu.mig_devices is None for gpu in now.gpus)
+    cards = cards_of(now) if known else ()
+    return Counts(
+        nvml=len(seen.gpus) if seen.found and not seen.error else None,
+        driver=driver.read(machine.load),
+        torch=framework,
+        visible_devices=machine.environ().get("CUDA_VISIBLE_DEVICES"),
+        uuids=tuple(gpu.uuid or "" for gpu in seen.gpus),
+        mig=any(gpu.mig for gpu in seen.gpus),
+        cards=cards if len(cards) == len(seen.gpus) else (),
+    )
+
+
+def check_count(context: Context) -> Outcome:
+    """Query NVML, the CUDA driver and the framework."""
+    import torch
+
+    sight = look(context)
+    counts = read_counts(sight.usable, context.machine)
+    return judge_count(replace(counts, promised=int(torch.cuda.device_count())), sight)
+
+
+def judge_count(counts: Counts, sight: Sight, framework: str = "torch") -> Outcome:
+    """Whether all agree, once CUDA starts at all."""
+    measured = {
+        "nvml": counts.nvml,
+        "driver": counts.driver.count,
+        framework: counts.torch,
+        "usable": sight.usable,
+        "visible_devices": counts.visible_devices,
+        "mig": counts.mig,
+        "mig_devices": [part for card in counts.cards for part in card.parts],
+        "driver_error": counts.driver.error,
+    }
+    expected = {"gpus": sight.expected}
+    lie = _judge_lie(counts, sight)
+    absent = lie or judge_absent(sight)
+    if absent:
+        whole = {**absent.measured, **measured}
+        return replace(absent, measured=whole, expected=expected)
+    faults = _disagreements(counts, sight, framework)
+    if faults:
+        return Outcome(Status.FAIL, *faults[0], measured, expected)
+    message = "{}, by the driver and by {}".format(gpus(counts.torch), framework)
+    note = "; MIG: a process can use only one MIG device" if measured["mig_devices"] else ""
+    if counts.promised not in (None, counts.torch):
+        said = ", and torch.cuda.device_count() is {} all the same: name a MIG device's UUID"
+        note += said.format(counts.promised)
+    return Outcome(Status.PASS, message + note, measured=measured, expected=expected)
+
+
+def _judge_lie(counts: Counts, sight: Sight) -> Optional[Outcome]:
+    """NVML has GPUs and CUDA has none: the case that device_count() alone would pass."""
+    if sight.torch_cuda is None or sight.usable or not counts.nvml:
+        return None
+    picked = counts.selection()
+    if picked and not picked.most and counts.visible_devices is not None:
+        hider = "CUDA_VISIBLE_DEVICES={!r} hides every GPU".format(counts.visible_devices)
+        said, hidden = "no GPU usable", "unset CUDA_VISIBLE_DEVICES"
+        return Outcome(Status.FAIL, said, hider, hidden, at_fault=CONFIGURATION)
+    if picked and not picked.most:
+        said = "no GPU usable: MIG is on"
+        return Outcome(Status.FAIL, said, NO_PARTS, MAKE_PARTS, at_fault=CONFIGURATION)
+    error = short(counts.driver.error or sight.error or "no reason given")
+    cause, fix = explain("{}\n{}".format(sight.error, counts.driver.error))
+    message = "NVML sees {}, CUDA cannot use any: {}".format(gpus(counts.nvml), error)
+    status = Status.SKIP if is_taken(error) else Status.FAIL
+    return Outcome(status, message, cause or error, fix or START_WITH_GPUS)
+
+
+def _disagreements(counts: Counts, sight: Sight, framework: str) -> "list[tuple[str, str, str]]":
+    found = []
+    have = counts.driver.count
+    promised = counts.torch if counts.promised is None or counts.mig else counts.promised
+    if promised != have or counts.torch != have:
+        shown = promised if promised != have else counts.torch
+        message = "{} counts {} GPUs, the CUDA driver {}".format(framework, shown, have)
+        cause = "torch counts with NVML, which does not know what CUDA can use"
+        fix = "unset PYTORCH_NVML_BASED_CUDA_CHECK; look for a lost GPU in nvidia-smi"
+        if framework != "torch":
+            cause = "{} does not use a GPU that the driver has".format(framework)
+            fix = "check its output at startup: a library may be missing"
+        found.append((message, cause, fix))
+    picked = counts.selection()
+    if picked is not None and not picked.least <= (have or 0) <= picked.most:
+        found.append(_lost(counts, picked))
+    if sight.expected is not None and not _as_expected(counts, sight.expected):
+        message = "{} visible, {} expected".format(gpus(counts.torch), sight.expected)
+        cause = "the container has another number of GPUs than the plan"
+        if counts.visible_devices is not None:
+            cause = "CUDA_VISIBLE_DEVICES={}".format(counts.visible_devices)
+        found.append((message, cause, START_WITH_GPUS + ", or plan again for this machine"))
+    return found
+
+
+def _as_expected(counts: Counts, expected: int) -> bool:
+    """Whether the count is the plan's, which counts cards. With MIG, CUDA shows only one slice."""
+    cut = any(card.parts for card in counts.cards)
+    return expected == (counts.nvml if cut else counts.torch)
+
+
+def _lost(counts: Counts, picked: Selection) -> "tuple[str, str, str]":
+    have = counts.driver.count
+    if any(card.parts for card in counts.cards):
+        parts = sum(len(card.parts) for card in counts.cards)
+        message = "NVML shows {} MIG devices to CUDA, the CUDA driver has {}".format(parts, have)
+        cause = "the container has a MIG device without access rights"
+        return message, cause, "name MIG devices by UUID: --gpus device=MIG-..., as nvidia-smi -L"
+    message = "NVML shows {} GPUs to CUDA, the CUDA driver has {}".format(picked.most, have)
+    cause = "a GPU is lost, or CUDA_VISIBLE_DEVICES names one that does not exist"
+    return message, cause, "look at nvidia-smi on the host and CUDA_VISIBLE_DEVICES"
+
+
+# Architectures
+
+
+def check_code(context: Context) -> Outcome:
+    """Compare each GPU's capability with what the framework was compiled for."""
+    sight = look(context)
+    absent = judge_absent(sight)
+    if absent:
+        return replace(
+            absent, measured={**absent.measured, "architectures": compiled_architectures()}
+        )
+    import torch
+
+    capabilities = [torch.cuda.get_device_capability(i) for i in range(sight.usable)]
+    expected = [gpu.compute_capability for gpu in context.expect.gpus or ()]
+    return judge_architectures(capabilities, compiled_architectures(), expected)
+
+
+def compiled_architectures() -> List[str]:
+    """The architectures in the framework's binaries; the public function needs a GPU."""
+    import torch
+
+    listed = list(torch.cuda.get_arch_list())
+    flags = getattr(torch._C, "_cuda_getArchFlags", lambda: None)()  # noqa: SLF001
+    return listed or (flags or "").split()
+
+
+def judge_architectures(
+    capabilities: Sequence[Tuple[int, int]],
+    architectures: Sequence[str],
+    expected: Sequence[Optional[str]] = (),
+    framework: str = "torch",
+) -> Outcome:
+    """Whether a binary or PTX runs on each GPU, and whether the GPUs are the plan's."""
+    said = ["{}.{}".format(*capability) for capability in capabilities]
+    runs = {text: runs_by(pair, architectures) for text, pair in zip(said, capabilities)}
+    wanted = sorted(text for text in expected if text)
+    measured = {"capabilities": said, "architectures": list(architectures), "runs": runs}
+    aim = {"capabilities": wanted or None}
+    bare = [text for text, how in runs.items() if how is None]
+    if bare:
+        message = "no code for compute capability {}".format(", ".join(bare))
+        have = " ".join(architectures) or "no GPU"
+        cause = "{} was compiled for {} only".format(framework, have)
+        fix = "choose a build whose architectures cover this GPU: provision plan names one"
+        return Outcome(Status.FAIL, message, cause, fix, measured, aim)
+    if wanted and not set(said) <= set(wanted):  # CUDA_VISIBLE_DEVICES and MIG show a part
+        message = "GPUs of capability {}, expected {}".format(", ".join(said), ", ".join(wanted))
+        cause = "the plan is for other GPUs"
+        fix = "plan again for this machine, or give the container the GPUs of the plan"
+        return Outcome(Status.FAIL, message, cause, fix, measured, aim, CONFIGURATION)
+    message = ", ".join("{} runs {}".format(text, how) for text, how in runs.items())
+    return Outcome(Status.PASS, message, measured=measured, expected=aim)
+
+
+def runs_by(capability: Tuple[int, int], architectures: Sequence[str]) -> Optional[str]:
+    """What runs on a GPU of this capability: the nearest binary, else PTX, else None.
+
+    A binary runs on GPUs with its major version and the same or a higher minor; 'a' means only that
+    capability, 'f' that family. PTX without these suffixes is compiled at first use for any GPU as
+    new or newer.
+    """
+    binaries: List[Tuple[Tuple[int, int], str]] = []
+    ptx: List[Tuple[Tuple[int, int], str]] = []
+    for text in architectures:
+        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", text)
+        if not match:
+            continue
+        have = (int(match.group(2)), int(match.group(3)))
+        exact, kind = match.group(4), match.group(1)
+        near = have == capability if exact == "a" else have <= capability
+        if near and (have[0] == capability[0] or (kind == "compute" and not exact)):
+            (binaries if kind == "sm" else ptx).append((have, text))
+    if binaries:
+        return max(binaries)[1]
+    return "PTX " + max(ptx)[1] if ptx else None
+
+
+WITHOUT_FRAMEWORK = (
+    Check(
+        "devices.nvml",
+        "NVML lists the GPUs",
+        check_nvml,
+        framework=False,
+        gpu=True,
+        shares=True,
+        replays=True,
+    ),
+    *VISIBLE,
+    *COMPAT,
+)
+CHECKS = (
+    Check(
+        "devices.count",
+        "NVML, CUDA and the framework see the same GPUs",
+        check_count,
+        gpu=True,
+        shares=True,
+    ),
+    Check(
+        "devices.architectures",
+        "The framework has code for the GPUs",
+        check_code,
+        gpu=True,
+        shares=True,
+    ),
+)

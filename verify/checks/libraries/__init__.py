@@ -1,0 +1,1 @@
+"""Libraries: loaded versions and files, compilers, the packages beside the framework."""

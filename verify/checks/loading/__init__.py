@@ -1,0 +1,1 @@
+"""Data: shared memory, limits and workers, and whether every sample arrives."""

@@ -1,0 +1,1 @@
+"""Numerics: products, convolutions, attention, compiled code against float64; repeated runs."""

@@ -1,0 +1,1 @@
+"""Speed: products, memory, copies and training steps against the card's figures and its twins."""

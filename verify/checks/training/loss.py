@@ -1,0 +1,246 @@
+"""Training: forward, backward and an optimiser's steps must improve a small model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from verify.backends.pytorch import Place, find
+from verify.checks.numerics.accuracy import number, tolerance
+from verify.checks.training.amp import MixedRun, check_amp, judge_amp
+from verify.model.check import Check, Context, Outcome, Status
+
+__all__ = [
+    "CHECKS",
+    "MixedRun",
+    "TrainingSteps",
+    "check_amp",
+    "judge_amp",
+    "judge_loss",
+    "judge_same",
+]
+
+STEPS = {"quick": 50, "standard": 200, "full": 2000}
+SAME_STEPS = {"quick": 10, "standard": 10, "full": 40}
+AGAIN = "see devices.kernel and devices.convolution; build the image again"
+FACTOR = 10.0  # measured on a CPU: 200 steps give a factor of about 330
+_SLACK = 4.0  # cuDNN's Winograd convolutions lose a few bits
+_ROWS = 32
+_TERMS = _ROWS * 16 * 16  # a weight of the first layer has a product for each pixel
+_NOT_TF32 = 1e-2  # a larger gap than factors of 11 bits make
+
+
+def check_loss(context: Context) -> Outcome:
+    """Train on the first GPU, or on the CPU if nothing hints at a GPU."""
+    broken, place = find(context)
+    return broken or judge_loss(_train(place.device, STEPS[context.level]), place.kind)
+
+
+def _train(device: Any, steps: int) -> List[float]:
+    import torch
+
+    torch.manual_seed(7)
+    inputs = torch.randn(256, 8)
+    target = (inputs @ torch.randn(8, 1)).tanh().to(device)
+    inputs = inputs.to(device)
+    layers = torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1)
+    model = torch.nn.Sequential(*layers).to(device)
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
+    losses = []
+    for _ in range(steps):
+        optimiser.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(inputs), target)
+        loss.backward()
+        optimiser.step()
+        losses.append(float(loss.item()))
+    return losses
+
+
+def judge_loss(losses: Sequence[float], device: str) -> Outcome:
+    """Whether all losses are finite, and the last is smaller by the factor."""
+    measured: Dict[str, Any] = {"device": device, "steps": len(losses)}
+    expected = {"factor": FACTOR}
+    if not losses:
+        return Outcome(Status.FAIL, "no step was made", "no losses", AGAIN, measured, expected)
+    first, last = losses[0], losses[-1]
+    measured.update(first=number(first), last=number(last))
+    strange = next((i for i, loss in enumerate(losses) if not math.isfinite(loss)), None)
+    if strange is not None:
+        message = "loss is {} at step {}".format(losses[strange], strange)
+        cause = "wrong arithmetic: a model this small does not overflow"
+        fix = "see devices.kernel; take the GPU out of use if it fails too"
+        return Outcome(Status.FAIL, message, cause, fix, measured, expected)
+    if last * FACTOR > first:
+        message = "the loss went from {:.3g} to {:.3g}, not down {:.0f}-fold".format(
+            first, last, FACTOR
+        )
+        cause = "gradients or the optimiser's steps are wrong"
+        return Outcome(Status.FAIL, message, cause, AGAIN, measured, expected)
+    said = "loss from {:.3g} to {:.3g} in {} steps, {}"
+    message = said.format(first, last, len(losses), _where(device))
+    return Outcome(Status.PASS, message, measured=measured, expected=expected)
+
+
+def _where(device: str) -> str:
+    return "on the GPU" if device == "cuda" else "on the CPU: no GPU visible"
+
+
+@dataclass(frozen=True)
+class TrainingSteps:
+    """fp32 steps on the device compared with the same steps in float64 on the CPU."""
+
+    losses: Tuple[float, ...]
+    reference: Tuple[float, ...]  # the losses in float64
+    drift: float  # how far the weights end from those in float64, by the way that those went
+    way: float  # that way: the norm of all the change in the weights
+    terms: int  # the most products that one gradient is the sum of
+    cpu_drift: Optional[float] = None  # of the same steps in fp32 on the CPU, to put it beside
+
+    @property
+    def allowed(self) -> float:
+        """What rounding explains, of the drift and of each loss.
+
+        Drift is relative to the way, and each step adds to both alike, so it equals the relative
+        error of one gradient. That needs a smooth model and few steps.
+        """
+        return tolerance("fp32", self.terms, _SLACK)
+
+    @property
+    def loss_gap(self) -> float:
+        """The largest difference of a loss from the reference, relative to the reference."""
+        gaps = [abs(a - b) / abs(b) if b else math.inf for a, b in zip(self.losses, self.reference)]
+        gaps = [gap if math.isfinite(gap) else math.inf for gap in gaps]
+        return max(gaps) if len(self.losses) == len(self.reference) and gaps else math.inf
+
+
+def check_same(context: Context) -> Outcome:
+    """The same steps on the first GPU and on the CPU."""
+    broken, place = find(context)
+    return broken or judge_same(_beside_float64(place, SAME_STEPS[context.level]), place.kind)
+
+
+def _beside_float64(place: Place, steps: int) -> TrainingSteps:
+    """Train from the same weights on the same data: in float64 on the CPU, in fp32 on the device.
+
+    TF32 is off: with it the two would differ by far more than fp32 rounds.
+    """
+    import torch
+
+    true = _steps(Place("cpu"), torch.float64, steps)
+    on_device = _without_tf32(lambda: _steps(place, torch.float32, steps))
+    on_cpu = _steps(Place("cpu"), torch.float32, steps) if place.is_gpu else None
+    way = float((true.last - true.first).norm())
+    return TrainingSteps(
+        tuple(on_device.losses),
+        tuple(true.losses),
+        float((on_device.last - true.last).norm()) / (way or 1.0),
+        way,
+        _TERMS,
+        float((on_cpu.last - true.last).norm()) / (way or 1.0) if on_cpu else None,
+    )
+
+
+class _Ran(NamedTuple):
+    losses: List[float]
+    first: Any  # every weight in one vector of float64 on the CPU, before the steps
+    last: Any
+
+
+def _without_tf32(work: Callable[[], _Ran]) -> _Ran:
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    return work()
+
+
+def _steps(place: Place, dtype: Any, steps: int) -> _Ran:
+    """Some steps of a small convolutional network without kinks: no ReLU, no max-pooling."""
+    import torch
+
+    torch.manual_seed(3)
+    inputs = torch.randn(_ROWS, 3, 16, 16).to(place.device, dtype)
+    target = torch.randint(0, 10, (_ROWS,)).to(place.device)
+    model = _network().to(place.device, dtype)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    first, losses = _weights(model), []
+    for _ in range(steps):
+        optimiser.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(inputs), target)
+        loss.backward()
+        optimiser.step()
+        losses.append(float(loss.item()))
+    return _Ran(losses, first, _weights(model))
+
+
+def _network() -> Any:
+    import torch
+
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 16, 3, padding=1),
+        torch.nn.Tanh(),
+        torch.nn.Conv2d(16, 16, 3, padding=1, stride=2),
+        torch.nn.Tanh(),
+        torch.nn.AvgPool2d(2),
+        torch.nn.Flatten(),
+        torch.nn.Linear(256, 64),
+        torch.nn.Tanh(),
+        torch.nn.Linear(64, 10),
+    )
+
+
+def _weights(model: Any) -> Any:
+    import torch
+
+    weights = [weight.detach().cpu().double().reshape(-1) for weight in model.parameters()]
+    return torch.cat(weights)
+
+
+def judge_same(steps: TrainingSteps, device: str) -> Outcome:
+    """Whether losses and weights are as in float64, except for what rounding explains."""
+    measured = {
+        "device": device,
+        "steps": len(steps.losses),
+        "drift": number(steps.drift),
+        "cpu_drift": None if steps.cpu_drift is None else number(steps.cpu_drift),
+        "loss_gap": number(steps.loss_gap),
+        "losses": [number(loss) for loss in steps.losses],
+        "float64_losses": [number(loss) for loss in steps.reference],
+    }
+    expected = {"drift": steps.allowed, "loss_gap": steps.allowed}
+    fault = _apart(steps, device)
+    if fault:
+        return Outcome(Status.FAIL, *fault, measured, expected)
+    said = "{} fp32 steps match float64, relative error of the weights {:.1g}{}, {}"
+    beside = "" if steps.cpu_drift is None else " (CPU: {:.1g})".format(steps.cpu_drift)
+    message = said.format(len(steps.losses), steps.drift, beside, _where(device))
+    return Outcome(Status.PASS, message, measured=measured, expected=expected)
+
+
+def _apart(steps: TrainingSteps, device: str) -> "Optional[Tuple[str, str, str]]":
+    """Message, cause and fix, if the two runs are further apart than rounding explains."""
+    if not steps.losses or not steps.way:
+        return "the steps did not change any weight", "the optimiser's steps have no effect", AGAIN
+    if steps.drift <= steps.allowed and steps.loss_gap <= steps.allowed:
+        return None
+    if not (math.isfinite(steps.drift) and math.isfinite(steps.loss_gap)):
+        cause = "wrong arithmetic: a model this small does not overflow"
+        return "NaN or infinity in {} fp32 steps".format(len(steps.losses)), cause, AGAIN
+    what, gap = "weights end", steps.drift
+    if steps.drift <= steps.allowed:
+        what, gap = "losses are", steps.loss_gap
+    said = "after {} fp32 steps the {} {:.2g} from float64's, where rounding explains {:.2g}"
+    message = said.format(len(steps.losses), what, gap, steps.allowed)
+    if device == "cuda" and gap < _NOT_TF32:
+        cause = "TF32 was used although it was turned off, or a gradient is slightly wrong"
+        return message, cause, "unset NVIDIA_TF32_OVERRIDE; see numerics.matmul"
+    cause = "gradients or the optimiser's steps are wrong"
+    return message, cause, "see numerics.convolution and numerics.matmul"
+
+
+CHECKS = (
+    Check("training.loss", "A model's loss falls", check_loss, "standard", 120, gpu=True),
+    Check("training.same", "Training steps match float64", check_same, "standard", 120, gpu=True),
+    Check("training.amp", "Mixed precision trains", check_amp, "standard", 180, gpu=True),
+)

@@ -294,7 +294,7 @@ def describe(best: Candidate, examiner: Examiner, request: Request) -> Plan:
         compat_package=compat.package if compat else None,
         requirements=companion_requirements(build, answers.cudnn, request, catalog, beside),
         indexes=indexes,
-        reasons=reasons(best, answers, indexes, request, catalog),
+        reasons=reasons(best, answers, indexes, request, examiner),
         warnings=warnings(best, answers, request, examiner),
         notes=(*notes(answers, request, catalog), *beside_notes(build, beside)),
     )

@@ -6,11 +6,14 @@ from collections.abc import Iterable, Sequence
 
 from provision.catalog.catalog import Catalog
 from provision.model.plan import IndexCandidate, Reason, Request
-from provision.resolve.candidates import BuildAnswers, Candidate
+from provision.resolve.builds import builds_of
+from provision.resolve.candidates import BuildAnswers, Candidate, Examiner
 from provision.resolve.fleet import DEFAULT_ARCH
 from provision.resolve.packages import PYTORCH_INDEXES
 from provision.resolve.rules.base import python_tags_of
 from provision.resolve.rules.driver import DriverFit
+from provision.resolve.specifiers import version
+from provision.resolve.trial import is_asked_for
 
 
 def driver_sentence(fit: DriverFit, catalog: Catalog) -> str:
@@ -38,13 +41,11 @@ def reasons(
     answers: BuildAnswers,
     indexes: Sequence[IndexCandidate],
     request: Request,
-    catalog: Catalog,
+    examiner: Examiner,
 ) -> tuple[Reason, ...]:
     """Why this build, this driver verdict, this code, this Python, this base, this index."""
-    build = best.build
-    exact = "the requested release" if request.framework_version else "the newest that fits"
-    if request.led_by:
-        exact = f"the newest that fits and works with {request.led_by}"
+    build, catalog = best.build, examiner.catalog
+    exact = _of_all(best, request, examiner)
     found = [
         Reason(
             code="build-chosen",
@@ -110,6 +111,27 @@ def reasons(
         )
     )
     return tuple(found)
+
+
+def _of_all(best: Candidate, request: Request, examiner: Examiner) -> str:
+    """What the chosen build is among those that fit; of newer ones, why they were passed over."""
+    if request.framework_version and not request.led_by:
+        return "the requested release"
+    works = f" and works with {request.led_by}" if request.led_by else ""
+    chosen = version(best.build.version)
+    builds = builds_of(request.framework, best.build.arch, examiner.catalog)
+    for one in examiner.fitting(builds, request, is_asked_for):
+        if version(one.build.version) <= chosen:
+            continue
+        if not examiner.examine(one.build, request, whole=True).fits:
+            continue
+        newer = one.build.version
+        if best.has_cudnn and not one.has_cudnn:
+            words = "and whose cuDNN supports every GPU"
+            return f"the newest that fits{works} {words} (that of {newer} does not)"
+        if one.driver.verdict == "forward" != best.driver.verdict:
+            return f"the newest that fits{works} without cuda-compat ({newer} needs it)"
+    return f"the newest that fits{works}"
 
 
 def _python_reason(best: Candidate, request: Request, catalog: Catalog) -> Reason:

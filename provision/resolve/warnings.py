@@ -129,7 +129,7 @@ def _code_warnings(build: Build, answers: BuildAnswers, catalog: Catalog) -> Ite
                 code="code-not-known",
                 message=f"The architectures of {build.name} for {build.arch} are unknown, so "
                 f"{_called(gpu)} was not checked.",
-                fix="Read them from the wheel: provision catalog measure URL",
+                fix="Test it: provision verify IMAGE",
             )
     by_minor = any(fit.verdict == "minor-version" for fit in answers.drivers)
     for device in () if by_minor else partly_ptx(build, answers):  # then said with its limits
@@ -145,7 +145,7 @@ def _code_warnings(build: Build, answers: BuildAnswers, catalog: Catalog) -> Ite
             code="code-likely",
             message=f"The architectures of {build.name} for {build.arch} were not read from the "
             "wheel itself, but assumed.",
-            fix="Read them: provision catalog measure URL",
+            fix="Test it: provision verify IMAGE",
         )
 
 

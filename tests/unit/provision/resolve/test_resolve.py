@@ -277,6 +277,27 @@ def test_the_choice_of_python_is_explained() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("request_", "driver", "gpu", "words"),
+    [
+        pytest.param(Request(), "570.172.08", "8.6", "the newest that fits;",
+                     id="nothing newer fits"),
+        pytest.param(Request(), "470.256.02", "Tesla K80",
+                     "the newest that fits and whose cuDNN supports every GPU (that of 2.7.1 does",
+                     id="the cuDNN of a newer one has dropped the GPU"),
+        pytest.param(Request(), "470.82.01", "NVIDIA A100-SXM4-80GB",
+                     "the newest that fits without cuda-compat (", id="a newer one needs more"),
+        pytest.param(Request(framework_version="==2.0.1"), "570.172.08", "8.6",
+                     "the requested release;", id="it was requested"),
+    ],
+)  # fmt: skip
+def test_why_no_newer_build_was_chosen(
+    request_: Request, driver: str, gpu: str, words: str
+) -> None:
+    (reason,) = [r for r in plan(request_, host(driver, gpu)).reasons if r.code == "build-chosen"]
+    assert f" is {words}" in reason.message
+
+
 def test_a_base_that_nobody_knows_has_a_python_that_nobody_knows() -> None:
     made = plan(Request(cuda="11.7", base="team/base:7"), host("515.65.01", "8.6"))
     assert "base-python-not-known" in {warning.code for warning in made.warnings}

@@ -8,11 +8,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.version import Version
+
 from provision.cli.options import read_catalog, what_if_gpu
 from provision.doctor.lint import describe_findings, findings_json, lint_file, to_sarif
 from provision.doctor.lint.findings import RuleHit
 from provision.errors import BadInputError, Exit
-from provision.model.plan import PACKAGES, RUNS, Framework, HostFacts, Request
+from provision.model.plan import PACKAGES, RUNS, Framework, HostFacts, PlanError, Request
 from provision.model.request import parse_driver
 from provision.output.stdout import print_json, print_result
 
@@ -21,6 +23,12 @@ if TYPE_CHECKING:
     from provision.doctor.lint.installed import InstalledFramework
     from provision.model.plan import Plan
     from provision.output.console import Console
+
+_FOR_CPUS: dict[Framework, str] = {
+    "pytorch": "torch-cpu-wheel",
+    "tensorflow": "torch-cpu-wheel",
+    "jax": "jax-cpu",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +82,7 @@ def _described(answers: Sequence[HostAnswer], args: argparse.Namespace) -> list[
     lines = []
     for one in answers:
         build = f" for CUDA {one.cuda}" if one.cuda else ""
-        build = " for the CPU" if one.verdict == "cpu" else build
-        says = "runs" if one.verdict == "cpu" else RUNS[one.verdict]
+        says = RUNS.get(one.verdict, "is a build for the CPU and uses no GPU")
         name = PACKAGES[one.framework]
         lines.append(f"{one.path}:{one.line}: {name} {one.release}{build} {says}: {there}")
     return lines or ["No framework was found that pip or uv installs in a known build."]
@@ -112,6 +119,7 @@ class _HostJudge:
         plans = [self._plan(one, cuda, one.release) for cuda in one.cudas]
         plan = next((plan for plan in plans if plan.error is None), plans[0] if plans else None)
         cuda = plan.cuda or one.cudas[0] if plan is not None else None
+        refusal = _refusal(plan, one) if plan is not None else None
         self.answers.append(
             HostAnswer(
                 path=self.path,
@@ -119,20 +127,27 @@ class _HostJudge:
                 framework=one.framework,
                 release=one.release,
                 cuda=cuda,
-                verdict=plan.verdict if plan is not None else "cpu",
+                verdict="cpu" if plan is None else "none" if refusal else plan.verdict,
             )
         )
-        if plan is None or plan.error is None:
-            return
-        of_cuda = f" for CUDA {cuda}" if cuda else ""
-        yield RuleHit(
-            rule="framework-not-for-host",
-            at=one.at,
-            message=f"{PACKAGES[one.framework]} {one.release}{of_cuda} "
-            f"{'is installed' if one.is_pinned else 'is what is installed today'}, and it does "
-            f"not run there. {plan.error.message}",
-            fix=self._fix(one) or plan.error.fix,
-        )
+        name = f"{PACKAGES[one.framework]} {one.release}"
+        if plan is None and not one.for_cpus:
+            yield RuleHit(
+                rule=_FOR_CPUS[one.framework],
+                at=one.at,
+                message=f"{name} is a build for the CPU, and does not use the GPU there.",
+                fix=self._fix(one) or "Leave --gpu and --driver out if the file is for the CPU.",
+            )
+        elif refusal is not None:
+            of_cuda = f" for CUDA {cuda}" if cuda else ""
+            yield RuleHit(
+                rule="framework-not-for-host",
+                at=one.at,
+                message=f"{name}{of_cuda} "
+                f"{'is installed' if one.is_pinned else 'is what is installed today'}, and it "
+                f"does not run there. {refusal.message}",
+                fix=self._fix(one) or refusal.fix,
+            )
 
     def _plan(self, one: InstalledFramework, cuda: str | None, release: str | None) -> Plan:
         from provision.resolve import resolve
@@ -149,7 +164,8 @@ class _HostJudge:
         """The build of the same release, or else of another, that the resolver plans there."""
         for release in (one.release, None):
             plan = self._plan(one, None, release)
-            if plan.error is not None or not plan.framework_version:
+            needs_compat = plan.verdict == "forward" and not one.compat
+            if needs_compat or _refusal(plan, one) is not None or not plan.framework_version:
                 continue
             line = f"{PACKAGES[one.framework]}{{}}=={plan.framework_version}"
             if one.framework == "pytorch" and plan.wheel_tag:
@@ -159,3 +175,19 @@ class _HostJudge:
             extra = "and-cuda" if one.framework == "tensorflow" else f"cuda{major}"
             return f"Write {line.format(f'[{extra}]')}"
         return None
+
+
+def _refusal(plan: Plan, one: InstalledFramework) -> PlanError | None:
+    """Why a plan does not run in what the file builds, to which nothing is added."""
+    if plan.verdict != "forward" or one.compat is None or not plan.cuda:
+        return plan.error
+    if one.compat and Version(one.compat) >= Version(plan.cuda):
+        return None
+    return PlanError(
+        code="no-compat-base",
+        message=f"CUDA {plan.cuda} needs driver {plan.driver_need} or newer; found "
+        f"{plan.driver_have}, which runs it only with {plan.compat_package}, and this image does "
+        "not have that.",
+        fix=f"Install {plan.compat_package} in the image, or driver {plan.driver_need} or newer on "
+        "the host.",
+    )

@@ -17,6 +17,7 @@ from provision.resolve.blockers import Blocker
 from provision.resolve.builds import Build
 from provision.resolve.fleet import Site
 from provision.resolve.rules.base import image_starts, python_tags_of
+from provision.resolve.rules.driver import DriverFit
 from provision.resolve.specifiers import version
 
 if TYPE_CHECKING:
@@ -222,8 +223,10 @@ def starts_everywhere(image: CudaImage, sites: Sequence[Site], catalog: Catalog)
     return False if False in answers else None if None in answers else True
 
 
-def python_blocker(build: Build, request: Request, offered: Offer) -> Blocker:
-    """A wheel is for one Python: the one asked for, or one that a base image brings."""
+def python_blocker(build: Build, request: Request, offered: Offer, fit: DriverFit) -> Blocker:
+    """A wheel is for one Python: the one asked for, or one that a base image brings. `fit`: of the
+    worst driver, which decides whether a usual base would do.
+    """
     have = python_tags_of(build)
     span = dict.fromkeys((*request.pythons[:1], *request.pythons[-1:]))
     named = request.python or " to ".join(span)
@@ -233,9 +236,15 @@ def python_blocker(build: Build, request: Request, offered: Offer) -> Blocker:
         message = f"{build.name} has no wheel for {asked}; it has Python {have[0]} to {have[-1]}."
     wanted = [request.python] if request.python else request.pythons
     if any(python in have for python in wanted):
+        brought = ", ".join(sorted(offered.pythons, key=version))
+        if fit.verdict == "forward":
+            return Blocker(
+                code="no-compat-base",
+                message=f"CUDA {build.cuda} needs driver {fit.need} or newer; found {fit.have}, "
+                "which runs it only with cuda-compat, and the images that bring it have Python "
+                f"{brought}, not {named}.",
+                source=fit.source,
+            )
         kind = "Debian base" if request.bootstraps else "base image of the requested kind"
-        message = (
-            f"No {kind} has Python {named}; they have "
-            f"{', '.join(sorted(offered.pythons, key=version))}."
-        )
+        message = f"No {kind} has Python {named}; they have {brought}."
     return Blocker(code="no-wheel-for-python", message=message, source=build.source)

@@ -213,7 +213,7 @@ class Examiner:
         offered = self._offer(build, request, compat=compat)
         python, _ = self._python(build, request, offered)
         if offered.bases and python is None:
-            return (("", python_blocker(build, request, offered)),)
+            return (("", python_blocker(build, request, offered, cuda.worst)),)
         if python is not None and choose_base(offered, python, build.glibc) is not None:
             return ()
         below = base_blocker(build, request, offered, python, compat=compat)

@@ -51,6 +51,7 @@ _NAMES: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("pixi", re.compile(r"pixi\.toml")),
     ("environment", re.compile(r"(conda[-_.])?(env|environment)([-_.].+)?\.ya?ml")),
 )
+_FOR_CPUS = frozenset(["torch-cpu-wheel", "jax-cpu"])
 _TRACEBACK = re.compile(
     r"^(?![ \t]*#).*Traceback \(most recent call last\)|^(?:\w+\.)*[A-Z]\w*(?:Error|Exception): ",
     re.MULTILINE | re.ASCII,
@@ -132,8 +133,11 @@ def lint(path: str, text: str, catalog: Catalog, runs: HostRule | None = None) -
     if runs is not None:
         from provision.doctor.lint.installed import installed_frameworks
 
-        for one in installed_frameworks(kind, path, text, catalog):
-            hits += runs(one)
+        of_host = [
+            hit for one in installed_frameworks(kind, path, text, catalog) for hit in runs(one)
+        ]
+        known = {hit.rule for hit in of_host} & _FOR_CPUS  # with the build for that host
+        hits = [hit for hit in hits if hit.rule not in known] + of_host
     found = without_silenced(hits, lines)
     findings = {finding(one, path, lines) for one in found}
     return sorted(findings, key=lambda one: (one.line, one.column, one.rule, one.message))

@@ -14,7 +14,7 @@ from provision.doctor.lint.findings import RuleHit, table
 from provision.doctor.lint.installs import Install
 from provision.doctor.lint.package_rules import judge_install
 from provision.doctor.lint.requirements import read_requirements
-from provision.doctor.lint.setting import Setting, known_pythons
+from provision.doctor.lint.setting import Setting, known_pythons, setting_by_name
 from provision.sources.conda import CondaSpec, conda_specifier, read_spec
 from provision.sources.declaration import allowed_by
 from provision.sources.packages import Position
@@ -52,9 +52,9 @@ def read_environment(path: str, text: str, catalog: Catalog) -> CondaEnvironment
     packages = [(spec, node.at) for node in listed if (spec := read_spec(node.text or ""))]
     python = next((spec.version for spec, _ in packages if spec.name == "python"), "")
     allowed = conda_specifier(python)
-    for_cpus = any(spec.name == "cpuonly" for spec, _ in packages)
-    setting = Setting(
-        for_cpus=for_cpus or any(word in path.lower() for word in ("cpu", "rocm")),
+    names = ("cpu" for spec, _ in packages if spec.name == "cpuonly")
+    setting = replace(
+        setting_by_name(path, *names),
         pythons=allowed_by(allowed, known_pythons(catalog)) if allowed else (),
         is_pip=True,
         cudas=None,

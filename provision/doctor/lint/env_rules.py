@@ -9,12 +9,11 @@ from provision.doctor.lint.dockerfile import Dockerfile, Instruction, Stage
 from provision.doctor.lint.findings import RuleHit, table
 from provision.doctor.lint.images import cuda_base
 from provision.doctor.lint.installs import pip_install
+from provision.doctor.lint.setting import NO_GPUS
 from provision.sources.packages import Position
 
 if TYPE_CHECKING:
     from provision.catalog.catalog import Catalog
-
-_NONE = frozenset(["void", "none"])
 
 
 def env_rules(file: Dockerfile, _: Catalog) -> Iterator[RuleHit]:
@@ -72,7 +71,7 @@ def _gpu_switches(
             fix="Add compute: NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         )
     value, instruction = environment.get("NVIDIA_VISIBLE_DEVICES", (None, None))
-    if value in _NONE and instruction:
+    if value in NO_GPUS and instruction:
         yield RuleHit(
             rule="visible-devices-none",
             at=_place(instruction, "NVIDIA_VISIBLE_DEVICES"),

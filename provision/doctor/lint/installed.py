@@ -28,7 +28,8 @@ class InstalledFramework:
     """A release of a framework and the line that asks for it. `cudas`: the CUDA of its build, or
     those that it may be for, the newest first; (None,): the release decides; (): a build for the
     CPU. `python`: the only one that it may be for ("3.11"), None: several, or not known.
-    `is_pinned`: the file names the release.
+    `is_pinned`: the file names the release. `for_cpus`: so the file says; `compat`: the CUDA of the
+    cuda-compat in the image that the file builds, "": it has none, None: not known.
     """
 
     framework: Framework
@@ -38,6 +39,8 @@ class InstalledFramework:
     at: Position
     python: str | None
     is_pinned: bool
+    for_cpus: bool
+    compat: str | None
 
 
 def installed_frameworks(
@@ -47,7 +50,7 @@ def installed_frameworks(
     without one, or with one that cannot be known, are left out. BadInputError: the file is invalid.
     """
     found: dict[tuple[Position, str, tuple[str | None, ...]], InstalledFramework] = {}
-    for install, setting in _installs(kind, path, text, catalog):
+    for install, setting, compat in _installs(kind, path, text, catalog):
         for framework, package in PACKAGES.items():
             asked = install.named(package)
             build = asked and _BUILDS[framework](install, asked, setting, catalog)
@@ -62,6 +65,8 @@ def installed_frameworks(
                 at=asked.at,
                 python=setting.pythons[0] if len(setting.pythons) == 1 else None,
                 is_pinned=asked.release is not None,
+                for_cpus=setting.for_cpus,
+                compat=compat,
             )
     return list(found.values())
 
@@ -127,27 +132,29 @@ def _is_for(setting: Setting, pythons: str | None) -> bool:
 
 def _installs(
     kind: str, path: str, text: str, catalog: Catalog
-) -> Iterator[tuple[Install, Setting]]:
+) -> Iterator[tuple[Install, Setting, str | None]]:
+    """With what an image brings of cuda-compat."""
     if kind == "requirements":
         from provision.doctor.lint.requirements import install_of
 
-        yield install_of(path, text)
+        yield (*install_of(path, text), None)
     elif kind == "environment":
         from provision.doctor.lint.conda_environment import read_environment
 
         environment = read_environment(path, text, catalog)
         for install in environment.installs():
-            yield install, environment.setting
+            yield install, environment.setting, None
     elif kind == "pyproject":
         from provision.doctor.lint.pyproject import installs_of
         from provision.sources.pyproject_file import PyprojectFile
 
-        yield from installs_of(PyprojectFile(path, text), catalog)
+        for install, setting in installs_of(PyprojectFile(path, text), catalog):
+            yield install, setting, None
     elif kind == "dockerfile":
         from provision.doctor.lint.dockerfile import read_dockerfile
         from provision.doctor.lint.stage import StageView
 
         for stage in read_dockerfile(path, text).shipped():
-            view = StageView(stage, catalog)
+            view = StageView(stage, catalog, path)
             for command, install in view.all_installs:
-                yield install, view.setting(command, install)
+                yield install, view.setting(command, install), view.compat

@@ -142,7 +142,7 @@ def torch_index_of_another_tag(install: Install, _: Setting, catalog: Catalog) -
     yield RuleHit(
         rule="torch-index-other",
         at=source.at,
-        message=f"The index of {', '.join(sorted(tags))} has no {package.name} {package.pin}.",
+        message=f"PyTorch's index {', '.join(sorted(tags))} has no {package.name} {package.pin}.",
         fix=f"Write {catalog.pytorch_index(str(package.local))}",
         swap=(str(source.torch_tag), str(package.local)),
     )
@@ -161,21 +161,36 @@ def _tagged(install: Install) -> RequestedPackage | None:
 
 
 def torch_for_cpus(install: Install, setting: Setting, catalog: Catalog) -> Iterator[RuleHit]:
-    """A torch without CUDA although everything else is for GPUs."""
+    """A torch without CUDA: a warning if anything else is for GPUs, a note if nothing says for
+    what it is.
+    """
     torch = install.named("torch")
-    if torch is None or setting.for_cpus or not (setting.for_gpus or needs_gpu(install)):
+    if torch is None or setting.for_cpus:
         return
+    for_gpus = setting.for_gpus or needs_gpu(install)
     index = next((one for one in install.sources if one.torch_tag == "cpu"), None)
-    if torch.local == "cpu" or (index is not None and install.torch_tags == {"cpu"}):
-        tag = default_tag(catalog, torch.release, "x86_64")
+    build = installed_build(install, setting, catalog)
+    if torch.local == "cpu" or (
+        torch.local is None
+        and index is not None
+        and install.torch_tags == {"cpu"}
+        and (build is None or build.cuda is None)
+    ):
+        if not for_gpus and (setting.for_tests or _is_for_cpus(install)):
+            return
+        tag = default_tag(catalog, build.version if build else torch.release, "x86_64")
+        example = f", for example from {catalog.pytorch_index(tag)}" if tag else "."
         yield RuleHit(
             rule="torch-cpu-wheel",
+            level="warning" if for_gpus else "note",
             at=torch.at if index is None else index.at,
-            message="This torch has no CUDA, and what it is installed with is for GPUs.",
-            fix=f"Take a CUDA build, for example from {catalog.pytorch_index(tag)}"
-            if tag
-            else "Take a CUDA build.",
+            message="This torch has no CUDA, and what it is installed with is for GPUs."
+            if for_gpus
+            else "This torch is a build for the CPU: it uses no GPU.",
+            fix=f"{'Take' if for_gpus else 'If it is meant for a GPU, take'} a CUDA build{example}",
         )
+        return
+    if not for_gpus:
         return
     build = default_build(catalog, torch.release, setting.arch)
     if setting.arch == "aarch64" and install.default_index and build and build.cuda is None:
@@ -190,6 +205,11 @@ def torch_for_cpus(install: Install, setting: Setting, catalog: Catalog) -> Iter
             if tags
             else "Take a newer torch, or one that is built for ARM with CUDA.",
         )
+
+
+def _is_for_cpus(install: Install) -> bool:
+    names = table("known.toml")["python"]["cpu_only"]
+    return any(package.name in names for package in install.packages)
 
 
 def numpy_of_another_abi(install: Install, _: Setting, catalog: Catalog) -> Iterator[RuleHit]:

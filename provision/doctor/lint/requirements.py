@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from provision.doctor.lint.findings import RuleHit
 from provision.doctor.lint.installs import Install
 from provision.doctor.lint.package_rules import judge_install
-from provision.doctor.lint.setting import Setting
+from provision.doctor.lint.setting import Setting, setting_by_name
 from provision.sources.packages import Position
 from provision.sources.requirements import FILES, INDEXES, read_lines
 
@@ -30,9 +31,7 @@ def install_of(path: str, text: str) -> tuple[Install, Setting]:
     """
     install = read_requirements(text)
     name = path.rpartition("/")[2].lower()
-    setting = Setting(
-        for_cpus=any(word in path.lower() for word in ("cpu", "rocm", "xpu", "amd")), is_pip=True
-    )
+    setting = replace(setting_by_name(path), is_pip=True)
     if name.startswith("constraints"):
         install = Install(packages=install.packages, at=install.at, options=install.options)
     return install, setting

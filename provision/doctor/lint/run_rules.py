@@ -32,13 +32,9 @@ _BUILD_CUDA = re.compile(
 
 
 def run_rules(file: Dockerfile, catalog: Catalog) -> Iterator[RuleHit]:
-    name = file.path.lower()
     shipped_stages = {stage.line for stage in file.shipped()}
     for stage in file.stages:
-        words = f"{name} {stage.name.lower()}"
-        view = StageView(
-            stage, catalog, for_cpus=any(w in words for w in ("cpu", "rocm", "xpu", "hpu", "amd"))
-        )
+        view = StageView(stage, catalog, file.path)
         shipped = stage.line in shipped_stages
         for step, command, install in view.own_installs():
             yield from _from(step, judge_install(install, view.setting(command, install), catalog))

@@ -18,18 +18,26 @@ if TYPE_CHECKING:
     from provision.catalog.rows import Arch
 
 CUDA_PACKAGE = re.compile(r"nvidia-[a-z-]+-cu(?P<major>\d\d)")
+_CPUS = re.compile(r"cpu|rocm|xpu|hpu|(?<![a-z])amd(?![a-z\d])")
+_GPUS = re.compile(r"gpu|cuda|nvidia")
+_NO_PROGRAM = re.compile(r"(?<![a-z])(?:ci|docs?|lint|tests?|github|gitlab)(?![a-z])")
+
+NO_GPUS = frozenset(["void", "none"])
+"""Values of NVIDIA_VISIBLE_DEVICES."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """What is known besides the packages. `pythons`: those that it may be installed for ("3.12"),
-    empty: unknown; `whole`: no other file or flag is involved, so what is missing here is missing.
+    empty: unknown; `for_tests`: nothing that is run for its own sake, such as CI or
+    documents. `whole`: no other file or flag is involved, so what is missing here is missing.
     `is_pip`: pip reads it, not uv; `is_command`: one command of several. `cudas`: those of the
     image and of the torch in it ("12.4"), None: they cannot be known; `torch`: the release in it.
     """
 
     for_gpus: bool = False
     for_cpus: bool = False
+    for_tests: bool = False
     whole: bool = False
     pythons: tuple[str, ...] = ()
     arch: Arch = "x86_64"
@@ -37,6 +45,19 @@ class Setting:
     is_command: bool = False
     cudas: tuple[str, ...] | None = ()
     torch: str | None = None
+
+
+def setting_by_name(*names: str) -> Setting:
+    """What the names of a file and of a stage say of the hardware that it is for. Of a path only
+    the file and its directory count.
+    """
+    said = " ".join("/".join(name.lower().split("/")[-2:]) for name in names)
+    for_cpus = _CPUS.search(said) is not None
+    return Setting(
+        for_cpus=for_cpus,
+        for_gpus=not for_cpus and _GPUS.search(said) is not None,
+        for_tests=_NO_PROGRAM.search(said) is not None,
+    )
 
 
 PackageRule = Callable[[Install, Setting, "Catalog"], Iterator[RuleHit]]

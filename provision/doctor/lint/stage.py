@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from provision.doctor.lint.dockerfile import Stage, StageStep
 from provision.doctor.lint.findings import table
-from provision.doctor.lint.images import CudaBase, cuda_base, python_of, system_python_of
+from provision.doctor.lint.images import CudaBase, cuda_base, python_of, system_of, system_python_of
 from provision.doctor.lint.installs import (
     Install,
     SystemPackages,
     pip_install,
     system_install,
 )
-from provision.doctor.lint.setting import Setting
+from provision.doctor.lint.setting import NO_GPUS, Setting, needs_gpu, setting_by_name
 from provision.doctor.lint.shell import ShellCommand
 from provision.doctor.lint.torch_build import installed_build
 
@@ -35,7 +35,39 @@ class StageView:
 
     stage: Stage
     catalog: Catalog
-    for_cpus: bool = False
+    path: str = ""
+
+    @cached_property
+    def _named(self) -> Setting:
+        return setting_by_name(self.path, self.stage.name)
+
+    @property
+    def for_cpus(self) -> bool:
+        return self._named.for_cpus
+
+    @cached_property
+    def for_gpus(self) -> bool:
+        """Whether anything but a framework needs a GPU: the image, a package, a variable."""
+        known = table("packages.toml")["system"]["cuda"]
+        if self.base is not None or self._named.for_gpus:
+            return True
+        if any(re.match(known, name.text) for _, some in self.all_system for name in some.names):
+            return True
+        if any(needs_gpu(install) for _, install in self.all_installs):
+            return True
+        value, _ = self.stage.environment().get("NVIDIA_VISIBLE_DEVICES", (None, None))
+        return value is not None and value not in NO_GPUS
+
+    @property
+    def compat(self) -> str | None:
+        """The CUDA of the cuda-compat that the image brings; "": none, None: not known."""
+        names = [name for _, some in self.all_system for name in some.names]
+        if any(name.text.startswith("cuda-compat") or not name.known for name in names):
+            return None
+        if self.base is not None:
+            return self.base.cuda
+        image = self.stage.root_image
+        return "" if python_of(image) or system_of(image) else None
 
     @cached_property
     def base(self) -> CudaBase | None:
@@ -84,8 +116,9 @@ class StageView:
         if not said and self._has_other_python(command):
             python = None
         return Setting(
-            for_gpus=self.base is not None,
+            for_gpus=self.for_gpus,
             for_cpus=self.for_cpus,
+            for_tests=self._named.for_tests or command.conditional,
             whole=not install.files and not self.pip_configured,
             pythons=(python,) if python else (),
             arch=self.arch,

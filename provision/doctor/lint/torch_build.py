@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def installed_build(install: Install, setting: Setting, catalog: Catalog) -> TorchBuild | None:
     """The build of torch that is installed; None: no torch, or not known."""
     torch = install.named("torch")
-    if torch is None or torch.address:
+    if torch is None or torch.address or _is_elsewhere(torch, install):
         return None
     tag = chosen_tag(install, setting, catalog)
     if torch.release is not None:
@@ -34,6 +34,14 @@ def installed_build(install: Install, setting: Setting, catalog: Catalog) -> Tor
         newer = default and there and Version(default.version) > Version(there.version)
         return default if newer else there
     return newest_of(torch, setting, catalog) if install.default_index else None
+
+
+def _is_elsewhere(torch: RequestedPackage, install: Install) -> bool:
+    """Whether its local version, such as +cu118, is on none of the indexes, so that nothing is
+    installed.
+    """
+    tags = [source.torch_tag for source in install.sources]
+    return bool(torch.local and tags) and install.complete and not {None, torch.local} & {*tags}
 
 
 def newest_of(

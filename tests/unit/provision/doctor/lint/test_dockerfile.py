@@ -186,7 +186,26 @@ TWINS = {
     "wheels for CPUs in a CUDA image": (
         "torch-cpu-wheel",
         f"{RUNTIME}RUN pip install torch --index-url {WHEELS}/cpu\n",
+        f"FROM python:3.11 AS cpu\nRUN pip install torch --index-url {WHEELS}/cpu\n",
+    ),
+    "wheels for CPUs beside cuda-compat": (
+        "torch-cpu-wheel",
+        (
+            "FROM python:3.11-slim\nRUN apt-get install -y cuda-compat-12-4\n"
+            f"RUN pip install torch --index-url {WHEELS}/cpu\n"
+        ),
+        (
+            "FROM python:3.11-slim\nRUN apt-get install -y cuda-compat-12-4\n"
+            f"RUN pip install torch --index-url {WHEELS}/cu124\n"
+        ),
+    ),
+    "wheels for CPUs, and nothing says for what": (
+        "torch-cpu-wheel",
         f"FROM python:3.11\nRUN pip install torch --index-url {WHEELS}/cpu\n",
+        (
+            "FROM python:3.11\nARG D=cpu\nRUN if [ $D = gpu ]; then pip install torch; "
+            f"else pip install torch --index-url {WHEELS}/cpu; fi\n"
+        ),
     ),
     "torch of the default index on ARM": (
         "torch-cpu-wheel",

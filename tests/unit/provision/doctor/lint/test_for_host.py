@@ -17,6 +17,9 @@ WHEELS = CATALOG.pytorch_index("{tag}").replace("/{tag}", "")
 PROJECT = '[project]\nname = "a"\nversion = "1"\ndependencies = ["torch==2.7.1"]\n'
 CONDA = "channels: [conda-forge]\ndependencies:\n  - python=3.11\n  - pip:\n      - torch==2.5.1\n"
 
+FOR_CPUS = {"torch-cpu-wheel", "jax-cpu"}
+REPLACED = {"none", "cpu"}
+
 
 def asked(
     capsys: pytest.CaptureFixture[str], path: Path, *words: str
@@ -93,6 +96,18 @@ ANSWERS = {
         ["--gpu", "L4"],
         ("0.5.3", None, "cpu"),
     ),
+    "cuda-compat that the image does not have": (
+        "Dockerfile",
+        "FROM python:3.12-slim\nRUN pip install torch==2.11.0\n",
+        ["--gpu", "A100", "--driver", "535.104.05"],
+        ("2.11.0", "13.0", "none"),
+    ),
+    "cuda-compat of NVIDIA's image": (
+        "Dockerfile",
+        "FROM nvidia/cuda:13.0.2-base-ubuntu24.04\nRUN /v/bin/pip install torch==2.11.0\n",
+        ["--gpu", "A100", "--driver", "535.104.05"],
+        ("2.11.0", "13.0", "forward"),
+    ),
     "a build for the CPU": (
         "requirements.txt",
         f"--index-url {WHEELS}/cpu\ntorch==2.6.0\n",
@@ -117,10 +132,12 @@ def test_a_file_says_what_it_installs_and_whether_that_runs(
     assert torch is None or answer["cuda"] == cuda
     refused = [one for one in found["findings"] if one["rule"] == "framework-not-for-host"]
     assert [one["line"] for one in refused] == ([answer["line"]] if verdict == "none" else [])
+    without = [one["line"] for one in found["findings"] if one["rule"] in FOR_CPUS]
+    assert without == ([answer["line"]] if verdict == "cpu" else [])
     assert code == (1 if verdict == "none" else 0)
 
 
-@pytest.mark.parametrize("name", [one for one, row in ANSWERS.items() if row[3][2] == "none"])
+@pytest.mark.parametrize("name", [one for one in ANSWERS if ANSWERS[one][3][2] in REPLACED])
 def test_the_printed_release_runs_there(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,7 +145,8 @@ def test_the_printed_release_runs_there(
     path = tmp_path / file
     path.write_text(text)
     _, found = asked(capsys, path, *words)
-    (fix,) = (one["fix"] for one in found["findings"] if one["rule"] == "framework-not-for-host")
+    rules = {"framework-not-for-host", *FOR_CPUS}
+    (fix,) = (one["fix"] for one in found["findings"] if one["rule"] in rules)
     said = re.fullmatch(r"Write (\S+==\S+)(?: and name its index: --index-url (\S+))?", fix)
     assert said is not None
     fixed = tmp_path / "requirements.txt"

@@ -193,7 +193,7 @@ def test_a_fault_is_found_and_its_twin_is_left_alone(name: str) -> None:
         pytest.param("xformers==0.0.30\n", id="a pair without torch"),
         pytest.param("torch==2.4.0\nxformers @ https://a.example/x.whl\n", id="a wheel by address"),
         pytest.param(f"--extra-index-url {WHEELS}/cu126\ntorch\n", id="an index of today"),
-        pytest.param(f"--extra-index-url {WHEELS}/cpu\ntorch\n", id="an index for CPUs"),
+        pytest.param(f"--extra-index-url {WHEELS}/cpu\ntorch\nopenvino\n", id="an index for CPUs"),
         pytest.param("-i https://mirror.example/simple\ntorch==2.7.0\n", id="a mirror"),
         pytest.param("jax[cuda12]==0.6.1\ntorch==2.9.0\n", id="a cuDNN that both accept"),
         pytest.param("jax==0.6.1\ntorch==2.5.1\n", id="jax for CPUs"),

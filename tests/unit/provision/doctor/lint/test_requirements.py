@@ -83,7 +83,7 @@ TWINS = {
     "a torch for CPUs beside what needs a GPU": (
         "torch-cpu-wheel",
         f"--extra-index-url {WHEELS}/cpu\ntorch==2.1.0+cpu\nflash-attn\n",
-        f"--extra-index-url {WHEELS}/cpu\ntorch==2.1.0+cpu\ntransformers\n",
+        f"--extra-index-url {WHEELS}/cpu\ntorch==2.1.0+cpu\ntransformers\nfaiss-cpu\n",
     ),
     "NumPy 2 beside an old torch": (
         "torch-numpy",
@@ -188,10 +188,22 @@ def test_hashes_and_continued_lines_belong_to_their_requirement() -> None:
     assert (found.rule, found.line) == ("torch-numpy", 4)
 
 
-def test_a_file_for_cpus_may_take_wheels_for_cpus() -> None:
-    text = f"--extra-index-url {WHEELS}/cpu\ntorch==2.1.0+cpu\ndeepspeed\n"
-    assert findings_of(text)
-    assert not findings_of(text, "requirements-cpu.txt")
+@pytest.mark.parametrize(
+    ("name", "levels"),
+    [
+        pytest.param("requirements.txt", ["note"], id="nothing says for what it is"),
+        pytest.param("/home/amd/web/requirements.txt", ["note"], id="a user's name says nothing"),
+        pytest.param("requirements-amd64.txt", ["note"], id="nor does the architecture"),
+        pytest.param("requirements-gpu.txt", ["warning"], id="the name says GPU"),
+        pytest.param("requirements-cpu.txt", [], id="the name says CPU"),
+        pytest.param("docker/rocm/requirements.txt", [], id="the directory says AMD"),
+        pytest.param(".ci/requirements.txt", [], id="CI has no GPU"),
+        pytest.param("docs/requirements.txt", [], id="nor has what builds documents"),
+    ],
+)
+def test_wheels_for_cpus_matter_by_what_a_file_is_for(name: str, levels: list[str]) -> None:
+    found = findings_of(f"--extra-index-url {WHEELS}/cpu\ntorch==2.1.0+cpu\n", name)
+    assert [one.level for one in found] == levels
 
 
 def test_a_constraints_file_names_no_index() -> None:

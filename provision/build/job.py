@@ -43,6 +43,7 @@ from provision.build.packages import PackageChoice
 from provision.build.pipeline import (
     choose_packages,
     default_tag,
+    gigabytes,
     lock_for,
     show_remarks,
     show_warnings,
@@ -96,7 +97,7 @@ def build(
         console.warn(LICENCE, "Without --cut no file of a package is changed.")
     if not job.dry_run:
         check_writer(job.destination)
-    locks = [read_lock_file(path) for path in job.locks]
+    locks = _read_locks(job.locks, console)
     if locks:
         refuse_unlocked(job.request.companions, locks)
     refuse_documents(job.documenting, len(locks))
@@ -197,6 +198,17 @@ def _refuse_twins(plans: Sequence[Plan]) -> None:
             "has one image for each platform.",
             fix="Give --lock once for each architecture.",
         )
+
+
+def _read_locks(paths: Sequence[Path], console: Console) -> list[Lock]:
+    """The locks to build; shows what each is of."""
+    locks = [read_lock_file(path) for path in paths]
+    for path, lock in zip(paths, locks, strict=True):
+        with console.step("lock", str(path)):
+            base = f" on {lock.plan.base.reference}" if lock.plan.base else ""
+            size = f"{len(lock.wheels)} packages, {gigabytes(lock.download_bytes)}"
+            console.result(f"{lock.plan.title} ({lock.plan.arch}){base}, {size}")
+    return locks
 
 
 def _bases_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -202,6 +203,8 @@ def test_a_lock_decides_the_packages_and_the_directory_gives_the_code(machine: M
     machine.lock("app")
     (machine.root / "app/pyproject.toml").write_text(APP.replace('"peft"', '"other"'))
     words = ("app", "--lock", "pylock.toml", "--builder", "oci", "--output", "image")
+    machine.run("build", *words, "--dry-run")
+    assert re.search(r"PyTorch \S+ for CUDA 11.7, Python .* packages, [0-9.]+ [GM]B", machine.said)
     built = machine.run("build", *words, "--no-verify", "--no-provenance")
     assert built["project"]["command"] == ["chat"]
     assert built["project"]["declared_in"] is None

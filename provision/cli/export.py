@@ -231,6 +231,11 @@ def do_export(args: argparse.Namespace, console: Console) -> int:
             "Between nodes this job uses TCP: it requests neither RDMA or EFA devices nor the "
             "right to lock memory. A comment in the file says how to add them."
         )
+    if consumer == "kubernetes":
+        console.note(
+            "The pod has neither tolerations, which nodes with a taint need, nor imagePullSecrets, "
+            "which a registry with a login needs. A comment in the file says how to add them."
+        )
     if output is not None:
         mode = 0o755 if text.startswith("#!") else 0o644
         write_named("--output", output, text.encode())

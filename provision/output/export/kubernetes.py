@@ -36,6 +36,16 @@ _PRODUCT, _DRIVER = "nvidia.com/gpu.product", "nvidia.com/cuda.driver-version.ma
 """Labels of gpu-feature-discovery 0.15 and newer; `cuda.driver.major` is deprecated:
 https://github.com/NVIDIA/k8s-device-plugin/blob/v0.20.0/docs/gpu-feature-discovery/README.md
 """
+_OF_THE_CLUSTER = """\
+# The pod has neither tolerations nor imagePullSecrets. If it stays Pending due to a taint of the
+# GPU nodes (kubectl describe nodes), add to its spec, with the key of the taint:
+#   tolerations: [{key: nvidia.com/gpu, operator: Exists}]
+# If the registry needs a login, create a secret (kubectl create secret docker-registry --help), and
+# add to its spec:
+#   imagePullSecrets: [{name: NAME}]"""
+"""https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/
+https://kubernetes.io/docs/tasks/configure-pod-container/pull-image-private-registry/
+"""
 _CAPABILITY = "nvidia.com/gpu.compute.{}"
 _ARCHES = {"x86_64": "amd64", "aarch64": "arm64"}
 
@@ -49,6 +59,7 @@ def to_manifest(one: Deployment, kind: JobKind, file: str = "") -> str:
     named = shlex.quote(file or f"{one.name}.yaml")
     head = [remark(f"{one.title}: {one.room}."), "#", remark(f"  kubectl create -f {named}")]
     head += _without_rdma(one)
+    head.append(_OF_THE_CLUSTER)
     if one.gate:
         what = f"job/{one.name}" if kind != "jobset" else f"job/{one.name}-workers-0"
         head.append(remark(f"  kubectl logs {what} -c gate    # what the suite found"))

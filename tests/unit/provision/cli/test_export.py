@@ -64,7 +64,8 @@ def exported(lock: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., str
     def call(consumer: str, *words: str, image: str = IMAGE) -> str:
         code = main(["export", consumer, image, "--lock", lock, *words])
         out, err = capsys.readouterr()
-        assert (code, err if "--nodes" not in words else "") == (0, "")
+        has_remarks = consumer in {"kubernetes", "k8s"} or "--nodes" in words
+        assert (code, bool(err)) == (0, has_remarks)
         return out
 
     return call
@@ -92,6 +93,16 @@ def test_a_job_of_several_nodes_says_what_rdma_needs(
         out, err = capsys.readouterr()
         assert needs in out
         assert "RDMA" in err
+
+
+def test_a_manifest_says_what_the_cluster_may_need(
+    lock: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", "kubernetes", IMAGE, "--lock", lock]) == 0
+    out, err = capsys.readouterr()
+    for name in ("tolerations", "imagePullSecrets"):
+        assert re.search(rf"^#   {name}: \[{{.*}}\]$", out, re.MULTILINE)
+        assert name in err
 
 
 def test_a_lock_says_for_which_gpus_and_an_option_says_otherwise(

@@ -14,7 +14,7 @@ from typing import Any
 
 from provision.catalog.catalog import Catalog
 from provision.catalog.loading import load
-from provision.catalog.rows import GpuModel
+from provision.catalog.rows.gpus import GpuModel
 from provision.lock.labels import spec_of
 from verify.checks.health import links, nvlinks, pcie
 from verify.checks.speed.measured import link_gbs

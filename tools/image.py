@@ -49,7 +49,7 @@ from provision.build.base import BuildSettings
 from provision.build.destination import Destination, read_destination
 from provision.build.targets import open_target
 from provision.catalog.loading import load
-from provision.catalog.rows import DebianSuite
+from provision.catalog.rows.bases import DebianSuite
 from provision.cli.paths import state_directory
 from provision.errors import Exit
 from provision.lock.lockfile import parse_lock

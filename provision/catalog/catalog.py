@@ -5,54 +5,35 @@ from __future__ import annotations
 from bisect import bisect_right
 from functools import cached_property
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
+from provision.catalog.catalog_tables import CatalogTables
 from provision.catalog.gpus import GpuMatch, GpuNames
-from provision.catalog.later_tables import LaterTables
-from provision.catalog.reading import DataFiles
-from provision.catalog.rows import (
-    BinaryNote,
+from provision.catalog.images import best_first, newest_first, rules_by_image
+from provision.catalog.rows.bases import CudaImage, DevelImage, Flavour, StartRule
+from provision.catalog.rows.frameworks import TorchBuild, TorchRelease
+from provision.catalog.rows.gpus import BinaryNote, GpuModel
+from provision.catalog.rows.nvidia import (
     CompilerWheels,
     CudaFamily,
     CudaToolkit,
-    DebianSuite,
     DriverBranch,
     ForwardCompat,
-    GpuModel,
-    PythonImage,
-    PythonRelease,
-    TorchBuild,
-    TorchRelease,
+    OpenModules,
 )
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-
-    from provision.catalog.later_rows import CudaImage, DevelImage, Flavour, StartRule
-    from provision.catalog.side_rows import OpenModules
-    from provision.model.plan import ComputeCapability
-else:
-    from provision.model.frozen import dataclass
+from provision.model.plan import ComputeCapability
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Catalog(LaterTables):
-    """Every row, in the order of the files, and the look-ups that the rules need."""
+class Catalog(CatalogTables):
+    """Every row, and the look-ups that the rules need."""
 
-    files: DataFiles
-    families: tuple[CudaFamily, ...]
-    toolkits: tuple[CudaToolkit, ...]
-    branches: tuple[DriverBranch, ...]  # oldest first
-    compat_packages: tuple[ForwardCompat, ...]
-    gpus: tuple[GpuModel, ...]
-    torch_releases: tuple[TorchRelease, ...]
-    torch: tuple[TorchBuild, ...]
-    debian_suites: tuple[DebianSuite, ...]  # the preferred one first, as in all that follow
-    pythons: tuple[PythonRelease, ...]  # oldest first
-    python_images: tuple[PythonImage, ...]
-    compilers: tuple[CompilerWheels, ...]
-    pytorch_index_template: str
-    redist_template: str
+    def with_tables(self, **tables: tuple[NamedTuple, ...]) -> Catalog:
+        """The catalog with these tables, which every plan needs, in place of its own."""
+        other = object.__new__(Catalog)
+        for name, value in vars(self).items():
+            if not isinstance(getattr(Catalog, name, None), cached_property):
+                vars(other)[name] = tables.get(name, value)
+        return other
 
     def family(self, cuda: str) -> CudaFamily | None:
         """The family of a CUDA version; None before 11, which had no families."""
@@ -139,8 +120,6 @@ class Catalog(LaterTables):
 
         For one toolkit the newest Ubuntu comes first; images that also hold TensorRT are left out.
         """
-        from provision.catalog.images import newest_first
-
         return newest_first(
             [
                 row
@@ -157,8 +136,6 @@ class Catalog(LaterTables):
 
         Without cuDNN: the wheels bring theirs, and the image's would be found before it.
         """
-        from provision.catalog.images import best_first
-
         return best_first([row for row in self.devel if row.cuda == cuda and not row.cudnn])
 
     def cuda_image(self, tag: str) -> CudaImage | None:
@@ -261,8 +238,6 @@ class Catalog(LaterTables):
 
     @cached_property
     def _start_rules(self) -> dict[tuple[str, str], StartRule]:
-        from provision.catalog.images import rules_by_image
-
         return rules_by_image(self.start_rules)
 
     @cached_property

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Literal
 
-from provision.catalog.rows import GpuModel
+from provision.catalog.rows.gpus import GpuModel
 from provision.model.plan import ComputeCapability
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
-"""NVIDIA's images by their tags: what a tag says, and which images to prefer.
+"""The rows of images: what their tags say, and which of NVIDIA's to prefer.
 
-A tag says everything: "12.8.1-cudnn-devel-ubuntu24.04". It named cuDNN's major until NVIDIA dropped
-it ("-cudnn8-", "-cudnn-"); the images of 10.2 have no third number.
+A tag of NVIDIA's says everything: "12.8.1-cudnn-devel-ubuntu24.04". It named cuDNN's major until
+NVIDIA dropped it ("-cudnn8-", "-cudnn-"); the images of 10.2 have no third number.
 """
 
 from __future__ import annotations
@@ -9,7 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from provision.catalog.later_rows import CudaImage, DevelImage, StartRule, UbuntuRelease
+from provision.catalog.rows.bases import (
+    CudaImage,
+    DebianSuite,
+    DevelImage,
+    PythonImage,
+    StartRule,
+    UbuntuRelease,
+)
 from provision.catalog.values import WrongError
 
 _TAG = re.compile(
@@ -46,6 +53,23 @@ def image_maker(template: str, ubuntus: Iterable[UbuntuRelease]) -> Callable[...
             glibc=below.glibc if below else None,
             **values,
         )
+
+    return make
+
+
+def python_image_maker(template: str, suites: Iterable[DebianSuite]) -> Callable[..., PythonImage]:
+    """Returns a function that makes the row of an official Python image; its glibc is that of its
+    suite.
+    """
+    by_name = {row.suite: row for row in suites}
+    image: Callable[..., PythonImage] = PythonImage
+
+    def make(*, python: str, suite: str, **values: object) -> PythonImage:
+        below = by_name.get(suite)
+        if below is None:
+            raise WrongError(f"suite {suite} is not among debian_suites")
+        reference = template.format(python=python, suite=suite)
+        return image(python=python, suite=suite, reference=reference, glibc=below.glibc, **values)
 
     return make
 

@@ -8,26 +8,11 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from provision.catalog.catalog import Catalog
-from provision.catalog.later_tables import LATER
+from provision.catalog.catalog_tables import ON_DEMAND
 from provision.catalog.reading import DATA, DataFiles, overlay_file
-from provision.catalog.rows import (
-    CompilerWheels,
-    CudaFamily,
-    CudaToolkit,
-    DebianSuite,
-    DriverBranch,
-    ForwardCompat,
-    GpuModel,
-    PythonImage,
-    PythonRelease,
-    TorchBuild,
-    TorchRelease,
-)
-from provision.catalog.tables import FILES
-from provision.catalog.values import WrongError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from provision.catalog.overlay import Overlay
@@ -66,46 +51,12 @@ def _shipped(directory: str) -> Catalog:
 
 
 def _read(directory: str, overlay: Overlay | None) -> Catalog:
-    files = DataFiles(directory, overlay)
-    cuda, drivers, gpus, torch, bases = [files[name] for name in FILES[:5]]
-    suites = bases.rows("debian_suites", DebianSuite)
-    catalog = Catalog(
-        files=files,
-        families=cuda.rows("families", CudaFamily),
-        toolkits=cuda.rows("toolkits", CudaToolkit),
-        branches=drivers.rows("branches", DriverBranch),
-        compat_packages=drivers.rows("forward_compat", ForwardCompat),
-        gpus=gpus.rows("gpus", GpuModel),
-        torch_releases=torch.rows("releases", TorchRelease),
-        torch=torch.rows("builds", TorchBuild),
-        debian_suites=suites,
-        pythons=bases.rows("pythons", PythonRelease),
-        python_images=bases.rows(
-            "python_images", _python_image(bases.text("python_reference"), suites)
-        ),
-        compilers=bases.rows("compiler_wheels", CompilerWheels),
-        pytorch_index_template=torch.text("index"),
-        redist_template=cuda.text("redistributables"),
-    )
+    catalog = Catalog(DataFiles(directory, overlay))
     # Check now, not in the middle of a command, whether an overlay's rows can be read.
-    for table in LATER:
+    for table in ON_DEMAND:
         if overlay is not None and table in overlay.tables:
             getattr(catalog, table)
     return catalog
-
-
-def _python_image(template: str, suites: tuple[DebianSuite, ...]) -> Callable[..., PythonImage]:
-    by_name = {row.suite: row for row in suites}
-    image: Callable[..., PythonImage] = PythonImage
-
-    def make(*, python: str, suite: str, **values: object) -> PythonImage:
-        below = by_name.get(suite)
-        if below is None:
-            raise WrongError(f"suite {suite} is not among debian_suites")
-        reference = template.format(python=python, suite=suite)
-        return image(python=python, suite=suite, reference=reference, glibc=below.glibc, **values)
-
-    return make
 
 
 def _is_there(path: str) -> bool:

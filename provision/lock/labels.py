@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from provision.catalog.rows import GpuModel
+from provision.catalog.rows.gpus import GpuModel
 from provision.errors import BadInputError, LockFileError
 from provision.lock.lockfile import Lock
 from provision.model.plan import ComputeCapability, Gpu, HostFacts, Plan

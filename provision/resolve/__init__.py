@@ -35,8 +35,7 @@ from provision.resolve.trial import Trial, cured, is_asked_for
 from provision.resolve.warnings import notes, warnings
 
 if TYPE_CHECKING:
-    from provision.catalog.later_rows import JaxRelease, TensorflowRelease
-    from provision.catalog.rows import TorchRelease
+    from provision.catalog.rows.frameworks import JaxRelease, TensorflowRelease, TorchRelease
 
 __all__ = [
     "describe",

@@ -21,8 +21,7 @@ from provision.resolve.rules.driver import DriverFit
 from provision.resolve.specifiers import version
 
 if TYPE_CHECKING:
-    from provision.catalog.later_rows import CudaImage
-    from provision.catalog.rows import PythonImage
+    from provision.catalog.rows.bases import CudaImage, PythonImage
 
 
 class Offer(NamedTuple):

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from provision.catalog.catalog import Catalog
 from provision.catalog.gpus import host_arch_of
-from provision.catalog.rows import DriverBranch, GpuModel
+from provision.catalog.rows.gpus import GpuModel
+from provision.catalog.rows.nvidia import DriverBranch
 from provision.model.frozen import replace
 from provision.model.plan import ComputeCapability, Gpu, HostFacts
 

@@ -15,7 +15,6 @@ from provision.catalog.loading import load
 from provision.cli.page.site import page as made
 from provision.doctor import diagnose
 from provision.doctor.knowledge import load as knowledge
-from provision.model.frozen import replace
 from tests import DATA
 from tests.browser.chromium import Browser, browser
 from tests.browser.test_catalog_page import paste, show, text_of
@@ -38,8 +37,7 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page for one card and one branch of drivers, which takes a second."""
     catalog = load()
-    small = replace(
-        catalog,
+    small = catalog.with_tables(
         gpus=tuple(row for row in catalog.gpus if row.name == "NVIDIA L4"),
         branches=tuple(row for row in catalog.branches if row.branch == 535),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from datetime import datetime, timezone
 
@@ -23,7 +22,7 @@ def newest(catalog: Catalog) -> Catalog:
     kept = catalog.torch_releases[-_RECHECKED:]
     versions = {row.version for row in kept}
     builds = tuple(row for row in catalog.torch if row.version in versions)
-    return dataclasses.replace(catalog, torch_releases=kept, torch=builds)
+    return catalog.with_tables(torch_releases=kept, torch=builds)
 
 
 def read_index(catalog: Catalog, *sources: str, recheck: bool) -> Refreshed:
@@ -59,8 +58,7 @@ def test_a_release_that_is_taken_out_of_the_catalog_is_found_again() -> None:
     """The whole way of a new release, which the catalog happens to know already."""
     shipped = load()
     last = shipped.torch_releases[-1]
-    without = dataclasses.replace(
-        shipped,
+    without = shipped.with_tables(
         torch_releases=shipped.torch_releases[:-1],
         torch=tuple(row for row in shipped.torch if row.version != last.version),
     )

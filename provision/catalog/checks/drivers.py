@@ -16,7 +16,8 @@ from provision.catalog.checks.problems import (
     modules_name,
     rising,
 )
-from provision.catalog.rows import CudaDropped, DriverBranch, ForwardCompat, GpuModel
+from provision.catalog.rows.gpus import GpuModel
+from provision.catalog.rows.nvidia import CudaDropped, DriverBranch, ForwardCompat
 from provision.model.plan import ComputeCapability
 
 _MODULES = ("optional", "required-from-blackwell", "only")

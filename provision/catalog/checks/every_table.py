@@ -19,7 +19,7 @@ from provision.catalog.checks.problems import (
     rising,
     rule_name,
 )
-from provision.catalog.rows import CudnnRelease, NcclRelease
+from provision.catalog.rows.nvidia import CudnnRelease, NcclRelease
 from provision.catalog.tables import FILES
 
 

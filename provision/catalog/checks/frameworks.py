@@ -20,7 +20,12 @@ from provision.catalog.checks.problems import (
     wrong_python_tags,
     wrong_targets,
 )
-from provision.catalog.rows import JaxPlugin, TensorflowRelease, TensorflowWheel, TorchBuild
+from provision.catalog.rows.frameworks import (
+    JaxPlugin,
+    TensorflowRelease,
+    TensorflowWheel,
+    TorchBuild,
+)
 
 _PTX_TARGET = re.compile(r"sm_\d{2,3}a?")
 

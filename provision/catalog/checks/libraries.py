@@ -9,7 +9,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from provision.catalog.catalog import Catalog
 from provision.catalog.checks.problems import Problem, Rule, as_version, is_date, library_name
-from provision.catalog.rows import CudnnRelease, NcclRelease
+from provision.catalog.rows.nvidia import CudnnRelease, NcclRelease
 
 
 def _library_rows(catalog: Catalog) -> Iterator[Problem]:

@@ -15,14 +15,9 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from provision.catalog.catalog import Catalog
-from provision.catalog.rows import (
-    CudnnRelease,
-    JaxPlugin,
-    KernelModules,
-    NcclRelease,
-    StartRule,
-    TorchBuild,
-)
+from provision.catalog.rows.bases import StartRule
+from provision.catalog.rows.frameworks import JaxPlugin, TorchBuild
+from provision.catalog.rows.nvidia import CudnnRelease, KernelModules, NcclRelease
 from provision.model.plan import ComputeCapability
 
 _PYTHON_TAG = re.compile(r"(cp3\d+)-(?:\1[mt]?)")

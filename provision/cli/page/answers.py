@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from provision.build.pipeline import default_tag
 from provision.catalog.catalog import Catalog
-from provision.catalog.rows import GpuModel
+from provision.catalog.rows.gpus import GpuModel
 from provision.cli.page.nodes import Node, Nodes
 from provision.cli.page.questions import (
     Choices,

@@ -9,8 +9,8 @@ from itertools import product
 from typing import NamedTuple
 
 from provision.catalog.catalog import Catalog
-from provision.catalog.rows import DriverBranch, GpuModel
-from provision.model.frozen import replace
+from provision.catalog.rows.gpus import GpuModel
+from provision.catalog.rows.nvidia import DriverBranch
 from provision.model.plan import TITLES, Framework, Gpu, HostFacts, Request
 from provision.resolve.builds import Build, builds_of
 from provision.resolve.rules.base import python_tags_of
@@ -79,8 +79,7 @@ def first_driver(gpu: GpuModel, catalog: Catalog) -> str | None:
 
 def marked(catalog: Catalog) -> Catalog:
     """The same catalog, in which what answers only repeat is spelled so that `holes` finds it."""
-    return replace(
-        catalog,
+    return catalog.with_tables(
         branches=tuple(row._replace(max_cuda=row.max_cuda + _ZEROS) for row in catalog.branches),
         gpus=tuple(
             row._replace(driver_from=row.driver_from and row.driver_from + _NOWHERE)

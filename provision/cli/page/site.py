@@ -11,7 +11,7 @@ from importlib import resources
 from typing import Any
 
 from provision.catalog.catalog import Catalog
-from provision.catalog.rows import GpuModel
+from provision.catalog.rows.gpus import GpuModel
 from provision.catalog.tables import FILES
 from provision.cli.page.answers import Answers, Question
 from provision.cli.page.changes import EarlierPage, changes

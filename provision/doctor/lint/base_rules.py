@@ -14,7 +14,7 @@ from provision.sources.packages import Position
 
 if TYPE_CHECKING:
     from provision.catalog.catalog import Catalog
-    from provision.catalog.rows import CudaImage
+    from provision.catalog.rows.bases import CudaImage
 
 
 def base_rules(file: Dockerfile, catalog: Catalog) -> Iterator[RuleHit]:

@@ -15,7 +15,7 @@ from provision.doctor.lint.setting import Setting, capped
 
 if TYPE_CHECKING:
     from provision.catalog.catalog import Catalog
-    from provision.catalog.later_rows import TensorflowRelease
+    from provision.catalog.rows.frameworks import TensorflowRelease
 
 
 def tensorflow_gpu(install: Install, setting: Setting, catalog: Catalog) -> Iterator[RuleHit]:

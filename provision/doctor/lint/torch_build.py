@@ -12,7 +12,8 @@ from provision.sources.packages import RequestedPackage
 
 if TYPE_CHECKING:
     from provision.catalog.catalog import Catalog
-    from provision.catalog.rows import Arch, TorchBuild
+    from provision.catalog.rows import Arch
+    from provision.catalog.rows.frameworks import TorchBuild
 
 
 def installed_build(install: Install, setting: Setting, catalog: Catalog) -> TorchBuild | None:

@@ -25,7 +25,7 @@ from provision.host.reading import one_line
 
 if TYPE_CHECKING:
     from provision.catalog.catalog import Catalog
-    from provision.catalog.side_rows import OpenModules
+    from provision.catalog.rows.nvidia import OpenModules
     from provision.model.plan import ComputeCapability
 
 _LSPCI = re.compile(r"^[0-9a-f:.]+ [^\[]*\[03(?:00|02)\]:.*?\[([^\]]+)\] \[10de:[0-9a-f]{4}\]")

@@ -13,7 +13,7 @@ from provision.resolve.rules.driver import native_cuda
 from provision.resolve.specifiers import version
 
 if TYPE_CHECKING:
-    from provision.catalog.later_rows import StartRule
+    from provision.catalog.rows.bases import StartRule
 
 
 def python_tags_of(build: Build) -> tuple[str, ...]:

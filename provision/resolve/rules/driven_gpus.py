@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from provision.catalog.catalog import Catalog
-from provision.catalog.rows import DriverBranch
+from provision.catalog.rows.nvidia import DriverBranch
 from provision.model.plan import ComputeCapability
 from provision.resolve.blockers import Blocker
 from provision.resolve.fleet import GpuKind, Site, with_capability

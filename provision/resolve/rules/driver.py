@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from provision.catalog.catalog import Catalog
-from provision.catalog.rows import CudaToolkit
+from provision.catalog.rows.nvidia import CudaToolkit
 from provision.model.plan import ComputeCapability, Verdict
 from provision.resolve.blockers import Blocker
 from provision.resolve.fleet import GpuKind, Site

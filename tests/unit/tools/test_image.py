@@ -13,7 +13,7 @@ from images.layers.own import PREFIX, FilesLayer
 from images.oci.assemble import image_config
 from images.oci.model import read_object
 from images.wheels.locked import Wheel
-from provision.catalog.rows import DebianSuite
+from provision.catalog.rows.bases import DebianSuite
 from tests.kit.local_index import pure
 from tests.unit.images.layers.test_base_facts import debian, image
 from tools.image import NAME, LockedWheelsError, recipe_of, wheels_in

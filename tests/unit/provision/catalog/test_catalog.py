@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from provision.catalog.canonical import dump
 from provision.catalog.catalog import Catalog
+from provision.catalog.catalog_tables import ON_DEMAND
 from provision.catalog.check import check
-from provision.catalog.later_tables import LATER
 from provision.catalog.loading import load
 from provision.catalog.reading import DATA
-from provision.catalog.rows import TorchBuild
+from provision.catalog.rows.frameworks import TorchBuild
 from provision.catalog.tables import FILES
 from provision.errors import CatalogError
 from tests.kit.broken_catalog import Break, Raw, put
@@ -88,7 +88,7 @@ def test_a_table_stays_small_enough_to_read_at_every_start() -> None:
 def test_every_row_resolves_its_source_to_a_text(catalog: Catalog) -> None:
     for rows in (catalog.toolkits, catalog.branches, catalog.gpus, catalog.torch):
         assert all(len(row.source) > 10 for row in rows)
-    for table in LATER:
+    for table in ON_DEMAND:
         assert all(len(row.source) > 10 for row in getattr(catalog, table))
 
 

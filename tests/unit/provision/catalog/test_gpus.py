@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.catalog.loading import load
-from provision.catalog.rows import GpuModel
+from provision.catalog.rows.gpus import GpuModel
 from provision.model.plan import ComputeCapability
 
 NAMES = [row.name for row in load().gpus]

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from packaging.version import Version
 
-from provision.catalog import rows as rows_module
 from provision.catalog.catalog import Catalog
+from provision.catalog.catalog_tables import ON_DEMAND
 from provision.catalog.check import check
-from provision.catalog.later_tables import LATER
 from provision.catalog.loading import load
+from provision.catalog.reading import DATA, DataFiles
 from provision.errors import CatalogError
-from tests import ROOT
 from tests.kit.broken_catalog import Break, Raw, put
 
 
@@ -35,44 +32,24 @@ def swap(table: str) -> Break:
 
 class TestLaziness:
     def test_a_catalog_reads_only_what_is_asked_for(self) -> None:
-        code = (
-            "import sys\n"
-            "from provision.catalog.loading import load\n"
-            "from provision.catalog.later_tables import LATER\n"
-            "catalog = load()\n"
-            "print(*sorted(set(LATER) & catalog.__dict__.keys()))\n"
-            "print(*sorted(m for m in sys.modules if m.startswith('provision.catalog.')))\n"
-            "catalog.start_rule('12.8.1', 'ubuntu24.04')\n"
-            "print(*sorted(set(LATER) & catalog.__dict__.keys()))\n"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
-        )
-        tables, modules, then = done.stdout.split("\n")[:3]
-        assert tables == ""
-        assert modules.split() == [
-            "provision.catalog.catalog",
-            "provision.catalog.gpus",
-            "provision.catalog.later_tables",
-            "provision.catalog.loading",
-            "provision.catalog.reading",
-            "provision.catalog.rows",
-            "provision.catalog.tables",
-            "provision.catalog.values",
-        ]
-        assert then == "start_rules"
+        catalog = Catalog(DataFiles(DATA))
+        assert not vars(catalog).keys() & set(ON_DEMAND)
+        catalog.start_rule("12.8.1", "ubuntu24.04")
+        assert vars(catalog).keys() & set(ON_DEMAND) == {"start_rules"}
 
-    @pytest.mark.parametrize("table", LATER)
+    def test_other_tables_replace_the_shipped_ones_and_the_look_ups_made_of_them(
+        self, catalog: Catalog
+    ) -> None:
+        newest = catalog.torch_releases[-1]
+        assert catalog.torch_release(newest.version)
+        older = catalog.with_tables(torch_releases=catalog.torch_releases[:-1])
+        cards = older.with_tables(gpus=catalog.gpus[:1])
+        assert cards.torch_release(newest.version) is None
+        assert cards.torch == catalog.torch
+
+    @pytest.mark.parametrize("table", ON_DEMAND)
     def test_a_table_is_read_once(self, catalog: Catalog, table: str) -> None:
         assert getattr(catalog, table) is getattr(catalog, table)
-
-    @pytest.mark.parametrize("name", rows_module.__all__)
-    def test_the_rows_module_has_every_row(self, name: str) -> None:
-        assert getattr(rows_module, name) is not None
-
-    def test_it_has_no_other(self) -> None:
-        with pytest.raises(AttributeError, match="has no attribute Colour"):
-            _ = rows_module.Colour  # type: ignore[attr-defined]
 
     def test_shipped_date_is_that_of_the_newest_file(
         self, broken: Callable[[str, Break], Path]

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.catalog.loading import load
-from provision.catalog.rows import TorchBuild
+from provision.catalog.rows.frameworks import TorchBuild
 from provision.model.plan import ComputeCapability, Framework, Gpu, HostFacts, Plan, Request
 from provision.resolve import nearest_at, resolve
 from provision.resolve.builds import build_of, builds_of

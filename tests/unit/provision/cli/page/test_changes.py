@@ -16,7 +16,6 @@ from provision.cli.page.changes import EarlierPage, changes, read_page
 from provision.cli.page.facts import facts
 from provision.cli.page.nodes import Nodes
 from provision.errors import BadInputError, Exit
-from provision.model.frozen import replace
 
 
 def data_of(catalog: Catalog) -> dict[str, Any]:
@@ -49,9 +48,8 @@ def test_cards_and_branches_that_were_added_removed_and_changed(tmp_path: Path) 
     first, *cards = catalog.gpus
     *branches, last = catalog.branches
     newer = cards[0]._replace(memory_gb=(cards[0].memory_gb or 0) + 1, source="https://elsewhere")
-    old = replace(catalog, gpus=(first, *cards), branches=tuple(branches))
-    new = replace(
-        catalog,
+    old = catalog.with_tables(gpus=(first, *cards), branches=tuple(branches))
+    new = catalog.with_tables(
         gpus=(newer, *cards[1:]),
         branches=(*branches[:-1], branches[-1]._replace(latest_seen="999.1"), last),
     )
@@ -68,7 +66,7 @@ def test_cards_and_branches_that_were_added_removed_and_changed(tmp_path: Path) 
 
 def test_builds_are_named_as_in_their_table(tmp_path: Path) -> None:
     catalog = load()
-    found = compared(replace(catalog, torch=catalog.torch[::2]), catalog, tmp_path)
+    found = compared(catalog.with_tables(torch=catalog.torch[::2]), catalog, tmp_path)
     assert found["builds"]["added"]
     for row, name in found["builds"]["added"]:
         assert row.startswith("pytorch-")

@@ -22,7 +22,6 @@ from provision.cli import main as cli
 from provision.cli.page.questions import choices, driver_ranges, holes, marked
 from provision.cli.page.site import data, page
 from provision.errors import Exit
-from provision.model.frozen import replace
 from provision.resolve.specifiers import version
 from tests import ROOT
 
@@ -32,10 +31,8 @@ START = [
     """
 from provision.__main__ import run
 from provision.catalog import loading
-from provision.model.frozen import replace
 catalog = loading.load()
-few = replace(catalog, gpus=catalog.gpus[::10])
-loading.current = lambda env: (few, None)
+catalog.gpus = catalog.gpus[::10]
 run()
 """,
     *("catalog", "page"),
@@ -45,16 +42,15 @@ SMALL = """
 import hashlib
 from provision.catalog.loading import load
 from provision.cli.page.site import page
-from provision.model.frozen import replace
 catalog = load()
-small = replace(catalog, gpus=catalog.gpus[60:62], branches=catalog.branches[-2:])
-print(hashlib.sha256(page(small, lambda text: None)).hexdigest())
+catalog.gpus, catalog.branches = catalog.gpus[60:62], catalog.branches[-2:]
+print(hashlib.sha256(page(catalog, lambda text: None)).hexdigest())
 """
 
 
 def small() -> Catalog:
     catalog = load()
-    return replace(catalog, gpus=catalog.gpus[60:62], branches=catalog.branches[-2:])
+    return catalog.with_tables(gpus=catalog.gpus[60:62], branches=catalog.branches[-2:])
 
 
 def test_the_same_catalog_gives_the_same_bytes() -> None:
@@ -72,7 +68,7 @@ def test_the_same_catalog_gives_the_same_bytes() -> None:
 def test_data_in_the_page_cannot_end_its_element() -> None:
     name = "</script><b>&\u2028"
     catalog = small()
-    renamed = replace(catalog, gpus=(catalog.gpus[0]._replace(name=name),))
+    renamed = catalog.with_tables(gpus=(catalog.gpus[0]._replace(name=name),))
     text = page(renamed, lambda _: None).decode()
     assert "</script><b>" not in text
     inside = text.partition('id="data">')[2].partition("</script>")[0]

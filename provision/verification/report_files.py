@@ -18,6 +18,7 @@ from images.system.scratch import scratch_directory
 from images.text.nearby import no_such, or_nearby
 from provision.errors import BadInputError, Exit
 from provision.output.files import refuse_unwritable, write_whole
+from provision.output.look import width
 from provision.verification.suite import report_bytes, run_here
 
 RENDERED = ("junit", "html", "markdown", "prometheus")
@@ -75,11 +76,11 @@ def compared(report: Mapping[str, Any], baseline: Path) -> dict[str, Any]:
 
 
 def page(report: Mapping[str, Any]) -> str | None:
-    """The suite's own page for people; None if it cannot be rendered."""
+    """The suite's own page for people, as wide as the terminal; None if it cannot be rendered."""
     with scratch_directory() as made:
         path = made / "report.json"
         path.write_bytes(report_bytes(report))
-        done = run_here(["render", str(path)])
+        done = run_here(["render", str(path), "--columns", str(width())])
     return done.stdout.rstrip("\n") if done.ok else None
 
 

@@ -8,7 +8,7 @@ import json
 import math
 from typing import Sequence
 
-from verify.commands.usage import Parser, show
+from verify.commands.usage import Parser, columns, show
 from verify.model.check import UsageError
 from verify.reports import compare, shape, told
 
@@ -20,8 +20,10 @@ def main(argv: Sequence[str]) -> int:
     found = compare.compare(reports[0], reports[1], options.tolerance)
     if found["unlike"] and options.alike:
         raise UsageError("--alike: " + "; ".join(found["unlike"]))
-    text = json.dumps(found, indent=2, allow_nan=False) + "\n" if options.json else told.page(found)
-    show(text)
+    if options.json:
+        show(json.dumps(found, indent=2, allow_nan=False) + "\n")
+    else:
+        show(told.page(found, columns()))
     return 1 if found["worse"] else 0
 
 

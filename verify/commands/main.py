@@ -14,7 +14,7 @@ import time
 from typing import List, Mapping, NoReturn, Optional, Sequence, Tuple
 
 from verify.commands import render
-from verify.commands.usage import Parser, printable, show, write_whole
+from verify.commands.usage import Parser, columns, printable, show, write_whole
 from verify.device import maps, recording
 from verify.device.machine import Machine
 from verify.model import expectations, frameworks
@@ -111,7 +111,7 @@ def _main(options: argparse.Namespace, lists: Mapping[str, Sequence[Check]]) -> 
     if options.json:
         show(report.dump(document))
     else:
-        show(report.table(document), colour=True)
+        show(report.table(document, columns()), colour=True)
     problems += render.write_all(files, document)
     if problems:  # printed last: the results matter more than files that could not be written
         raise UsageError("; ".join(problems))

@@ -11,7 +11,7 @@ import os
 from typing import Dict, List, Mapping, Optional, Sequence
 
 from verify.commands.compare import add_tolerance
-from verify.commands.usage import Parser, check_writable, show, write_whole
+from verify.commands.usage import Parser, check_writable, columns, show, write_whole
 from verify.model.check import UsageError
 from verify.model.report import Report
 from verify.reports import compare, shape
@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     check_targets(files)
     report = with_comparison(shape.read(options.report), baseline(options), options.tolerance)
     if not files:
-        show(table(report))
+        show(table(report, options.columns or columns()))
     problems = write_all(files, report)
     if problems:
         raise UsageError("; ".join(problems))
@@ -94,5 +94,11 @@ def _parser() -> Parser:
         description="Convert a report to other formats; without options, print it as text.",
     )
     parser.add_argument("report", metavar="REPORT", help="the report (JSON)")
+    parser.add_argument(
+        "--columns",
+        type=int,
+        metavar="N",
+        help="columns of the text (default: those of the terminal)",
+    )
     add_options(parser)
     return parser

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import sys
 from typing import Any, NoReturn, Optional
 
@@ -59,6 +60,14 @@ def write_whole(path: str, text: str) -> None:
     finally:
         if os.path.exists(partial):
             os.unlink(partial)
+
+
+def columns() -> int:
+    """The columns of a line on standard output: those of its terminal, from 80 to 120 (longer lines
+    are hard to read); 80 elsewhere, so that a file has the same lines everywhere.
+    """
+    found = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    return min(max(found, 80), 120)
 
 
 _COLOURS = {"PASS": "32", "FAIL": "31", "ERROR": "31", "SKIP": "33", "Yes": "32;1", "No": "31;1"}

@@ -1,4 +1,4 @@
-"""The report: JSON for machines, and a page of 80 columns for people."""
+"""The report: JSON for machines, and a page for people."""
 
 from __future__ import annotations
 
@@ -54,24 +54,26 @@ def dump(report: Report) -> str:
     return "".join(escaped) + "\n"
 
 
-def table(report: Report) -> str:
-    """The report for people: a line per check, then what matters most, the verdict last."""
-    checks = report["checks"]
-    lines = [*_heading(report["environment"]), ""]
+def table(report: Report, width: int = WIDTH) -> str:
+    """The report for people: a line per check, then what matters most, the verdict last. `width`:
+    its columns; 80 are the fewest.
+    """
+    width, checks = max(width, WIDTH), report["checks"]
+    lines = [*_wrap("", _heading(report["environment"]), width), ""]
     same: Dict[Tuple[Any, ...], str] = {}
     for check in checks:
-        lines += _row(check, same)
-    lines += _of_spec(checks) + _troubles(report)
+        lines += _row(check, same, width)
+    lines += _of_spec(checks, width) + _troubles(report, width)
     if "comparison" in report:
-        lines += ["", *told.page(report["comparison"]).splitlines()]
-    lines += ["", *_answer(report)]
-    lines += _named("proven", [check["id"] for check in checks if words.proven(check)])
+        lines += ["", *told.page(report["comparison"], width).splitlines()]
+    lines += ["", *_answer(report, width)]
+    lines += _named("proven", [check["id"] for check in checks if words.proven(check)], width)
     on_cpu = [check["id"] for check in checks if words.state(check) == "pass-on-cpu"]
     if on_cpu:
-        lines += _wrap("on the CPU  ", ", ".join(on_cpu) + "; not tested on a GPU")
+        lines += _wrap("on the CPU  ", ", ".join(on_cpu) + "; not tested on a GPU", width)
     skipped = [check["id"] for check in checks if check["status"] == "skip"]
     skipped += ["all checks that --only excludes"] if "only" in report else []
-    lines += _named("not run", skipped) if skipped else []
+    lines += _named("not run", skipped, width) if skipped else []
     return "\n".join(lines) + "\n"
 
 
@@ -81,7 +83,7 @@ def exit_code(report: Report) -> int:
     return EXIT_CODES["unfit" if worse else report["verdict"]]
 
 
-def _heading(environment: Environment) -> List[str]:
+def _heading(environment: Environment) -> str:
     framework = environment["framework"]
     parts = [
         "Python " + str(environment["python"]),
@@ -94,23 +96,23 @@ def _heading(environment: Environment) -> List[str]:
         parts.append("a recording of {}".format(environment["replayed"]))
     if environment.get("emulator"):
         parts.append("emulated by {}".format(environment["emulator"]))
-    return textwrap.wrap(words.one_line(", ".join(parts)), WIDTH, break_on_hyphens=False)
+    return ", ".join(parts)
 
 
-def _row(check: CheckRow, same: Dict[Tuple[Any, ...], str]) -> List[str]:
+def _row(check: CheckRow, same: Dict[Tuple[Any, ...], str], width: int) -> List[str]:
     """One check's line. A failure is shown in full below, a skip here, and neither twice."""
     head = "{:<5}  {:<22}".format(check["status"].upper(), check["id"]).ljust(_LEFT)
     message = words.one_line(check["message"])
     if check["status"] == "pass":
         where = "(CPU) " if words.state(check) == "pass-on-cpu" else ""
-        return [head + _cut(where + message, WIDTH - _LEFT)]
+        return [head + _cut(where + message, width - _LEFT)]
     key = (check["status"], check["message"], check["cause"], check["fix"])
     first = same.setdefault(key, check["id"])
     if first != check["id"]:
         return [head + "same as " + first]
     if check["status"] == "skip":
-        return _wrap(head, message)
-    return [head + _cut(message, WIDTH - _LEFT)]
+        return _wrap(head, message, width)
+    return [head + _cut(message, width - _LEFT)]
 
 
 def _cut(text: str, width: int) -> str:
@@ -118,11 +120,11 @@ def _cut(text: str, width: int) -> str:
     return textwrap.shorten(text, width, placeholder=" ...") if len(text) > width else text
 
 
-def _troubles(report: Report) -> List[str]:
+def _troubles(report: Report, width: int) -> List[str]:
     lines: List[str] = []
     for check, also in words.troubles(report):
         lines += ["", "{:<5}  {}".format(check["status"].upper(), check["id"])]
-        lines += _wrap(" " * 7, check["message"])
+        lines += _wrap(" " * 7, check["message"], width)
         rows = [
             ("cause: ", check["cause"]),
             ("fix:   ", check["fix"]),
@@ -130,11 +132,11 @@ def _troubles(report: Report) -> List[str]:
             ("also:  ", ", ".join(also)),
         ]
         for head, text in rows:
-            lines += _wrap(" " * 7 + head, text) if text else []
+            lines += _wrap(" " * 7 + head, text, width) if text else []
     return lines
 
 
-def _of_spec(checks: Sequence[CheckRow]) -> List[str]:
+def _of_spec(checks: Sequence[CheckRow], width: int) -> List[str]:
     rows = _lowest(checks)
     if not rows:
         return []
@@ -142,8 +144,8 @@ def _of_spec(checks: Sequence[CheckRow]) -> List[str]:
     for name, metric in rows[:_MOST_METRICS]:
         value = words.quantity(metric["value"], metric["unit"])
         share = words.percent(metric["of_spec"] or 0.0)
-        cells = _cut(name, 45), _cut(value, 20), _cut(share, 11)
-        lines.append("  {:<46}{:>20}{:>12}".format(*cells))
+        cells = _cut(name, width - 35), _cut(value, 20), _cut(share, 11)
+        lines.append("  {:<{}}{:>20}{:>12}".format(cells[0], width - 34, *cells[1:]))
     if len(rows) > _MOST_METRICS:
         lines.append("  and {} more, in the report".format(len(rows) - _MOST_METRICS))
     return lines
@@ -170,7 +172,7 @@ def _group_name(check: str, name: str, labels: str, count: int) -> str:
     return "{}  {}{}".format(check, name, " ({})".format(", ".join(parts)) if parts else "")
 
 
-def _answer(report: Report) -> List[str]:
+def _answer(report: Report, width: int) -> List[str]:
     """The verdict as a sentence, as the build says it."""
     code, found = exit_code(report), report["verdict"]
     statuses = [check["status"] for check in report["checks"]]
@@ -190,19 +192,19 @@ def _answer(report: Report) -> List[str]:
     more = "; {} did not run".format(left_out) if left_out else ""
     more += ", only those of --only {}".format(report["only"]) if "only" in report else ""
     tail = " ({}, exit code {})".format(found, code)
-    return _wrap("", "{}: {}{}{}".format(head, text, more, tail), " " * 5)
+    return _wrap("", "{}: {}{}{}".format(head, text, more, tail), width, " " * 5)
 
 
-def _named(head: str, ids: Sequence[str]) -> List[str]:
-    return _wrap(head.ljust(12), ", ".join(ids) or "nothing")
+def _named(head: str, ids: Sequence[str], width: int) -> List[str]:
+    return _wrap(head.ljust(12), ", ".join(ids) or "nothing", width)
 
 
-def _wrap(head: str, text: str, indent: str = "") -> List[str]:
+def _wrap(head: str, text: str, width: int, indent: str = "") -> List[str]:
     """Wrap text, but not at hyphens and in words, so that paths and names can be copied."""
     indent = indent or " " * len(head)
     return textwrap.wrap(
         words.one_line(text),
-        WIDTH,
+        width,
         initial_indent=head,
         subsequent_indent=indent,
         break_on_hyphens=False,

@@ -11,18 +11,17 @@ from verify.reports.words import counted, named, one_line, percent, quantity, sh
 WIDTH = 80
 
 
-def page(found: ReportComparison) -> str:
-    """The whole comparison in 80 columns, the result last."""
-    lines = _wrap("Baseline: ", _run(found["baseline"])) + _wrap(
-        "Current:  ", _run(found["current"])
-    )
+def page(found: ReportComparison, width: int = WIDTH) -> str:
+    """The whole comparison in lines of at most `width` columns, the result last."""
+    lines = _wrap("Baseline: ", _run(found["baseline"]), width)
+    lines += _wrap("Current:  ", _run(found["current"]), width)
     if found["unlike"]:
-        lines += ["", *_wrap("", unlike(found))]
-    lines += _block("Changes in the environment", around(found))
-    lines += _block("Worse", worse(found))
-    lines += _block("Better", better(found))
-    lines += _block("Not in both", one_sided(found))
-    return "\n".join([*lines, "", *_wrap("", result(found))]) + "\n"
+        lines += ["", *_wrap("", unlike(found), width)]
+    lines += _block("Changes in the environment", around(found), width)
+    lines += _block("Worse", worse(found), width)
+    lines += _block("Better", better(found), width)
+    lines += _block("Not in both", one_sided(found), width)
+    return "\n".join([*lines, "", *_wrap("", result(found), width)]) + "\n"
 
 
 def result(found: ReportComparison) -> str:
@@ -129,12 +128,12 @@ def _run(run: RunRow) -> str:
     return "{}, {}, level {}{}".format(run["started"], run["verdict"], run["level"], image)
 
 
-def _block(title: str, rows: Sequence[str]) -> List[str]:
-    return ["", title, *(line for row in rows for line in _wrap("  ", row))] if rows else []
+def _block(title: str, rows: Sequence[str], width: int) -> List[str]:
+    return ["", title, *(line for row in rows for line in _wrap("  ", row, width))] if rows else []
 
 
-def _wrap(head: str, text: str) -> List[str]:
+def _wrap(head: str, text: str, width: int) -> List[str]:
     indent = " " * len(head) if head.strip() or not head else head + "  "
     return textwrap.wrap(
-        one_line(text), WIDTH, initial_indent=head, subsequent_indent=indent, break_on_hyphens=False
+        one_line(text), width, initial_indent=head, subsequent_indent=indent, break_on_hyphens=False
     )

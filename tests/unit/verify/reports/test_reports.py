@@ -25,7 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.kit.reports import DATA, HOSTILE, NAMES, REPORT, SCHEMA, TEXTS, hostile, made_up, reports
 from verify.commands import render
 from verify.commands.main import main
-from verify.commands.usage import write_whole
+from verify.commands.usage import columns, write_whole
 from verify.model.check import UsageError
 from verify.reports import (
     axes,
@@ -796,13 +796,42 @@ def test_one_unwritable_file_does_not_lose_the_others(tmp_path: Path) -> None:
     assert (tmp_path / "s.md").exists()
 
 
-# --- the page of 80 columns
+# --- the page for people
+
+
+@pytest.mark.parametrize(
+    ("width", "most"),
+    [
+        pytest.param(60, 80, id="never narrower than its columns"),
+        pytest.param(80, 80, id="a file"),
+        pytest.param(120, 120, id="a wide terminal"),
+    ],
+)
+def test_the_page_is_as_wide_as_asked(width: int, most: int) -> None:
+    lines = table(COMPARED, width).splitlines()
+    assert most - 20 < max(map(len, lines)) <= most
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "wide", "found"),
+    [
+        pytest.param(True, "100", 100, id="a terminal"),
+        pytest.param(True, "60", 80, id="a narrow one"),
+        pytest.param(True, "300", 120, id="longer lines are hard to read"),
+        pytest.param(False, "100", 80, id="a file is the same everywhere"),
+    ],
+)
+def test_standard_output_decides_the_width(
+    *, is_terminal: bool, wide: str, found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", wide)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal)
+    assert columns() == found
 
 
 def test_the_page_is_short_with_many_checks() -> None:
     report = made_up("unfit")
     lines = table(report).splitlines()
-    assert max(map(len, lines)) <= 80
     rows = [line for line in lines if re.match(r"(PASS|FAIL|SKIP|ERROR) {2,3}\S+ {2,}\S", line)]
     assert len(rows) == len(report["checks"])  # a line each
     assert any(line.startswith("No: PyTorch ") for line in lines)

@@ -325,7 +325,15 @@ class TestOther:
         assert h100.memory_bandwidth_gbs == 3352
         assert set(h100.tflops) == {"fp32", "tf32", "fp16", "bf16", "fp8"}
         assert k80.tflops["fp8"] is None
-        assert {row.figures_confidence for row in catalog.gpus} == {"likely", "doubtful"}
+        assert {row.figures_confidence for row in catalog.gpus} == {
+            "confirmed",
+            "likely",
+            "doubtful",
+        }
+
+    def test_figures_without_a_verdict_say_why(self, catalog: Catalog) -> None:
+        unsure = [row for row in catalog.gpus if row.figures_confidence == "doubtful"]
+        assert [row.name for row in unsure if not row.note] == []
 
     def test_jax_takes_the_toolkits_that_are_packages(self, catalog: Catalog) -> None:
         packages = {row.full for row in catalog.toolkits if row.on_pypi}

@@ -84,6 +84,12 @@ class Site:
         """cuda-compat works on a host if it works on all its GPUs."""
         return bool(self.devices) and all(d.takes_compat for d in self.devices or ())
 
+    @property
+    def is_jetson(self) -> bool:
+        """Whether its driver came with JetPack: all its GPUs are those of a Jetson."""
+        rows = [row for device in self.devices or () for row in device.rows]
+        return bool(rows) and all(row.kind == "jetson" for row in rows)
+
 
 class Foreign(NamedTuple):
     """A GPU of another vendor on the host of that label; `alone`: the host has no NVIDIA GPU beside

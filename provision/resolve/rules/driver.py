@@ -55,12 +55,13 @@ def driver_floor(cuda: str, catalog: Catalog) -> tuple[str | None, str]:
 
 def runs_natively(site: Site, cuda: str, toolkit: CudaToolkit | None) -> bool:
     """A driver natively supports the CUDA of its branch and all before, from the version on that
-    the toolkit of that branch shipped with.
+    the toolkit of that branch shipped with; JetPack numbers the drivers of a branch otherwise, and
+    has its CUDA.
     """
     highest, _ = native_cuda(site)
     if highest is None or version(highest) < version(cuda):
         return False
-    if site.driver is None or toolkit is None or toolkit.driver is None:
+    if site.driver is None or toolkit is None or toolkit.driver is None or site.is_jetson:
         return True
     return driver_is_at_least(site.driver, toolkit.driver)
 

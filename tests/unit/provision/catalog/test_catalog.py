@@ -623,8 +623,8 @@ def excuse_nothing(raw: Raw) -> None:
         ),
         pytest.param(
             "drivers.json",
-            put("branches", {"branch": 615}, adds_confidence="confirmed"),
-            "(615): adds chips and names no source for it [branch-row]",
+            put("branches", {"branch": 590}, adds=["GB202"]),
+            "(590): adds chips and names no source for it [branch-row]",
             id="what is added has its source",
         ),
         pytest.param(

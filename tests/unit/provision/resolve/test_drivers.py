@@ -49,7 +49,7 @@ SPAN: dict[ComputeCapability, tuple[int | None, int]] = {
     (9, 0): (520, ENDLESS),
     (10, 0): (570, ENDLESS),
     (10, 3): (580, ENDLESS),
-    (10, 7): (None, ENDLESS),
+    (10, 7): (615, ENDLESS),
     (11, 0): (None, ENDLESS),
     (12, 0): (570, ENDLESS),
     (12, 1): (580, ENDLESS),
@@ -283,9 +283,20 @@ def test_what_a_driver_lists_survives_the_host_file() -> None:
 
 
 def test_where_no_first_branch_is_documented_there_is_a_warning_at_most() -> None:
-    made = plan(host("595.45.04", "NVIDIA Rubin (R100 class)"))
+    rows = [row._replace(adds_confidence="likely") for row in CATALOG.branches]
+    said = replace(CATALOG, branches=tuple(rows))
+    made = resolve([host("595.45.04", "NVIDIA Rubin (R100 class)")], Request(), said)
     assert made.error is None
     assert "driver-older-than-gpu" in {warning.code for warning in made.warnings}
+
+
+def test_the_driver_of_jetpack_has_the_cuda_of_its_branch() -> None:
+    """JetPack 7 numbers it 580.00, below the first one of that branch for other machines."""
+    thor, other = (
+        plan(replace(host("580.00", gpu), arch="aarch64")) for gpu in ("NVIDIA Thor", "NVIDIA GB10")
+    )
+    assert (thor.cuda, thor.verdict) == ("13.0", "direct")
+    assert other.verdict == "minor-version"
 
 
 @pytest.mark.parametrize(

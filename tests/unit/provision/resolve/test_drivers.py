@@ -284,7 +284,7 @@ def test_what_a_driver_lists_survives_the_host_file() -> None:
 
 def test_where_no_first_branch_is_documented_there_is_a_warning_at_most() -> None:
     rows = [row._replace(adds_confidence="likely") for row in CATALOG.branches]
-    said = replace(CATALOG, branches=tuple(rows))
+    said = CATALOG.with_tables(branches=tuple(rows))
     made = resolve([host("595.45.04", "NVIDIA Rubin (R100 class)")], Request(), said)
     assert made.error is None
     assert "driver-older-than-gpu" in {warning.code for warning in made.warnings}

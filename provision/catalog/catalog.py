@@ -21,7 +21,8 @@ from provision.catalog.rows.nvidia import (
     ForwardCompat,
     OpenModules,
 )
-from provision.model.plan import ComputeCapability
+from provision.model.frozen import replace
+from provision.model.plan import ComputeCapability, Gpu, HostFacts
 
 
 class Catalog(CatalogTables):
@@ -170,6 +171,24 @@ class Catalog(CatalogTables):
         if match.status != "one" or match.shortened:
             return (name,)
         return tuple(row.name for row in match.rows if row.confidence == "confirmed")
+
+    def with_capabilities(self, facts: HostFacts) -> HostFacts:
+        """A host, with the compute capability of GPUs whose name a table has cut ("A100-SXM..."),
+        if all GPUs whose names begin so have the same.
+        """
+
+        def known(gpu: Gpu) -> Gpu:
+            if gpu.compute_capability is not None or not (gpu.name or "").endswith("..."):
+                return gpu
+            begins = str(gpu.name).removesuffix("...").rstrip()
+            found = {
+                row.compute_capability
+                for row in self.gpus
+                if any(name.startswith(begins) for name in (row.name, *row.aliases))
+            }
+            return replace(gpu, compute_capability=found.pop()) if len(found) == 1 else gpu
+
+        return replace(facts, gpus=facts.gpus and tuple(map(known, facts.gpus)))
 
     def other_vendor(self, name: str) -> str | None:
         """The maker of a GPU of this name, if it is not NVIDIA."""

@@ -119,7 +119,7 @@ def hosts_argument(verb: argparse.ArgumentParser) -> None:
         "hosts",
         metavar="HOSTS",
         nargs="+",
-        help="host files, or directories of host files (*.json)",
+        help="host files (JSON, or what nvidia-smi printed), or directories of them",
     )
 
 
@@ -140,7 +140,7 @@ def do_fleet_plan(args: argparse.Namespace, console: Console) -> int:
     catalog = read_catalog(console)
     request = read_request(args, catalog)
     resolver = FleetResolver(request, catalog)
-    classes = classes_of(read_fleet_hosts(args.hosts))
+    classes = classes_of(read_fleet_hosts(args.hosts, catalog))
     plan = plan_fleet(classes, resolver)
     change = None if driver is None else change_driver(classes, driver, resolver)
 

@@ -110,7 +110,9 @@ def do_fleet_build(args: argparse.Namespace, console: Console) -> int:
     check_builder(args.builder)
     catalog = read_catalog(console)
     request = read_request(args, catalog)
-    plan = plan_fleet(classes_of(read_fleet_hosts(args.hosts)), FleetResolver(request, catalog))
+    plan = plan_fleet(
+        classes_of(read_fleet_hosts(args.hosts, catalog)), FleetResolver(request, catalog)
+    )
     built: list[BuiltForFleet] = []
     tags: set[str] = set()
     for number, image in enumerate(plan.images, 1):

@@ -51,8 +51,8 @@ def do_fleet_check(args: argparse.Namespace, console: Console) -> int:
         )
     driver = None if args.if_driver is None else parse_driver(args.if_driver, "--if-driver")
     names = [read_image(text) for text in args.images]
-    classes = classes_of(read_fleet_hosts(args.hosts))
     catalog = read_catalog(console)
+    classes = classes_of(read_fleet_hosts(args.hosts, catalog))
     places = read_places(args, console)
     checked = []
     for name in names:

@@ -125,22 +125,22 @@ def read_hosts(args: argparse.Namespace, catalog: Catalog) -> tuple[HostFacts, .
     gpus = tuple(what_if_gpu(text, catalog) for text in args.gpus)
     if args.host.count("-") > 1:
         raise BadInputError("stdin can be used only once.", fix='Pass "--host -" only once.')
-    named = tuple(_with_capabilities(one, catalog) for path in args.host for one in _hosts_of(path))
+    named = tuple(one for path in args.host for one in _hosts_of(path, catalog))
     hosts = named or (this_host(),)
     hosts = tuple(_what_if(facts, driver, gpus) for facts in hosts)
     arch = _arch_of(gpus, catalog)
     return hosts if args.host or arch is None else tuple(replace(f, arch=arch) for f in hosts)
 
 
-def _hosts_of(path: str) -> tuple[HostFacts, ...]:
+def _hosts_of(path: str, catalog: Catalog) -> tuple[HostFacts, ...]:
     """The hosts of a value of --host: one of a file, those of a directory."""
     if path != "-" and os.path.isdir(path):  # noqa: PTH112  Path's raises for a long name
         from provision.fleet.hostfiles import read_fleet_hosts
 
-        return tuple(host.facts for host in read_fleet_hosts([path]))
+        return tuple(host.facts for host in read_fleet_hosts([path], catalog))
     from provision.model.facts import read_host_file
 
-    return (read_host_file(path, _host_of_text),)
+    return (catalog.with_capabilities(read_host_file(path, _host_of_text)),)
 
 
 def _host_of_text(text: str, *, label: str) -> HostFacts:
@@ -151,25 +151,6 @@ def _host_of_text(text: str, *, label: str) -> HostFacts:
     from provision.host.pasted import parse_host_text
 
     return parse_host_text(text, label=label)
-
-
-def _with_capabilities(facts: HostFacts, catalog: Catalog) -> HostFacts:
-    """The host, with the compute capability of GPUs whose name a table has cut ("A100-SXM..."), if
-    all GPUs whose names begin so have the same.
-    """
-
-    def known(gpu: Gpu) -> Gpu:
-        if gpu.compute_capability is not None or not (gpu.name or "").endswith("..."):
-            return gpu
-        begins = str(gpu.name).removesuffix("...").rstrip()
-        found = {
-            row.compute_capability
-            for row in catalog.gpus
-            if any(name.startswith(begins) for name in (row.name, *row.aliases))
-        }
-        return replace(gpu, compute_capability=found.pop()) if len(found) == 1 else gpu
-
-    return replace(facts, gpus=facts.gpus and tuple(map(known, facts.gpus)))
 
 
 def _arch_of(gpus: tuple[Gpu, ...], catalog: Catalog) -> str | None:

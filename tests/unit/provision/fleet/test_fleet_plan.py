@@ -19,6 +19,11 @@ from provision.model.plan import HostFacts
 from tests import ROOT
 from tests.unit.provision.fleet.test_images import A100, B200, DARK, GRACE, K80, NONE, OLD_B200
 
+CUT = """\
+| NVIDIA-SMI 570.172.08     Driver Version: 570.172.08     CUDA Version: 12.8     |
+|   0  NVIDIA A100-SXM...  On  |   00000000:06:00.0 Off |                    0 |
+"""
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -126,6 +131,23 @@ def test_files_and_folders_are_read_once_and_keep_their_names_apart(
     _, found = as_json(capsys, str(folder), str(folder / "a.json"), str(tmp_path / "more"))
     nodes = [node for one in found["classes"] for node in one["nodes"]]
     assert nodes == [str(folder / "a.json"), str(tmp_path / "more" / "a.json"), "b"]
+
+
+def test_a_folder_may_hold_what_nvidia_smi_printed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(folder, a=A100)
+    printed = {"a.txt": CUT, "b.log": "GPU 0: NVIDIA B200\n", "c.txt": CUT, "notes.txt": "Monday"}
+    for name, text in printed.items():
+        (folder / name).write_text(text)
+    _, found = as_json(capsys, str(folder))
+    nodes = sorted(node for one in found["classes"] for node in one["nodes"])
+    assert nodes == ["a", "b", "c"]  # JSON before the text of the same node
+    _, alone = as_json(capsys, str(folder / "c.txt"))
+    assert alone["images"][0]["plan"]["gpus"][0]["compute_capability"] == "8.0"  # its name is cut
+    (folder / "d.log").write_text("Failed to initialize NVML: Driver/library version mismatch\n")
+    code, found = as_json(capsys, str(folder))
+    assert (code, "d.log" in found["error"]["message"]) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ def printable(text: str, *, limit: int | None = None, instead: str = "?", keep: 
     """
     if not text.isprintable():
         text = "".join(c if c.isprintable() or c in keep else instead for c in text)
-    return text if limit is None or len(text) <= limit else f"{text[: limit - 3]}..."
+    return text if limit is None else shortened(text, limit)
 
 
 def printable_lines(text: str) -> str:
@@ -36,3 +36,11 @@ def printable_json(text: str) -> str:
 
 def _escaped(character: str) -> str:
     return character if character.isprintable() else json.dumps(character)[1:-1]
+
+
+def shortened(text: str, limit: int) -> str:
+    """At most so many characters, cut between two words if one ends near the limit."""
+    if len(text) <= limit:
+        return text
+    blank = text.rfind(" ", limit * 3 // 4, limit - 2)
+    return f"{text[: blank if blank > 0 else limit - 3]}..."

@@ -13,27 +13,14 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
-from images.system.scratch import scratch_directory
+from provision.cli.stdin import begun
 from provision.errors import BadInputError
 from provision.model.request import quoted
 
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
-    from provision.doctor.lint import Kind
-
 _MOST = 1 << 20  # bytes of a text that are looked at
 _PROJECTS = frozenset({"requirements", "pyproject", "environment", "pixi"})
-_NAMES: dict[Kind, str] = {
-    "dockerfile": "Dockerfile",
-    "compose": "compose.yaml",
-    "requirements": "requirements.txt",
-    "pyproject": "pyproject.toml",
-    "environment": "environment.yml",
-    "pixi": "pixi.toml",
-}
 
 
 def is_given(word: str) -> bool:
@@ -72,17 +59,12 @@ def command_for(words: Sequence[str], say: Callable[[str], None]) -> Iterator[li
         return
     with ExitStack() as stack:
         source = _opened(given, stack)
-        head = source.read(_MOST)
-        command, kind = of_text(head.decode("utf-8", "replace"))
-        what = "-"
-        if kind is not None and len(head) < _MOST:
-            file = stack.enter_context(scratch_directory()) / _NAMES[kind]
-            file.write_bytes(head)
-            what = str(file)
-        before, sys.stdin = sys.stdin, io.TextIOWrapper(io.BufferedReader(_Again(head, source)))
-        stack.callback(setattr, sys, "stdin", before)
-        say(f"provision {shlex.join([*command, '-', *rest])}")
-        yield [*command, what, *rest]
+        head, whole = begun(source, _MOST)
+        stack.callback(setattr, sys, "stdin", sys.stdin)
+        sys.stdin = whole
+        chosen = [*of_text(head.decode("utf-8", "replace")), "-", *rest]
+        say(f"provision {shlex.join(chosen)}")
+        yield chosen
 
 
 def _opened(given: str, stack: ExitStack) -> BinaryIO:
@@ -92,23 +74,6 @@ def _opened(given: str, stack: ExitStack) -> BinaryIO:
     if os.path.exists(given):  # noqa: PTH110  as above
         return stack.enter_context(Path(given).open("rb"))
     return io.BytesIO(given.encode("utf-8", "surrogateescape"))
-
-
-class _Again(io.RawIOBase):
-    """A stream of which the beginning was read: that, and then the rest."""
-
-    def __init__(self, head: bytes, rest: BinaryIO) -> None:
-        self._head = io.BytesIO(head)
-        self._rest = rest
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Buffer) -> int:
-        with memoryview(buffer) as into:
-            piece = self._head.read(len(into)) or self._rest.read(len(into))
-            into[: len(piece)] = piece
-        return len(piece)
 
 
 def of_path(path: str) -> tuple[str, ...]:
@@ -134,13 +99,9 @@ def of_path(path: str) -> tuple[str, ...]:
     return ("plan", path) if is_project else ("doctor", path)
 
 
-def of_text(text: str) -> tuple[tuple[str, ...], Kind | None]:
-    """The command for a text, and the kind of the file that it is, if it is one."""
-    from provision.doctor.lint import kind_of_text
-
-    if _is_host(text):
-        return ("plan", "--host"), None
-    return ("doctor",), kind_of_text(text)
+def of_text(text: str) -> tuple[str, ...]:
+    """The command for a text."""
+    return ("plan", "--host") if _is_host(text) else ("doctor",)
 
 
 def _is_host(text: str) -> bool:

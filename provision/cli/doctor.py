@@ -278,11 +278,12 @@ def _explain(codes: Sequence[str], args: argparse.Namespace) -> int:
 
 def _meant(text: str) -> Literal["image", "file", "log"]:
     """What an argument names. Images can be directories and archives, too."""
+    from provision.cli.stdin import kind_of_stdin
     from provision.doctor.lint import is_of_a_kind, kind_of
 
     path = Path(text)
     if text == STDIN:
-        return "log"
+        return "file" if kind_of_stdin() else "log"
     if text.startswith(("oci:", "oci-archive:", "docker-archive:", "docker-daemon:", "docker://")):
         return "image"
     if os.path.isfile(path):  # noqa: PTH113  Path's raises for a name that is too long

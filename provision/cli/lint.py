@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from provision.cli import stdin
 from provision.cli.options import read_catalog, what_if_gpu
-from provision.doctor.lint import describe_findings, findings_json, lint_file, to_sarif
+from provision.doctor.lint import describe_findings, findings_json, lint, lint_file, to_sarif
 from provision.doctor.lint.findings import RuleHit
 from provision.errors import BadInputError, Exit
 from provision.model.plan import PACKAGES, RUNS, Framework, HostFacts, PlanError, Request
@@ -60,8 +62,14 @@ def do_lint(paths: Sequence[str], args: argparse.Namespace, console: Console) ->
     catalog = read_catalog(console)
     judge = _judge(args, catalog)
     findings = []
-    for path in paths:
-        findings += lint_file(Path(path), catalog, judge.of(path) if judge else None)
+    names = tuple(stdin.NAME if path == "-" else path for path in paths)
+    for path, name in zip(paths, names, strict=True):
+        of_host = judge.of(name) if judge else None
+        if path == "-":
+            text = sys.stdin.buffer.read().decode("utf-8-sig", "replace")
+            findings += lint(name, text, catalog, of_host)
+        else:
+            findings += lint_file(Path(path), catalog, of_host)
     if args.sarif is not None:
         import json
 
@@ -72,7 +80,7 @@ def do_lint(paths: Sequence[str], args: argparse.Namespace, console: Console) ->
         print_json(findings_json(findings) | asked)
     else:
         answers = _described(judge.answers, args) if judge is not None else []
-        print_result("\n".join([describe_findings(findings, tuple(paths)), *answers]))
+        print_result("\n".join([describe_findings(findings, names), *answers]))
     return Exit.UNFIT if any(one.level == "error" for one in findings) else Exit.DONE
 
 

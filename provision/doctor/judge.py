@@ -41,7 +41,7 @@ from provision.doctor.model import (
 )
 from provision.doctor.outline import IS_CODE, telling
 from provision.doctor.ranking import confidence_in, in_order
-from provision.doctor.reasons import reads_like_a_reason
+from provision.doctor.reasons import PROMPT, reads_like_a_reason
 from provision.doctor.scope import is_near, is_together
 from provision.doctor.suspect import STRENGTHS, Suspect
 
@@ -109,11 +109,17 @@ def _failed(
     seen: Sequence[Cause], reasons: Sequence[Evidence], shown: Sequence[Evidence]
 ) -> Evidence | None:
     """The line that says what failed: of a symptom that is sure its own, else the first that says
-    why the text ended, the one that shows the first cause, or the last of the text's end.
+    why the text ended, the one that shows the first cause, or the last of the text's end. What was
+    typed at a prompt, or a bare value that it printed, says nothing alone.
     """
-    own = [one.evidence[0] for one in seen]
-    sure = [one.evidence[0] for one in seen if one.confidence == "high"]
+    said = [(one, each) for one in seen for each in one.evidence if not _is_typed(each.says)]
+    own = [each for _, each in said[:1]]
+    sure = [each for one, each in said[:1] if one.confidence == "high"]
     return next(iter([*sure, *reasons, *own, *shown[-1:]]), None)
+
+
+def _is_typed(line: str) -> bool:
+    return PROMPT.match(line) is not None or line in {"True", "False", "None"}
 
 
 def _is_unexplained(ranked: Sequence[Suspect], reading: TextContext) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from dataclasses import replace
 from typing import Any, BinaryIO
 
-from images.text.printable import printable
+from images.text.printable import printable, shortened
 from provision.doctor.literals import beside, needs_of, tells_digits_apart
 from provision.doctor.model import Hit, PartlyRead
 from provision.doctor.reading import (
@@ -373,9 +373,11 @@ def _escaped_lines(chunk: bytes) -> Mapping[bytes, int]:
 def _shown(line: bytes, span: tuple[int, int]) -> str:
     """The line as evidence: printable, and around the match where it is long."""
     start = max(0, span[0] - 60) if len(line) > _EVIDENCE_LIMIT else 0
+    if start and not line[start - 1 : start].isspace():
+        start = line.find(b" ", start, span[0]) + 1 or start
     text = line[start : start + 2 * _EVIDENCE_LIMIT].decode("utf-8", "replace")
     text = " ".join(printable(text, instead=" ").split())
-    return text if len(text) <= _EVIDENCE_LIMIT else text[: _EVIDENCE_LIMIT - 3] + "..."
+    return shortened(f"... {text}" if start else text, _EVIDENCE_LIMIT)
 
 
 def _groups(named: Mapping[bytes, bytes | None]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
-from images.text.printable import printable
+from images.text.printable import printable, shortened
 from provision.doctor.model import Evidence
 from provision.doctor.reading import LineCounter, chunks
 
@@ -386,8 +386,8 @@ def telling(outlines: Sequence[Outline]) -> tuple[Evidence, ...]:
 
 
 def _shown(line: bytes) -> str:
-    text = " ".join(printable(line[:_LONGEST].decode("utf-8", "replace"), instead=" ").split())
-    return text if len(line) <= _LONGEST else text[: _LONGEST - 3] + "..."
+    text = line[: 2 * _LONGEST].decode("utf-8", "replace")
+    return shortened(" ".join(printable(text, instead=" ").split()), _LONGEST)
 
 
 def _patterns() -> list[Lines]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import BinaryIO
 
-from images.text.printable import printable
+from images.text.printable import printable, shortened
 from provision.doctor.model import Evidence
 from provision.doctor.outline import IS_RAISED, Outline, is_warning
 from provision.doctor.reading import chunks
@@ -103,7 +103,7 @@ _PREFIXES = (
 )
 # What stands around a program's words: boxes, a Dockerfile's lines, a traceback, warnings.
 _FRAMES = (
-    r"^[\W_]*$|^[\W\d.]*(?:>>>|\d+ \|)|\[end of output\]|lines of output\]|\[notice\]",
+    r"^[\W_]*$|^[\W\d.]*(?:>>>|\d+ \|)|^In \[\d+\]:|\[end of output\]|lines of output\]|\[notice\]",
     r"originates from a subprocess|[Ss]ee above for output|not a problem with pip",
     r"You are attempting to use Flash Attention|module verification failed|Result = FAIL",
     r"[Nn]ote: This error|End of error message|^(?:All )?[Dd]one\W*$",
@@ -157,6 +157,8 @@ _REASONS = (
 _GPU = r"(?:\[drm\b|\b(?:NVRM|nvidia|nouveau|amdgpu|kfd|radeon|i915)\b)"
 # What a program lacks by its build is a reason, though a daemon may only warn of it and go on.
 BUILT_WITHOUT = re.compile(r"\b(?:was|were|is) not (?:built|compiled) with\b", re.ASCII)
+# What Python's and IPython's prompts show of code, and the shell's of a command.
+PROMPT = re.compile(r"(?:>>>|\.\.\.|In \[\d+\]:|\$)(?: |$)", re.ASCII)
 WRAPPER = re.compile("|".join(_WRAPPERS), re.ASCII)
 TELLING = re.compile("|".join(_TELLING), re.ASCII)
 PREFIX = re.compile(f"^(?:{'|'.join(_PREFIXES)})+", re.ASCII)
@@ -321,7 +323,7 @@ def _continued(says: str, lines: Sequence[tuple[int, str]]) -> str:
         says = f"{says} {more}"
         if more.endswith(_WHOLE):
             break
-    return says if len(says) <= _LONGEST else f"{says[: _LONGEST - 3]}..."
+    return shortened(says, _LONGEST)
 
 
 def lines_between(stream: BinaryIO, first: int, end: int) -> list[tuple[int, str]]:
@@ -345,5 +347,5 @@ def _each(stream: BinaryIO) -> Iterator[bytes]:
 
 def _shown(line: bytes) -> str:
     text = printable(line[:_READ].decode("utf-8", "replace"), instead=" ")
-    text = " ".join(text.split()).strip("│|╰─> ")
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+    text = " ".join(text.split())
+    return shortened(text if PROMPT.match(text) else text.strip("│|╰─> "), _LONGEST)

@@ -74,6 +74,26 @@ def test_a_limit_is_kept(text: str, limit: int) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        pytest.param(
+            "the NVIDIA driver of the machine is old", "the NVIDIA driver of the...", id="words"
+        ),
+        pytest.param(
+            "the NVIDIA driver of my hosts is old", "the NVIDIA driver of my hosts...", id="an end"
+        ),
+        pytest.param(
+            "a /usr/lib/x86_64-linux-gnu/libcuda.so.1",
+            "a /usr/lib/x86_64-linux-gnu/l...",
+            id="in a long word",
+        ),
+    ],
+)
+def test_text_is_cut_between_words(text: str, expected: str) -> None:
+    assert printable(text, limit=32) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
         pytest.param("M\u00fcller/\u9a71\u52a8", "M\u00fcller/\u9a71\u52a8", id="letters stay"),
         pytest.param("a\tb\nc\xa0d", "a\tb\nc\xa0d", id="tabs, lines and no-break spaces stay"),
         pytest.param("\x1b[31mred\x1b[0m", "?[31mred?[0m", id="no colours of others"),

@@ -51,18 +51,17 @@ def test_what_a_directory_is_decides(
 
 
 @pytest.mark.parametrize(
-    ("text", "command", "kind"),
+    ("text", "command"),
     [
-        pytest.param(SMI, ("plan", "--host"), None, id="what nvidia-smi prints"),
-        pytest.param(HOST, ("plan", "--host"), None, id="host facts"),
-        pytest.param("FROM a\nRUN b\n", ("doctor",), "dockerfile", id="a Dockerfile"),
-        pytest.param("torch==2.0.1\nnumpy\n", ("doctor",), "requirements", id="requirements"),
-        pytest.param("NVIDIA-SMI has failed\n", ("doctor",), None, id="its failure"),
-        pytest.param("", ("doctor",), None, id="nothing"),
+        pytest.param(SMI, ("plan", "--host"), id="what nvidia-smi prints"),
+        pytest.param(HOST, ("plan", "--host"), id="host facts"),
+        pytest.param("FROM a\nRUN b\n", ("doctor",), id="a Dockerfile"),
+        pytest.param("NVIDIA-SMI has failed\n", ("doctor",), id="its failure"),
+        pytest.param("", ("doctor",), id="nothing"),
     ],
 )
-def test_what_a_text_is_decides(text: str, command: tuple[str, ...], kind: str | None) -> None:
-    assert box.of_text(text) == (command, kind)
+def test_what_a_text_is_decides(text: str, command: tuple[str, ...]) -> None:
+    assert box.of_text(text) == command
 
 
 def test_a_paste_of_nvidia_smi_is_planned() -> None:
@@ -94,10 +93,26 @@ def test_a_long_log_is_read_to_its_end() -> None:
     assert "CUDA out of memory" in main("-", "--no-host", stdin=text).out
 
 
-def test_a_pasted_dockerfile_is_checked() -> None:
+@pytest.mark.parametrize("words", [("-",), ("doctor", "-")])
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        pytest.param(
+            "FROM nvidia/cuda\n", "standard input:1:6: error [cuda-tag-none]", id="a fault"
+        ),
+        pytest.param("torch\n", "No problems found in standard input.", id="no fault"),
+        pytest.param(
+            "services:\n  a: [\n   image: b\n", "standard input is not valid YAML", id="invalid"
+        ),
+    ],
+)
+def test_a_pasted_file_is_checked_under_the_name_of_standard_input(
+    words: tuple[str, ...], text: str, says: str
+) -> None:
     before = sys.stdin
-    assert "Dockerfile" in main("-", stdin="FROM python:3.11\nRUN pip install torch\n").out
-    assert sys.stdin is before
+    said = main(*words, stdin=text)
+    assert says in said.out + said.err
+    assert len(words) > 1 or sys.stdin is before
 
 
 def test_a_directory_of_hosts_is_one_plan(tmp_path: Path) -> None:

@@ -95,11 +95,15 @@ def test_sure_is_what_failed_and_why_only_by_the_machine(
         pytest.param("ValueError: bad\n" + "x\n" * 200 + "boom\nKeyError: 'y'\n",
                      "KeyError: 'y'", id="of a reason the line that says why the text ended"),
         pytest.param("boom\n1 passed\n", None, id="nothing failed in a text that ends well"),
+        pytest.param(">>> go\nIllegal instruction\n", "Illegal instruction",
+                     id="not what was typed, but what came of it"),
+        pytest.param(">>> go\nFalse\n", None, id="nor a bare value"),
         pytest.param("", None, id="no text"),
     ],
 )  # fmt: skip
 def test_which_line_says_what_failed(text: str, expected: str | None) -> None:
-    said = diagnose([("log", text)], knowledge=knowing(row("why", **WHY))).failed
+    typed = row("typed", symptoms=[{"all": ["^>>> go", "False|Illegal"], "is": "typical"}])
+    said = diagnose([("log", text)], knowledge=knowing(row("why", **WHY), typed)).failed
     assert (said and said.says) == expected
 
 

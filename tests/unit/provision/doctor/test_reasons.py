@@ -391,6 +391,17 @@ def test_the_words_for_why_a_log_ended(begin: str, words: str) -> None:
             id="a wrapper that says why",
         ),
         pytest.param(
+            ">>> import ext\nImportError: ext.so: undefined symbol: _Zx\n>>> import torch\n"
+            ">>> torch.__version__\n'2.6.0+cu124'\n",
+            ["ImportError: ext.so: undefined symbol: _Zx"],
+            id="what is typed behind an error is no part of it",
+        ),
+        pytest.param(
+            "In [1]: run_missing_file()\nFileNotFoundError: x\n",
+            ["FileNotFoundError: x"],
+            id="what is typed is no reason",
+        ),
+        pytest.param(
             "ValueError: bad\n" + "step\n" * 900 + "make: *** [all] Error 2\n",
             [],
             id="an error long before",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -14,8 +15,9 @@ from provision.lock.lead import PackageRelease, lag, releases_in
 from provision.lock.solve import NoSolutionError
 from provision.lock.sources import NotBuilt
 from provision.lock.uv import WheelTarget
-from provision.model.plan import TITLES, Request
+from provision.model.plan import TITLES, Request, Warned
 
+BY_OTHERS = "the other requested packages do not work with it."
 NO_OTHER = (
     "Remove one of the requested packages: no other release of one works with the others here."
 )
@@ -108,6 +110,56 @@ def newest_with(
     if name not in releases or lag(releases[name], newest) is not None:
         return None
     return releases[search.package].version
+
+
+class OldRelease(NamedTuple):
+    """A package whose release is far behind the newest; `words` say how far."""
+
+    name: str
+    version: str
+    words: str
+    newest: str
+    why: str
+    fix: str
+
+
+def old_warnings(
+    search: PackageSearch, old: Sequence[OldRelease], target: WheelTarget
+) -> list[Warned]:
+    """A warning for each, but one for all that other requested packages hold back."""
+    held = {one.name: _holder(search, one, target) for one in old if one.why == BY_OTHERS}
+    alone = [one for one in old if one.name not in held or len(held) == 1]
+    found = [
+        Warned(
+            code="old-release",
+            message=f"{one.name} {one.version} is {one.words} the newest, {one.newest}: "
+            + (f"{held[one.name]} holds it back." if held.get(one.name) else one.why),
+            fix=one.fix,
+        )
+        for one in alone
+    ]
+    behind = [
+        f"{one.name} {one.version} (newest: {one.newest}"
+        + (f"; held by {held[one.name]})" if held[one.name] else ")")
+        for one in old
+        if one not in alone
+    ]
+    if behind:
+        said = "packages are older than their newest because others hold them back"
+        message = f"{len(behind)} {said}: {', '.join(behind)}."
+        found.append(Warned(code="old-release", message=message, fix=""))
+    return found
+
+
+def _holder(search: PackageSearch, one: OldRelease, target: WheelTarget) -> str:
+    """The package that does not allow the newest release of another, as far as the solver says."""
+    others = [line for name, line in search.leading.items() if name != one.name]
+    asked = [f"{one.name}=={one.newest}", *others, search.package]
+    _, _, said = search.run(asked, target, wheels=True)
+    held = re.escape(one.name)
+    depends = rf"([a-z0-9][a-z0-9._-]*)\S* depends? on (?:one of: )?{held}[<>=!~]"
+    found = re.search(depends, " ".join(said.split()))
+    return found[1] if found else ""
 
 
 def refuse_old_wheels(

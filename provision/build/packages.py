@@ -40,7 +40,7 @@ from provision.lock.places import server_answers
 from provision.lock.solve import NoSolutionError, Solution, uv_broken
 from provision.lock.sources import NotBuilt
 from provision.lock.uv import WheelTarget, target_of
-from provision.model.plan import TITLES, HostFacts, Plan, Request, Warned
+from provision.model.plan import TITLES, HostFacts, Plan, Request
 from provision.output.console import Console
 from provision.resolve import fitting_releases, known_releases, preferred_release, resolve
 from provision.resolve.cures import spell_but_the_release
@@ -311,7 +311,7 @@ class PackageChoice:
             return found
         self._search.facts.learn(found.text)
         releases = releases_in(found.text)
-        warnings = []
+        old = []
         for name in self._search.leading:
             mine, newest = releases.get(name), self._search.newest_of(name)
             held = self._held_back.get(name)
@@ -325,8 +325,9 @@ class PackageChoice:
                 why, fix = held.obstacle(found.plan, self._hosts, self._request, self._catalog)
             else:
                 why, fix = self._obstacle(name, *newest)
-            message = f"{name} {mine.version} is {words} the newest, {last.version}: {why}"
-            warnings.append(Warned(code="old-release", message=message, fix=fix))
+            old.append(refusals.OldRelease(name, mine.version, words, last.version, why, fix))
+        target = WheelTarget(str(found.plan.python), self._search.arch, ANY_GLIBC)
+        warnings = refusals.old_warnings(self._search, old, target)
         fleet = read_fleet(self._hosts, self._catalog)
         look = WheelLook(self._runtimes, fleet, self._settings, self._console.progress)
         asked = self._search.leading or {name_of(one): one for one in self._request.companions}
@@ -382,7 +383,7 @@ class PackageChoice:
         release = refusals.newest_with(self._search, name, newest, None, target)
         if release is None:
             if len(self._search.leading) > 1:
-                return "the other requested packages do not work with it.", ""
+                return refusals.BY_OTHERS, ""
             why = self._search.run([f"{name}=={newest.version}", self._search.package], target)[1]
             return f"no {title} that it works with was found ({clip(why, 200)}).", ""
         needs = f"it works with {title} {release}"

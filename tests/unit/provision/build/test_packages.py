@@ -243,6 +243,26 @@ def test_an_old_release_beside_a_pinned_framework_is_reported_with_the_way_out(
     assert "Remove --framework-version '==2.5.1'" in said[-1]
 
 
+@pytest.mark.parametrize(
+    ("held", "words"),
+    [
+        pytest.param(["av"], "av 1.2 is older than the newest, 3.0: gradio holds it back.",
+                     id="one"),
+        pytest.param(["av", "pillow"],
+                     "2 packages are older than their newest because others hold them back: av 1.2 "
+                     "(newest: 3.0; held by gradio), pillow 1.2 (newest: 3.0; held by gradio).",
+                     id="several share a line"),
+    ],
+)  # fmt: skip
+def test_packages_that_others_hold_back_are_said_once(
+    index: LocalIndex, tmp_path: Path, said: list[str], held: list[str], words: str
+) -> None:
+    index.more += [pure(name, version) for name in held for version in ("1.2", "3.0")]
+    index.more.append(pure("gradio", "4.0", *(f"{name}<2" for name in held)))
+    planned(request_of(index, "gradio==4.0", *held), tmp_path)
+    assert [one.strip() for one in said if "newest" in one] == [words]
+
+
 def test_an_old_driver_is_named_as_what_keeps_the_newer_release_away(
     index: LocalIndex, tmp_path: Path, said: list[str]
 ) -> None:

@@ -133,9 +133,9 @@ def two_gpus_with_tf32() -> None:
     """Two GPUs that round the factors of fp32 products where TF32 is allowed."""
     import torch
 
-    from verify.checks.numerics import products
+    from verify.backends import pytorch
 
-    vars(products)["places"] = lambda _: (None, gpus(2, (8, 0)))
+    vars(pytorch.BACKEND)["every"] = lambda _: (None, gpus(2, (8, 0)))
 
     def spoil(left: Any, right: Any, result: Any) -> Any:
         if not torch.backends.cuda.matmul.allow_tf32:
@@ -147,23 +147,25 @@ def two_gpus_with_tf32() -> None:
 
 def two_gpus_that_convolve() -> None:
     """Two GPUs whose convolutions run on the CPU."""
-    from verify.checks.numerics import convolution
+    from verify.backends import pytorch
 
-    vars(convolution)["places"] = lambda _: (None, gpus(2, (7, 5)))
+    vars(pytorch.BACKEND)["every"] = lambda _: (None, gpus(2, (7, 5)))
 
 
 def refuse_tf32() -> None:
     """The switch for TF32 does nothing, and it stays off."""
-    from verify.checks.numerics import precision, products
+    from verify.backends import pytorch
 
-    vars(products)["set_tf32"] = lambda **_: precision.set_tf32(on=False)
+    real = pytorch.set_tf32
+    vars(pytorch)["set_tf32"] = lambda **_: real(on=False)
 
 
 def force_tf32() -> None:
     """The switch for TF32 does nothing, and it stays on."""
-    from verify.checks.numerics import precision, products
+    from verify.backends import pytorch
 
-    vars(products)["set_tf32"] = lambda **_: precision.set_tf32(on=True)
+    real = pytorch.set_tf32
+    vars(pytorch)["set_tf32"] = lambda **_: real(on=True)
 
 
 def spoil_gradient(which: int, factor: float, dtype: str = "float32") -> None:

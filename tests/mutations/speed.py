@@ -61,8 +61,7 @@ def one_card() -> None:
         device = property(lambda _: torch.device("cpu"))
         capability = property(lambda _: (7, 0))
 
-        def seconds(self, work: Callable[[], object], *, repeats: int, warm_up: int = 3) -> Any:
-            del warm_up
+        def seconds(self, work: Callable[[], object], *, repeats: int, **_: Any) -> Any:
             work()
             return [CALL_S * _slower[0]] * repeats
 

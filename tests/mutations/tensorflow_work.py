@@ -53,7 +53,7 @@ def round_like_tf32() -> None:
 
 
 def weaken_the_gradient(index: int) -> Callable[[], None]:
-    """A convolution whose gradient by input (0) or weight (1) is 1 % small."""
+    """A convolution whose gradient by image (0) or weight (1) is 1 % small."""
 
     def seed() -> None:
         import tensorflow as tf
@@ -328,11 +328,11 @@ _ARITHMETIC: Tuple[Row, ...] = (
     ),
     row(
         "numerics.convolution",
-        "the gradient by input is small",
+        "the gradient by image is small",
         weaken_the_gradient(0),
-        "gradient by input",
+        "gradient by image",
     ),
-    row("numerics.convolution", "a row of results is missing", drop_pixels, "forward"),
+    row("numerics.convolution", "a row of results is missing", drop_pixels, "fp32 3x3"),
     row(
         "numerics.determinism", "noise that no seed fixes", forget_the_seed, "from one seed differ"
     ),

@@ -1,7 +1,4 @@
-"""Where a JAX check runs: on a GPU, or on the CPU if nothing hints at a GPU.
-
-All differences between the two are here, so that a check's own code is the same on both.
-"""
+"""JAX: its devices, and what they compute."""
 
 from __future__ import annotations
 
@@ -10,22 +7,23 @@ import logging
 import os
 import re
 from importlib import metadata
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
-from verify.backends.dialect import Dialect, FoundDevice, judge_absent, judge_there, see
+from verify.backends import base
+from verify.backends.base import NAMES, ConvolutionCase, Terms, see
 from verify.backends.sight import Sight
 from verify.model.check import Context, Outcome
 from verify.model.measures import seconds_each
 
 MAJORS = (13, 12, 11)  # of CUDA, for which there are or were plugins
-DIALECT = Dialect(
+TERMS = Terms(
     "JAX",
     "jaxlib without a CUDA plugin computes on the CPU only",
     "install jax[cuda12] or jax[cuda13], the plugin of jaxlib's own version",
 )
 
 
-class Place(FoundDevice):
+class Place(base.Place):
     """A device that JAX computes on."""
 
     @property
@@ -93,6 +91,99 @@ class Place(FoundDevice):
 
         warm_up = warm_up if self.is_gpu else min(warm_up, 1)
         return [each / calls for each in seconds_each(several, repeats=repeats, warm_up=warm_up)]
+
+    def lacks(self, dtype: str) -> Optional[str]:
+        """Why a dtype is not tried here."""
+        if not self.is_gpu and dtype == "fp16":
+            return "XLA keeps a CPU's sums in fp16"
+        return super().lacks(dtype)
+
+    def put(self, values: Any, dtype: str) -> Any:
+        """An array of NumPy's numbers, rounded to a dtype, on the device."""
+        import jax.numpy as jnp
+
+        with self.scope():
+            return jnp.asarray(values).astype(NAMES[dtype])
+
+    def get(self, values: Any) -> Any:
+        """NumPy's float64, which knows bfloat16 by no name of its own."""
+        import numpy as np
+
+        return np.asarray(values).astype(np.float64)
+
+    def multiply(self, left: Any, right: Any, dtype: str) -> Any:
+        """The product."""
+        import jax
+        import jax.numpy as jnp
+
+        with self.scope():
+            product = jax.jit(lambda a, b: jnp.matmul(a, b, precision=precision(dtype)))
+            return product(left, right)
+
+    def convolve(
+        self,
+        case: ConvolutionCase,
+        given: Sequence[Any],
+        dtype: str,
+        layout: str,  # noqa: ARG002
+    ) -> Sequence[Any]:
+        """The result, and the gradients by image and weight."""
+        import jax
+
+        edge = (case.padding, case.padding)
+
+        def forward(image: Any, weight: Any) -> Any:
+            return jax.lax.conv_general_dilated(
+                image,
+                weight,
+                (case.stride, case.stride),
+                (edge, edge),
+                dimension_numbers=("NHWC", "HWIO", "NHWC"),
+                feature_group_count=case.groups,
+                precision=precision(dtype),
+            )
+
+        def forward_and_back(image: Any, weight: Any, back: Any) -> Any:
+            result, pull = jax.vjp(forward, image, weight)
+            return (result, *pull(back))
+
+        here = [self.put(numbers, dtype) for numbers in given]
+        with self.scope():
+            return [self.get(one) for one in jax.jit(forward_and_back)(*here)]
+
+
+class Jax(base.Backend):
+    """JAX."""
+
+    terms = TERMS
+    sure_of_tf32 = False  # by default XLA chooses the precision of a product itself
+
+    def place(self, kind: str, index: int = 0) -> Place:
+        """A device."""
+        return Place(kind, index)
+
+    def look(self, context: Context) -> Sight:
+        """Start CUDA through JAX, with float64, which is off by default."""
+        wide()
+        return look(context)
+
+
+BACKEND = Jax()
+
+
+def wide() -> None:
+    """Enable float64."""
+    import jax
+
+    jax.config.update("jax_enable_x64", True)  # noqa: FBT003
+
+
+def precision(dtype: str) -> Any:
+    """Of products: JAX's own default may use TF32, the highest does not."""
+    import jax
+
+    kinds = jax.lax.Precision
+    return kinds.DEFAULT if dtype == "tf32" else kinds.HIGHEST
 
 
 def plugin() -> Optional[Tuple[int, str]]:
@@ -175,21 +266,15 @@ def look(context: Context) -> Sight:
 
 
 def find(context: Context) -> Tuple[Optional[Outcome], Place]:
-    """The first GPU, or the CPU; or a failure if there should be a GPU and there is none."""
-    seen = look(context)
-    return judge_there(seen, DIALECT), Place("cuda" if seen.torch_cuda and seen.usable else "cpu")
+    """As `Backend.find`."""
+    return BACKEND.find(context)
 
 
 def find_gpus(context: Context) -> Tuple[Optional[Outcome], Tuple[Place, ...]]:
-    """Every GPU; or the skip or failure of a check that needs one."""
-    seen = look(context)
-    absent = judge_absent(seen, DIALECT)
-    return absent, () if absent else tuple(Place("cuda", i) for i in range(seen.usable))
+    """As `Backend.find_gpus`."""
+    return BACKEND.find_gpus(context)
 
 
 def every(context: Context) -> Tuple[Optional[Outcome], Tuple[Place, ...]]:
-    """Every GPU, or the CPU if nothing hints at one."""
-    broken, place = find(context)
-    if broken or not place.is_gpu:
-        return broken, (place,)
-    return None, tuple(Place("cuda", i) for i in range(len(gpus())))
+    """As `Backend.every`."""
+    return BACKEND.every(context)

@@ -1,30 +1,27 @@
-"""Where a PyTorch check runs: on a GPU, or on the CPU if nothing hints at a GPU.
-
-All differences between the two are here, so that a check's own code is the same on both, and code
-tested on a CPU is the code that runs on a GPU.
-"""
+"""PyTorch: its devices, and what they compute."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Callable, List, Optional, Tuple
+import contextlib
+import re
+from typing import Any, Callable, ContextManager, List, Optional, Sequence, Tuple
 
-from verify.backends.sight import judge_absent, look
-from verify.model.check import Context, Outcome, Status
+from verify.backends import base
+from verify.backends.base import DTYPES, NAMES, ConvolutionCase, Terms
+from verify.backends.sight import Sight, judge_absent, look
+from verify.model.check import Context, Outcome
 from verify.model.measures import seconds_each
 
+# torch's messages if a dtype has no kernel. Any other error is a failure.
+NO_KERNEL = re.compile(
+    r"not implemented for|not[ _]supported|only supported|unsupported|could not run .aten::"
+    r"|could not create a primitive",
+    re.IGNORECASE,
+)
 
-@dataclass(frozen=True)
-class Place:
-    """A device that torch computes on. `kind` is "cuda" or "cpu"."""
 
-    kind: str
-    index: int = 0
-
-    @property
-    def is_gpu(self) -> bool:
-        """Whether it is a GPU."""
-        return self.kind == "cuda"
+class Place(base.Place):
+    """A device that torch computes on."""
 
     @property
     def device(self) -> Any:
@@ -34,16 +31,35 @@ class Place:
         return torch.device(self.kind, self.index) if self.is_gpu else torch.device("cpu")
 
     @property
-    def words(self) -> str:
-        """For messages, after a comma."""
-        return "on the GPU" if self.is_gpu else "on the CPU: no GPU visible"
-
-    @property
     def capability(self) -> Optional[Tuple[int, int]]:
         """The compute capability; None on the CPU."""
         import torch
 
         return torch.cuda.get_device_capability(self.index) if self.is_gpu else None
+
+    @property
+    def card(self) -> str:
+        """The GPU's name; "CPU" on the CPU."""
+        import torch
+
+        return str(torch.cuda.get_device_name(self.index)) if self.is_gpu else "CPU"
+
+    def lacks(self, dtype: str) -> Optional[str]:
+        """Why a dtype is not tried here."""
+        import torch
+
+        if not hasattr(torch, NAMES[dtype]):
+            return "torch {} has no {}".format(torch.__version__, NAMES[dtype])
+        is_on_cpu = dtype == "bf16" and not self.is_gpu
+        if is_on_cpu and sums_in_bf16(str(torch.__version__), torch.__config__.show()):
+            return "torch {} sums it in bf16 on a CPU without AVX-512".format(torch.__version__)
+        return super().lacks(dtype)
+
+    def scope(self) -> ContextManager[Any]:
+        """Kernels and events are put here."""
+        import torch
+
+        return torch.cuda.device(self.index) if self.is_gpu else contextlib.nullcontext()
 
     def synchronize(self) -> None:
         """Return when all work given to the device is done."""
@@ -52,7 +68,9 @@ class Place:
         if self.is_gpu:
             torch.cuda.synchronize(self.index)
 
-    def seconds(self, work: Callable[[], object], *, repeats: int, warm_up: int = 3) -> List[float]:
+    def seconds(
+        self, work: Callable[[], object], *, repeats: int, warm_up: int = 3, calls: int = 1
+    ) -> List[float]:
         """Seconds of each call: from CUDA events on a GPU, from the clock on the CPU.
 
         Events are in the same stream as the work, so the time that Python needs to launch a kernel
@@ -61,7 +79,9 @@ class Place:
         import torch
 
         if not self.is_gpu:
-            return seconds_each(work, repeats=repeats, warm_up=min(warm_up, 1))
+            several = work if calls == 1 else lambda: [work() for _ in range(calls)]
+            found = seconds_each(several, repeats=repeats, warm_up=min(warm_up, 1))
+            return [seconds / calls for seconds in found]
         with torch.cuda.device(self.index):
             for _ in range(warm_up):
                 work()
@@ -70,11 +90,12 @@ class Place:
                 start = torch.cuda.Event(enable_timing=True)
                 stop = torch.cuda.Event(enable_timing=True)
                 start.record()
-                work()
+                for _ in range(calls):
+                    work()
                 stop.record()
                 pairs.append((start, stop))
             torch.cuda.synchronize(self.index)
-        return [start.elapsed_time(stop) / 1000 for start, stop in pairs]
+        return [start.elapsed_time(stop) / 1000 / calls for start, stop in pairs]
 
     def peak_bytes(self, work: Callable[[], object]) -> Optional[int]:
         """The peak memory that torch held during the work; None on the CPU, where it is unknown."""
@@ -96,22 +117,144 @@ class Place:
         if self.is_gpu:
             torch.cuda.empty_cache()
 
+    def held_bytes(self) -> Optional[int]:
+        """What torch has taken for tensors; None on the CPU."""
+        import torch
+
+        return int(torch.cuda.memory_allocated(self.index)) if self.is_gpu else None
+
+    def put(self, values: Any, dtype: str) -> Any:
+        """A tensor of the host, rounded to a dtype, on the device."""
+        return values.to(kind_of(dtype)).to(self.device)
+
+    def get(self, values: Any) -> Any:
+        """float64 on the host."""
+        return values.detach().cpu().double()
+
+    def multiply(self, left: Any, right: Any, dtype: str) -> Any:
+        """The product, with sums in fp32 where torch can be asked for them."""
+        set_tf32(on=dtype == "tf32")
+        return scaled(left, right) if dtype == "fp8" else left @ right
+
+    def convolve(
+        self, case: ConvolutionCase, given: Sequence[Any], dtype: str, layout: str
+    ) -> Sequence[Any]:
+        """The result, and the gradients by image and weight."""
+        import torch
+
+        set_tf32(on=dtype == "tf32")
+        form = torch.channels_last if layout == "channels_last" else torch.contiguous_format
+        forms = ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
+        here = [
+            self.put(numbers.permute(order), dtype).contiguous(memory_format=form)
+            for numbers, order in zip(given, forms)
+        ]
+        image, weight = (numbers.detach().requires_grad_() for numbers in here[:2])
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=dtype == "tf32"):
+            result = torch.nn.functional.conv2d(
+                image, weight, stride=case.stride, padding=case.padding, groups=case.groups
+            )
+            by_image, by_weight = torch.autograd.grad(result, (image, weight), here[2])
+        back = ((0, 2, 3, 1), (0, 2, 3, 1), (2, 3, 1, 0))
+        results = (result, by_image, by_weight)
+        return [self.get(found).permute(order) for found, order in zip(results, back)]
+
+
+class PyTorch(base.Backend):
+    """PyTorch."""
+
+    terms = Terms("PyTorch", "", "")
+    dtypes = DTYPES
+    layouts = ("contiguous", "channels_last")
+    computes_references = True
+
+    def place(self, kind: str, index: int = 0) -> Place:
+        """A device."""
+        return Place(kind, index)
+
+    def look(self, context: Context) -> Sight:
+        """Start CUDA through torch."""
+        return look(context)
+
+    def absent(self, seen: Sight) -> Optional[Outcome]:
+        """As `sight` has it for torch."""
+        return judge_absent(seen)
+
+    def lacks_kernel(self, text: str, dtype: str, gpu: Optional[int]) -> bool:
+        """A CPU may lack a dtype; of a GPU's only fp8 depends on more than the capability."""
+        return NO_KERNEL.search(text) is not None and (gpu is None or dtype == "fp8")
+
+    def sum_in_fp32(self) -> None:
+        """Forbid sums in fp16 and bf16, which torch allows by default when it splits a product by
+        its terms: with 64 parts their error exceeds what the rounding of one sum explains.
+        """
+        import torch
+
+        for dtype in ("fp16", "bf16"):  # bf16's since torch 1.13
+            name = "allow_{}_reduced_precision_reduction".format(dtype)
+            if hasattr(torch.backends.cuda.matmul, name):
+                setattr(torch.backends.cuda.matmul, name, False)
+
+    def host(self, numbers: Any) -> Any:
+        """A tensor, from nested lists."""
+        import torch
+
+        return torch.tensor(numbers, dtype=torch.float64)
+
+    def draw(self, seed: int, *shapes: Sequence[int]) -> List[Any]:
+        """Tensors, so that NumPy need not be there."""
+        import torch
+
+        source = torch.Generator().manual_seed(seed)
+        return [torch.randn(*shape, generator=source, dtype=torch.float64) for shape in shapes]
+
+
+BACKEND = PyTorch()
+
 
 def find(context: Context) -> Tuple[Optional[Outcome], Place]:
-    """The first GPU, or the CPU; or a failure if there should be a GPU and there is none.
-
-    A CPU build computes on the CPU if nothing hints at a GPU: `libraries.cuda` reports it.
-    """
-    sight = look(context)
-    absent = judge_absent(sight)
-    bare = sight.torch_cuda is None and not sight.hinted()
-    if absent is not None and (absent.status is Status.FAIL or sight.hinted()) and not bare:
-        return absent, Place("cpu")
-    return None, Place("cpu" if absent else "cuda")
+    """As `Backend.find`."""
+    return BACKEND.find(context)
 
 
 def find_gpus(context: Context) -> Tuple[Optional[Outcome], Tuple[Place, ...]]:
-    """Every GPU; or the skip or failure of a check that needs one."""
-    sight = look(context)
-    absent = judge_absent(sight)
-    return absent, () if absent else tuple(Place("cuda", i) for i in range(sight.usable))
+    """As `Backend.find_gpus`."""
+    return BACKEND.find_gpus(context)
+
+
+def kind_of(dtype: str) -> Any:
+    """The torch.dtype."""
+    import torch
+
+    return getattr(torch, NAMES[dtype])
+
+
+def sums_in_bf16(version: str, config: str) -> bool:
+    """Whether the CPU sums products of bf16 in bf16, from torch's own build information.
+
+    Before 2.1 only oneDNN sums them in fp32, and it needs AVX-512 for bf16:
+    https://github.com/pytorch/pytorch/issues/83863, fixed by pull request 96074.
+    """
+    release = re.match(r"(\d+)\.(\d+)", version)
+    is_old = release is not None and (int(release[1]), int(release[2])) < (2, 1)
+    return is_old and "CPU capability usage: AVX512" not in config
+
+
+def set_tf32(*, on: bool) -> None:
+    """Allow or forbid TF32. A check has its own process, so nothing needs to be restored."""
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = on
+    torch.backends.cudnn.allow_tf32 = on
+
+
+def scaled(left: Any, right: Any) -> Any:
+    """torch's only product of fp8 numbers; the right matrix must be column-major."""
+    import torch
+
+    one = torch.ones((), device=left.device)
+    columns = right.t().contiguous().t()
+    result = torch._scaled_mm(  # noqa: SLF001  # there is no public name for it
+        left, columns, scale_a=one, scale_b=one, out_dtype=torch.bfloat16
+    )
+    return result[0] if isinstance(result, tuple) else result  # before 2.5 with the largest value

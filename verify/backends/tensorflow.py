@@ -1,25 +1,24 @@
-"""Where a TensorFlow check runs: on a GPU, or on the CPU if nothing hints at a GPU.
-
-All differences between the two are here, so that a check's own code is the same on both.
-"""
+"""TensorFlow: its devices, and what they compute."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Tuple
+import re
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from verify.backends.dialect import Dialect, FoundDevice, judge_absent, judge_there, see
+from verify.backends import base
+from verify.backends.base import NAMES, ConvolutionCase, Terms, see
 from verify.backends.sight import Sight
 from verify.model.check import Context, Outcome
 from verify.model.measures import seconds_each
 
-DIALECT = Dialect(
+TERMS = Terms(
     "TensorFlow",
     "this TensorFlow was built without CUDA: tensorflow-cpu, or a wheel that has none",
     "install tensorflow[and-cuda] (before 2.14: tensorflow on a base image with CUDA and cuDNN)",
 )
 
 
-class Place(FoundDevice):
+class Place(base.Place):
     """A device that TensorFlow computes on."""
 
     @property
@@ -36,6 +35,14 @@ class Place(FoundDevice):
     def card(self) -> str:
         """The GPU's name."""
         return details(self.index)[0] if self.is_gpu else "CPU"
+
+    def lacks(self, dtype: str) -> Optional[str]:
+        """Why a dtype is not tried here."""
+        if not self.is_gpu and dtype == "fp16":
+            return "TensorFlow before 2.13 keeps a CPU's sums in fp16"
+        if not self.is_gpu and dtype == "bf16" and sums_in_bf16(_processors()):
+            return "TensorFlow sums convolutions of it in bf16 on a CPU without AVX-512"
+        return super().lacks(dtype)
 
     def scope(self) -> Any:
         """The context in which operations are placed here."""
@@ -87,6 +94,95 @@ class Place(FoundDevice):
         self.synchronize()
         return int(tf.config.experimental.get_memory_info(self.device[1:])["peak"])
 
+    def put(self, values: Any, dtype: str) -> Any:
+        """A tensor of NumPy's numbers, rounded to a dtype, on the device."""
+        import tensorflow as tf
+
+        with self.scope():
+            return tf.cast(tf.constant(values), NAMES[dtype])
+
+    def get(self, values: Any) -> Any:
+        """NumPy's float64."""
+        import tensorflow as tf
+
+        with self.scope():
+            return tf.cast(values, tf.float64).numpy()
+
+    def multiply(self, left: Any, right: Any, dtype: str) -> Any:
+        """The product."""
+        import tensorflow as tf
+
+        allow_tf32(on=dtype == "tf32")
+        with self.scope():
+            return tf.linalg.matmul(left, right)
+
+    def convolve(
+        self,
+        case: ConvolutionCase,
+        given: Sequence[Any],
+        dtype: str,
+        layout: str,  # noqa: ARG002
+    ) -> Sequence[Any]:
+        """The result, and the gradients by image and weight."""
+        import tensorflow as tf
+
+        allow_tf32(on=dtype == "tf32")
+        image, weight, back = (self.put(numbers, dtype) for numbers in given)
+        edge = [case.padding, case.padding]
+        with self.scope(), tf.GradientTape() as tape:
+            tape.watch([image, weight])
+            padded = tf.pad(image, [[0, 0], edge, edge, [0, 0]])  # oneDNN's gradients need "VALID"
+            result = tf.nn.conv2d(padded, weight, case.stride, "VALID")
+        with self.scope():
+            found = (result, *tape.gradient(result, [image, weight], output_gradients=back))
+        return [self.get(one) for one in found]
+
+
+class TensorFlow(base.Backend):
+    """TensorFlow."""
+
+    terms = TERMS
+    convolves_groups = False  # its kernels for the CPU have no gradient of it
+
+    def place(self, kind: str, index: int = 0) -> Place:
+        """A device."""
+        return Place(kind, index)
+
+    def look(self, context: Context) -> Sight:
+        """Start CUDA through TensorFlow."""
+        return look(context)
+
+    def lacks_kernel(self, text: str, dtype: str, gpu: Optional[int]) -> bool:  # noqa: ARG002
+        """By TensorFlow's own words for it."""
+        return "No OpKernel" in text or "Could not find device for node" in text
+
+
+BACKEND = TensorFlow()
+
+
+def allow_tf32(*, on: bool) -> None:
+    """Whether products and convolutions of float32 may be rounded to TF32: TensorFlow's default."""
+    import tensorflow as tf
+
+    tf.config.experimental.enable_tensor_float_32_execution(on)
+
+
+def sums_in_bf16(processors: str) -> bool:
+    """Whether the CPU sums convolutions of bf16 in bf16, by /proc/cpuinfo. oneDNN sums them in
+    fp32, and TensorFlow gives it bf16 on x86 with AVX-512 or AVX-NE-CONVERT alone
+    (IsBF16SupportedByOneDNNOnThisCPU in tensorflow/core/util/util.cc); Eigen does the others.
+    """
+    flags = re.search(r"^flags\s*:(.*)", processors, re.MULTILINE)
+    return flags is not None and not {"avx512f", "avx_ne_convert"} & set(flags[1].split())
+
+
+def _processors() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
 
 def build() -> Dict[str, Any]:
     """How this TensorFlow was built."""
@@ -125,21 +221,15 @@ def look(context: Context) -> Sight:
 
 
 def find(context: Context) -> Tuple[Optional[Outcome], Place]:
-    """The first GPU, or the CPU; or a failure if there should be a GPU and there is none."""
-    seen = look(context)
-    return judge_there(seen, DIALECT), Place("cuda" if seen.torch_cuda and seen.usable else "cpu")
+    """As `Backend.find`."""
+    return BACKEND.find(context)
 
 
 def find_gpus(context: Context) -> Tuple[Optional[Outcome], Tuple[Place, ...]]:
-    """Every GPU; or the skip or failure of a check that needs one."""
-    seen = look(context)
-    absent = judge_absent(seen, DIALECT)
-    return absent, () if absent else tuple(Place("cuda", i) for i in range(seen.usable))
+    """As `Backend.find_gpus`."""
+    return BACKEND.find_gpus(context)
 
 
 def every(context: Context) -> Tuple[Optional[Outcome], Tuple[Place, ...]]:
-    """Every GPU, or the CPU if nothing hints at one."""
-    broken, place = find(context)
-    if broken or not place.is_gpu:
-        return broken, (place,)
-    return None, tuple(Place("cuda", i) for i in range(len(gpus())))
+    """As `Backend.every`."""
+    return BACKEND.every(context)

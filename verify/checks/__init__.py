@@ -22,6 +22,7 @@ from verify.checks.training import parallel
 from verify.model.check import LEVELS, Check
 
 _EVERYWHERE = (*devices.WITHOUT_FRAMEWORK, *health.CHECKS, *links.CHECKS)
+_SHARED = (*packages.CHECKS, *products.CHECKS, *convolution.CHECKS, *compiled.CHECKS)
 _PYTORCH = (
     *libraries.CHECKS,
     *files.CHECKS,
@@ -51,6 +52,6 @@ def _in_order(checks: Iterable[Check]) -> Tuple[Check, ...]:
 
 CHECKS: Dict[str, Tuple[Check, ...]] = {
     "pytorch": _in_order((*_EVERYWHERE, *_PYTORCH)),
-    "tensorflow": _in_order((*_EVERYWHERE, *ON_TENSORFLOW, *packages.CHECKS)),
-    "jax": _in_order((*_EVERYWHERE, *on_jax.CHECKS, *packages.CHECKS)),
+    "tensorflow": _in_order((*_EVERYWHERE, *ON_TENSORFLOW, *_SHARED)),
+    "jax": _in_order((*_EVERYWHERE, *on_jax.CHECKS, *_SHARED)),
 }

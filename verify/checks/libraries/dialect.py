@@ -10,7 +10,7 @@ import site
 from dataclasses import dataclass
 from typing import Optional, Sequence, Tuple
 
-from verify.backends.dialect import Dialect, cpu_build
+from verify.backends.base import Backend
 from verify.checks.libraries.requested import REBUILD
 from verify.device.maps import mapped, read_maps
 from verify.model.check import CONFIGURATION, Outcome, Status
@@ -43,19 +43,19 @@ class FoundLibraries:
         return cls(version, cuda, from_home(file), platform.python_version())
 
 
-def judge_framework(found: FoundLibraries, expect: Expectations, dialect: Dialect) -> Outcome:
+def judge_framework(found: FoundLibraries, expect: Expectations, backend: Backend) -> Outcome:
     """Whether version and Python are the plan's, and the build has CUDA and is the image's."""
     wanted = {"version": expect.framework, "python": expect.python}
     measured = {"version": found.version, "cuda": found.cuda, "python": found.python}
     if found.stray:
-        message = "{} comes from {}, not from the image".format(dialect.title, found.stray)
+        message = "{} comes from {}, not from the image".format(backend.terms.title, found.stray)
         cause = "a mounted home directory has its own packages, and Python prefers them"
         fix = "set PYTHONNOUSERSITE=1, or do not mount the home directory"
         return Outcome(Status.FAIL, message, cause, fix, measured, wanted, CONFIGURATION)
     if found.cuda is None:
-        return cpu_build(dialect, measured, wanted)
+        return backend.without_cuda(measured, wanted)
     rows = (
-        (dialect.title, found.version, expect.framework),
+        (backend.terms.title, found.version, expect.framework),
         ("Python", found.python, ".".join((expect.python or "").split(".")[:2]) or None),
     )
     other = [row for row in rows if not as_asked(row[1], row[2])]
@@ -64,7 +64,7 @@ def judge_framework(found: FoundLibraries, expect: Expectations, dialect: Dialec
         cause = "the image's packages differ from its lock"
         return Outcome(Status.FAIL, message, cause, REBUILD, measured, wanted)
     message = "{} {} for CUDA {}, Python {}".format(
-        dialect.title, found.version, found.cuda, found.python
+        backend.terms.title, found.version, found.cuda, found.python
     )
     note = "" if expect.framework or expect.python else "; no expectation given"
     return Outcome(Status.PASS, message + note, measured=measured, expected=wanted)

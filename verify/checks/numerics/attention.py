@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from verify.backends.pytorch import Place, find
+from verify.backends.pytorch import BACKEND, Place, find, kind_of, set_tf32
 from verify.checks.numerics.accuracy import AccuracyReading, compare, judge_accuracy, tf32_override
-from verify.checks.numerics.precision import Results, kind_of, set_tf32
+from verify.checks.numerics.precision import Results
 from verify.model.check import Check, Context, Outcome, Status
 
 Shape = Tuple[int, int, int, int]  # batch, heads, length, width of a head
@@ -67,7 +67,7 @@ def check_attention(context: Context) -> Outcome:
     if broken:
         return broken
     set_tf32(on=False)
-    found, forced = Results([], {}), []
+    found, forced = Results(BACKEND, [], {}), []
     for dtype in _DTYPES:
         if not found.able(dtype, (place,)):
             continue

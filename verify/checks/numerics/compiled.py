@@ -18,6 +18,7 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 from verify.backends.pytorch import Place, find
 from verify.checks.libraries.compiler import ADD
 from verify.checks.numerics.accuracy import AccuracyReading, compare, judge_accuracy, tf32_override
+from verify.checks.numerics.xla import check_xla
 from verify.model.check import Check, Context, Outcome, Status
 from verify.running.children import scratch
 from verify.running.symptoms import explain, last_words
@@ -68,7 +69,11 @@ class CompiledRun:
 
 
 def check_compile(context: Context) -> Outcome:
-    """Compile a small training step with inductor, and on a GPU a custom kernel with Triton."""
+    """Compile a small training step with inductor, and on a GPU a custom kernel with Triton; or a
+    function with XLA, which TensorFlow and JAX have.
+    """
+    if context.framework != "pytorch":
+        return check_xla(context)
     import torch
 
     if not hasattr(torch, "compile"):

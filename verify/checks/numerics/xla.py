@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
+from verify.backends.base import of
 from verify.checks.numerics.accuracy import number
-from verify.model.check import Outcome, Status
+from verify.model.check import Context, Outcome, Status
 from verify.running.symptoms import explain
 
 # Measured on a CPU: 4e-7. XLA's tanh is a rational function, good to a few units in the last place.
@@ -23,6 +24,11 @@ _SYMPTOMS = (
         "install nvidia-cuda-nvcc-cuNN and have its bin folder in PATH",
     ),
 )
+# What it means if XLA did not compile, and the variables to look at.
+_BYPASSED = {
+    "tensorflow": ("code that it cannot compile ran anyway", "TF_XLA_FLAGS and XLA_FLAGS"),
+    "jax": ("the function ran as Python code each time", "JAX_DISABLE_JIT and XLA_FLAGS"),
+}
 
 
 @dataclass(frozen=True)
@@ -35,11 +41,76 @@ class XlaRun:
     error: Optional[str] = None
 
 
-def random(size: int) -> Any:
-    """A square matrix of float64, the same each time."""
-    import numpy as np
+def check_xla(context: Context) -> Outcome:
+    """Compile a function with sums, a product and transcendental parts."""
+    backend = of(context)
+    broken, place = backend.find(context)
+    if broken:
+        return broken
+    (given,) = backend.draw(5, (context.pick(128, 512, 1024),) * 2)
+    try:
+        run = {"tensorflow": _tensorflow, "jax": _jax}[context.framework](place, given)
+    except Exception as error:
+        run = XlaRun(error="{}: {}".format(type(error).__name__, error))
+    return judge_compiled(run, place.kind, *_BYPASSED[context.framework])
 
-    return np.random.default_rng(5).standard_normal((size, size))
+
+def _tensorflow(place: Any, given: Any) -> XlaRun:
+    """What XLA can never compile, Python code amid the graph, must be refused."""
+    import numpy as np
+    import tensorflow as tf
+
+    def work(x: Any) -> Any:
+        total = tf.reduce_sum(tf.tanh(x) * tf.exp(-x * x) + x, axis=1)
+        return total + tf.linalg.matvec(x, tf.ones((len(given),))) / 16
+
+    x = place.put(given, "fp32")
+    compiled = tf.function(work, jit_compile=True)
+    python = tf.function(lambda x: tf.numpy_function(np.sin, [x], tf.float32), jit_compile=True)
+    with place.scope():
+        got = compiled(x)
+        kernels = _count(lambda: compiled.experimental_get_compiler_ir(x)(stage="optimized_hlo"))
+        try:
+            python(x)
+            strict = False
+        except Exception:  # InvalidArgumentError, or UnimplementedError
+            strict = True
+    return XlaRun(gap(got, given), strict, kernels)
+
+
+def _jax(place: Any, given: Any) -> XlaRun:
+    """Its Python code runs when JAX traces the function, and not again."""
+    import jax
+    import jax.numpy as jnp
+
+    traces: List[int] = []
+
+    def work(x: Any) -> Any:
+        traces.append(1)
+        total = jnp.sum(jnp.tanh(x) * jnp.exp(-x * x) + x, axis=1)
+        ones: Any = jnp.ones((len(given),), x.dtype)
+        return total + jnp.matmul(x, ones, precision=jax.lax.Precision.HIGHEST) / 16
+
+    x = place.put(given, "fp32")
+    compiled = jax.jit(work)
+    with place.scope():
+        results = [compiled(x) for _ in range(2)]
+        strict = len(traces) == 1
+        kernels = _count(lambda: compiled.lower(x).compile().as_text())
+    return XlaRun(gap(results[-1], given), strict, kernels)
+
+
+def _count(program: Callable[[], Any]) -> Optional[int]:
+    """How many fused computations XLA made; None where it does not show its program: that depends
+    on the device and the release.
+    """
+    try:
+        text = program()
+    except Exception:
+        return None
+    return (text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)).count(
+        "fusion("
+    )
 
 
 def gap(result: Any, given: Any) -> float:

@@ -6,7 +6,6 @@ from typing import Tuple
 
 from verify.checks.on_jax import (
     collectives,
-    compiling,
     devices,
     libraries,
     memory,
@@ -21,7 +20,6 @@ CHECKS: Tuple[Check, ...] = (
     *libraries.CHECKS,
     *devices.CHECKS,
     *numerics.CHECKS,
-    *compiling.CHECKS,
     *training.CHECKS,
     *memory.CHECKS,
     *collectives.CHECKS,

@@ -7,7 +7,6 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 from verify.backends.jax import find, gpus
 from verify.checks.collectives import bandwidth, exchange, operations, ranks
 from verify.checks.collectives.ranks import Team
-from verify.checks.on_jax.numerics import wide
 from verify.checks.on_jax.parallel import all_devices, cut_the_cpu
 from verify.model.check import Context, Outcome
 
@@ -38,7 +37,6 @@ def check_bandwidth(context: Context) -> Outcome:
 def _devices(team: Team) -> List[Any]:
     if team.kind == "cpu":
         cut_the_cpu()
-    wide()
     return all_devices(team.kind)
 
 

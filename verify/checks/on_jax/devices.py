@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Callable, List, Tuple
 
-from verify.backends.dialect import cpu_build
-from verify.backends.jax import DIALECT, Place, find, find_gpus, look
+from verify.backends.jax import BACKEND, Place, find, find_gpus, look
 from verify.checks.devices.compute import ComputeAnswer, judge_answers
 from verify.checks.devices.inventory import judge_count, read_counts
 from verify.checks.devices.placement import SIZE, Elsewhere, PlacedOp, judge_placement
@@ -25,8 +24,8 @@ def check_count(context: Context) -> Outcome:
     """Query NVML, the CUDA driver and JAX."""
     seen = look(context)
     if seen.torch_cuda is None:
-        return cpu_build(DIALECT, seen.measured(), {"gpus": seen.expected})
-    return judge_count(read_counts(seen.usable, context.machine), seen, DIALECT.title)
+        return BACKEND.without_cuda(seen.measured(), {"gpus": seen.expected})
+    return judge_count(read_counts(seen.usable, context.machine), seen, BACKEND.terms.title)
 
 
 def check_kernel(context: Context) -> Outcome:

@@ -6,8 +6,7 @@ import contextlib
 from dataclasses import dataclass, replace
 from typing import Any, Optional, Tuple
 
-from verify.backends.dialect import cpu_build
-from verify.backends.jax import DIALECT, MAJORS, gpus, installed, plugin, versions
+from verify.backends.jax import BACKEND, MAJORS, gpus, installed, plugin, versions
 from verify.checks.libraries import dialect, files
 from verify.checks.libraries.dialect import (
     FoundLibraries,
@@ -41,7 +40,7 @@ def check_framework(context: Context) -> Outcome:
     found = plugin()
     cuda = str(found[0]) if found else None
     here = FoundLibraries.here(str(jax.__version__), cuda, str(jax.__file__))
-    outcome = dialect.judge_framework(here, context.expect, DIALECT)
+    outcome = dialect.judge_framework(here, context.expect, BACKEND)
     return judge_parts(outcome, _parts())
 
 
@@ -111,7 +110,7 @@ def check_cuda(context: Context) -> Outcome:
     """Query the CUDA runtime, as JAX does when it starts."""
     found = plugin()
     if found is None:
-        return cpu_build(DIALECT, {})
+        return BACKEND.without_cuda({})
     asked = _ask("libcudart", "cuda_runtime_get_version", "cuda_runtime_build_version")
     return judge_cuda(found[0], asked, context.expect.cuda)
 
@@ -143,7 +142,7 @@ def judge_cuda(major: int, asked: CudaNumbers, expected: Optional[str]) -> Outco
 def check_cudnn(context: Context) -> Outcome:
     """Query cuDNN, as JAX does when it starts."""
     if plugin() is None:
-        return cpu_build(DIALECT, {})
+        return BACKEND.without_cuda({})
     asked = _ask("libcudnn", "cudnn_get_version", "cudnn_build_version")
     now, built = (n and cudnn_text(n) for n in (asked.now, asked.built))
     return judge_cudnn(now or None, asked.error, context.expect.cudnn, built or None)
@@ -155,7 +154,7 @@ def check_files(context: Context) -> Outcome:  # noqa: ARG001
 
     found = plugin()
     if found is None:
-        return cpu_build(DIALECT, {})
+        return BACKEND.without_cuda({})
     versions()
     convolved = _convolve()
     places = files.places_of(str(jaxlib.__file__))

@@ -12,7 +12,6 @@ from verify.checks.memory.leaks import MemorySeries, judge_leak, watch
 from verify.checks.memory.patterns import BlockDifference, KeptBlocks, judge_patterns
 from verify.checks.memory.recovery import NO_ADDRESS, MemoryRequest, attempt, judge_recovery
 from verify.checks.on_jax.networks import data, start, stepper, weights
-from verify.checks.on_jax.numerics import wide
 from verify.model.check import Context, Outcome
 
 ROWS = 256
@@ -52,7 +51,6 @@ def check_pattern(context: Context) -> Outcome:
     broken, places = every(context)
     if broken:
         return broken
-    wide()
     share = context.pick(*patterns.SHARES)
     return judge_patterns([_keep(one, share) for one in places], places[0].kind)
 
@@ -147,7 +145,6 @@ def _ask(place: Place) -> MemoryRequest:
         exact = jax.lax.Precision.HIGHEST
         return jnp.matmul(left.astype("float32"), right.astype("float32"), precision=exact)
 
-    wide()
     with place.scope():
         return attempt(size, ask, multiply, place.held_bytes)
 

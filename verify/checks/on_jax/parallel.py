@@ -12,7 +12,6 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from verify.backends.jax import find
 from verify.checks.on_jax.networks import data, loss, named, start, stepper, weights
-from verify.checks.on_jax.numerics import wide
 from verify.checks.training import steps as same_steps
 from verify.model.check import Check, Context, Outcome, Status
 
@@ -53,7 +52,6 @@ def check_pmap(context: Context) -> Outcome:
     absent, devices = _devices(context)
     if absent:
         return absent
-    wide()
     kind = "cuda" if devices[0].platform in ("gpu", "cuda") else "cpu"
     count, ranks = STEPS[context.level], len(devices)
     words = "on {} {}".format(ranks, "GPUs" if kind == "cuda" else "devices of the CPU")

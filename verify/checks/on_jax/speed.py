@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
+from verify.backends.base import NAMES
 from verify.backends.jax import Place, every
-from verify.checks.on_jax.numerics import NAMES, wide
 from verify.checks.speed import gemm
 from verify.model.check import Check, Context, Outcome
 
@@ -15,7 +15,6 @@ def check_gemm(context: Context) -> Outcome:
     broken, places = every(context)
     if broken:
         return broken
-    wide()
     return gemm.check(context, places, _product)
 
 

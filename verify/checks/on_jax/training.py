@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, List, NamedTuple, Optional, Tuple
 
+from verify.backends.base import NAMES
 from verify.backends.jax import Place, find
 from verify.checks.on_jax.networks import (
     Weights,
@@ -15,7 +16,6 @@ from verify.checks.on_jax.networks import (
     vector,
     weights,
 )
-from verify.checks.on_jax.numerics import NAMES, wide
 from verify.checks.training.amp import MixedRun, judge_amp
 from verify.checks.training.loss import STEPS, TrainingSteps, judge_loss, judge_same
 from verify.model.check import Check, Context, Outcome
@@ -61,7 +61,6 @@ def check_same(context: Context) -> Outcome:
     broken, place = find(context)
     if broken:
         return broken
-    wide()
     steps = context.pick(10, 10, 40)
     true = _steps(Place("cpu"), "float64", steps)
     here = _steps(place, "float32", steps)

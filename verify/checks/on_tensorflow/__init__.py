@@ -6,7 +6,6 @@ from typing import Tuple
 
 from verify.checks.on_tensorflow import (
     collectives,
-    compiling,
     devices,
     libraries,
     loading,
@@ -22,7 +21,6 @@ CHECKS: Tuple[Check, ...] = (
     *libraries.CHECKS,
     *devices.CHECKS,
     *numerics.CHECKS,
-    *compiling.CHECKS,
     *training.CHECKS,
     *memory.CHECKS,
     *loading.CHECKS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
-from verify.backends.tensorflow import DIALECT, find, gpus
+from verify.backends.tensorflow import BACKEND, find, gpus
 from verify.checks.collectives import bandwidth, exchange, operations, ranks
 from verify.checks.collectives.ranks import Team
 from verify.checks.on_tensorflow.parallel import all_devices, cut_the_cpu
@@ -17,7 +17,7 @@ def _look(context: Context) -> Dict[str, Any]:
 
 
 def _team(context: Context) -> Any:
-    return ranks.find_team(context, _look, DIALECT.title)
+    return ranks.find_team(context, _look, BACKEND.terms.title)
 
 
 def check_operations(context: Context) -> Outcome:

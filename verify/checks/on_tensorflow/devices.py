@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Tuple
 
-from verify.backends.dialect import cpu_build
 from verify.backends.tensorflow import (
-    DIALECT,
+    BACKEND,
     Place,
     build,
     details,
@@ -31,8 +30,8 @@ def check_count(context: Context) -> Outcome:
     """Query NVML, the CUDA driver and TensorFlow."""
     seen = look(context)
     if seen.torch_cuda is None:
-        return cpu_build(DIALECT, seen.measured(), {"gpus": seen.expected})
-    return judge_count(read_counts(len(gpus()), context.machine), seen, DIALECT.title)
+        return BACKEND.without_cuda(seen.measured(), {"gpus": seen.expected})
+    return judge_count(read_counts(len(gpus()), context.machine), seen, BACKEND.terms.title)
 
 
 def check_code(context: Context) -> Outcome:
@@ -44,7 +43,7 @@ def check_code(context: Context) -> Outcome:
     capabilities = [place.capability for place in places]
     known = [pair for pair in capabilities if pair]
     expected = [gpu.compute_capability for gpu in context.expect.gpus or ()]
-    return judge_architectures(known, have, expected, framework=DIALECT.title)
+    return judge_architectures(known, have, expected, framework=BACKEND.terms.title)
 
 
 def architectures(facts: Dict[str, Any]) -> List[str]:

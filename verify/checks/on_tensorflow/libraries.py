@@ -13,8 +13,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from verify.backends.dialect import cpu_build
-from verify.backends.tensorflow import DIALECT, build, cuda_version, gpus
+from verify.backends.tensorflow import BACKEND, build, cuda_version, gpus
 from verify.checks.libraries import dialect, files
 from verify.checks.libraries.dialect import (
     FoundLibraries,
@@ -41,7 +40,7 @@ def check_framework(context: Context) -> Outcome:
     import tensorflow as tf
 
     found = FoundLibraries.here(str(tf.__version__), cuda_version(), str(tf.__file__))
-    return dialect.judge_framework(found, context.expect, DIALECT)
+    return dialect.judge_framework(found, context.expect, BACKEND)
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def check_dlopen(context: Context) -> Outcome:  # noqa: ARG001
     """Open each library as TensorFlow does, through its own loader; this needs no GPU."""
     cuda = cuda_version()
     if cuda is None:
-        return cpu_build(DIALECT, {})
+        return BACKEND.without_cuda({})
     return judge_opened([try_open(name) for name in sonames(build())], cuda)
 
 
@@ -150,7 +149,7 @@ def check_cuda(context: Context) -> Outcome:
     """Compare what it was compiled for with what the opened libcudart says it is."""
     cuda = cuda_version()
     if cuda is None:
-        return cpu_build(DIALECT, {})
+        return BACKEND.without_cuda({})
     error = _load("libcudart")
     number = library_number("libcudart")
     if number is None:
@@ -167,7 +166,7 @@ def _load(stem: str) -> Optional[str]:
 def check_cudnn(context: Context) -> Outcome:
     """Open cuDNN as TensorFlow does, and query its version."""
     if cuda_version() is None:
-        return cpu_build(DIALECT, {})
+        return BACKEND.without_cuda({})
     error = _load("libcudnn")
     number = library_number("libcudnn")
     version = None if number is None else cudnn_text(number)
@@ -186,7 +185,7 @@ def check_numpy(context: Context) -> Outcome:  # noqa: ARG001
         total = float(tf.constant(np.arange(5.0)).numpy().sum())
     except Exception as problem:
         error = "{}: {}".format(type(problem).__name__, problem)
-    return judge_numpy(version, error, total, DIALECT.title)
+    return judge_numpy(version, error, total, BACKEND.terms.title)
 
 
 def check_files(context: Context) -> Outcome:  # noqa: ARG001
@@ -195,7 +194,7 @@ def check_files(context: Context) -> Outcome:  # noqa: ARG001
 
     cuda = cuda_version()
     if cuda is None:
-        return cpu_build(DIALECT, {})
+        return BACKEND.without_cuda({})
     opened = [try_open(name) for name in sonames(build())]
     if all(row.error for row in opened):
         return Outcome(Status.SKIP, "no CUDA library can be opened: see libraries.dlopen")

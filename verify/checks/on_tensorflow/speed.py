@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Callable
 
-from verify.backends.tensorflow import Place, find, gpus
-from verify.checks.on_tensorflow.numerics import allow_tf32
+from verify.backends.tensorflow import Place, allow_tf32, find, gpus
 from verify.checks.speed import gemm
 from verify.model.check import Check, Context, Outcome
 

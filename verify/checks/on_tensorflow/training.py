@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from verify.backends.tensorflow import Place, find
+from verify.backends.tensorflow import Place, allow_tf32, find
 from verify.checks.numerics.accuracy import number
 from verify.checks.on_tensorflow.networks import (
     SIZE,
@@ -18,7 +18,6 @@ from verify.checks.on_tensorflow.networks import (
     start,
     stepper,
 )
-from verify.checks.on_tensorflow.numerics import allow_tf32
 from verify.checks.training.amp import MixedRun, judge_amp
 from verify.checks.training.loss import AGAIN, FACTOR, STEPS, TrainingSteps, judge_loss, judge_same
 from verify.model.check import Check, Context, Outcome, Status

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.verify.checks.test_judges import holds
-from verify.backends import dialect
-from verify.backends.dialect import Dialect
+from verify.backends import base, tensorflow
 from verify.checks import CHECKS
 from verify.checks.devices.inventory import judge_architectures
 from verify.checks.libraries.dialect import (
@@ -38,7 +37,6 @@ from verify.model.measures import median
 
 PASS, FAIL, SKIP = Status.PASS, Status.FAIL, Status.SKIP
 GONE = "cannot open shared object file: No such file or directory"
-WORDS = Dialect("TensorFlow", "a build without CUDA", "install tensorflow[and-cuda]")
 FOUND = FoundLibraries("2.21.0", "12.5.1", None, "3.11.7")
 
 
@@ -83,7 +81,7 @@ FOUND = FoundLibraries("2.21.0", "12.5.1", None, "3.11.7")
     ],
 )
 def test_framework(found: FoundLibraries, expect: Expectations, status: Status, word: str) -> None:
-    holds(judge_framework(found, expect, WORDS), status, word)
+    holds(judge_framework(found, expect, tensorflow.BACKEND), status, word)
 
 
 def test_numpy_is_judged_in_the_words_of_the_framework() -> None:
@@ -221,13 +219,14 @@ def test_absence(
     monkeypatch.setattr(machine, "device_nodes", list)
     monkeypatch.setattr(driver, "read", lambda _: asked)
     context = Context(Expectations(gpus=None if expected is None else tuple(expected)))
-    seen = dialect.see(context, cuda, usable, "it lists none")
-    absent = dialect.judge_absent(seen, WORDS)
+    seen = base.see(context, cuda, usable, "it lists none")
+    monkeypatch.setattr(tensorflow, "look", lambda _: seen)
+    absent = tensorflow.BACKEND.absent(seen)
     assert (absent.status if absent else None) is status
     if absent and status is FAIL:
         holds(absent, FAIL, word)
     failing = status is FAIL and cuda is not None
-    assert (dialect.judge_there(seen, WORDS) is not None) is failing
+    assert (tensorflow.BACKEND.find(context)[0] is not None) is failing
 
 
 # Libraries

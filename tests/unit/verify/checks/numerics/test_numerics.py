@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 
 from tests.kit.reports import CHECK
 from tests.unit.verify.checks.test_judges import FAIL, PASS, SKIP, holds
-from verify.backends.pytorch import Place
+from verify.backends import pytorch, tensorflow
+from verify.backends.base import ConvolutionCase
+from verify.backends.pytorch import Place, sums_in_bf16
 from verify.checks.numerics import attention
 from verify.checks.numerics import compiled as compiling
 from verify.checks.numerics.accuracy import (
@@ -33,10 +35,9 @@ from verify.checks.numerics.accuracy import (
 )
 from verify.checks.numerics.attention import ForcedBackend, judge_attention
 from verify.checks.numerics.compiled import CALLS, CompiledRun, judge_compiled
-from verify.checks.numerics.convolution import ConvolutionCase, sums_of
-from verify.checks.numerics.precision import Results, sums_in_bf16, why_not
+from verify.checks.numerics.convolution import sums_of
+from verify.checks.numerics.precision import Results
 from verify.checks.numerics.repeats import Repeat, ResumedRun, judge_checkpoint, judge_repeats
-from verify.checks.on_tensorflow import numerics as on_tensorflow
 from verify.model.check import Outcome, Status
 
 
@@ -142,7 +143,7 @@ def test_an_old_torch_sums_bf16_in_bf16_without_avx512(
         __version__=version, __config__=SimpleNamespace(show=lambda: config), bfloat16=object()
     )
     monkeypatch.setitem(sys.modules, "torch", torch)
-    reason = why_not("bf16", Place("cpu"))
+    reason = Place("cpu").lacks("bf16")
     assert (reason is not None) is expected
     assert reason is None or "sums it in bf16 on a CPU without AVX-512" in reason
 
@@ -158,7 +159,7 @@ def test_an_old_torch_sums_bf16_in_bf16_without_avx512(
     ],
 )
 def test_tensorflow_sums_bf16_in_bf16_without_avx512(processors: str, *, expected: bool) -> None:
-    assert on_tensorflow.sums_in_bf16(processors) is expected
+    assert tensorflow.sums_in_bf16(processors) is expected
 
 
 @given(
@@ -334,14 +335,14 @@ def test_tf32_on_the_second_card_only() -> None:
     ("case", "result", "terms"),
     [
         pytest.param(
-            ConvolutionCase("3x3", (4, 32, 28, 28), 64, 3, padding=1),
-            (4, 64, 28, 28),
+            ConvolutionCase("3x3", (4, 28, 28, 32), 64, 3, padding=1),
+            (4, 28, 28, 64),
             (288, 576, 3136),
             id="the same size",
         ),
         pytest.param(
-            ConvolutionCase("5x5", (4, 32, 29, 27), 64, 5, stride=2, padding=2, groups=4),
-            (4, 64, 15, 14),
+            ConvolutionCase("5x5", (4, 29, 27, 32), 64, 5, stride=2, padding=2, groups=4),
+            (4, 15, 14, 64),
             (200, 400, 840),
             id="strides and groups",
         ),
@@ -565,7 +566,7 @@ def test_another_error_of_a_backend_is_one(text: str) -> None:
 
 
 def test_fp8_that_cublas_does_not_have_is_left_out() -> None:
-    found = Results([], {})
+    found = Results(pytorch.BACKEND, [], {})
 
     def work() -> list[AccuracyReading]:
         raise RuntimeError("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling cublasLtMatmul")

@@ -1,0 +1,276 @@
+"""What a framework's devices can do, in one vocabulary: checks are written once over it.
+
+An array of the host is float64: torch's on the CPU, NumPy's for the others. Both have `@`, `abs`,
+`mean`, `max`, `shape`, `reshape` and `tolist`, which is all that references and judges need, and
+PyTorch's checks do not depend on NumPy.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple
+
+from verify.backends import sight
+from verify.backends.sight import Sight
+from verify.device import driver, nvml
+from verify.model.check import IMAGE, Context, Outcome, Status
+
+DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
+BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
+NAMES = {
+    "fp64": "float64",
+    "fp32": "float32",
+    "tf32": "float32",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "fp8": "float8_e4m3fn",
+}
+SHORT = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+SINCE = {"tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9)}
+"""The first compute capability that has units for a dtype."""
+NO_DEVICE = "no CUDA-capable device is detected"
+
+
+@dataclass(frozen=True)
+class ConvolutionCase:
+    """One convolution. Images are batch x height x width x channels."""
+
+    name: str
+    image: Tuple[int, int, int, int]
+    filters: int
+    window: int
+    stride: int = 1
+    padding: int = 0
+    groups: int = 1
+
+    @property
+    def weight(self) -> Tuple[int, int, int, int]:
+        """The shape of the weight: height x width x a group's channels x filters."""
+        return self.window, self.window, self.image[3] // self.groups, self.filters
+
+    @property
+    def result(self) -> Tuple[int, int, int, int]:
+        """The shape of the result."""
+        reach = 2 * self.padding - self.window
+        height, width = ((side + reach) // self.stride + 1 for side in self.image[1:3])
+        return self.image[0], height, width, self.filters
+
+    @property
+    def terms(self) -> Tuple[int, int, int]:
+        """Products per element of the result, the image's gradient and the weight's gradient."""
+        cells = self.window * self.window
+        forward = self.image[3] // self.groups * cells
+        batch, height, width, _ = self.result
+        return forward, self.filters // self.groups * cells, batch * height * width
+
+
+@dataclass(frozen=True)
+class Place:
+    """A device that a framework computes on. `kind` is "cuda" or "cpu".
+
+    All differences between the two are in its methods, so that a check's own code is the same on
+    both, and code tested on a CPU is the code that runs on a GPU.
+    """
+
+    kind: str
+    index: int = 0
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether it is a GPU."""
+        return self.kind == "cuda"
+
+    @property
+    def gpu(self) -> Optional[int]:
+        """The GPU's number; None for the CPU."""
+        return self.index if self.is_gpu else None
+
+    @property
+    def words(self) -> str:
+        """For messages, after a comma."""
+        return "on the GPU" if self.is_gpu else "on the CPU: no GPU visible"
+
+    def has(self, dtype: str) -> bool:
+        """Whether it is a GPU with units for a dtype."""
+        return self.is_gpu and (self.capability or (0, 0)) >= SINCE.get(dtype, (0, 0))
+
+    @property
+    def device(self) -> Any:
+        """The framework's own device, or its name."""
+        raise NotImplementedError
+
+    @property
+    def capability(self) -> Optional[Tuple[int, int]]:
+        """The compute capability; None on the CPU."""
+        raise NotImplementedError
+
+    @property
+    def card(self) -> str:
+        """The GPU's name; "CPU" on the CPU."""
+        raise NotImplementedError
+
+    def lacks(self, dtype: str) -> Optional[str]:
+        """Why a dtype is not tried here; None if it is."""
+        if self.is_gpu and not self.has(dtype):
+            said = "GPU {} has compute capability {}.{}, and it comes with {}.{}"
+            return said.format(self.index, *(self.capability or (0, 0)), *SINCE[dtype])
+        return "CPUs have none" if dtype == "tf32" and not self.is_gpu else None
+
+    def scope(self) -> ContextManager[Any]:
+        """The context in which work that names no device runs here."""
+        raise NotImplementedError
+
+    def synchronize(self) -> None:
+        """Return when all work given to the device is done."""
+        raise NotImplementedError
+
+    def seconds(
+        self, work: Callable[[], object], *, repeats: int, warm_up: int = 3, calls: int = 1
+    ) -> List[float]:
+        """Seconds of each call, as the mean of `calls` that are waited for together."""
+        raise NotImplementedError
+
+    def held_bytes(self) -> Optional[int]:
+        """What the framework has taken for arrays; None on the CPU, and where it does not count."""
+        raise NotImplementedError
+
+    def peak_bytes(self, work: Callable[[], object]) -> Optional[int]:
+        """The most memory that was held during the work; None where that is not counted."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Give cached memory back to the driver, where the framework can."""
+
+    def put(self, values: Any, dtype: str) -> Any:
+        """An array of the host, rounded to a dtype, on the device."""
+        raise NotImplementedError
+
+    def get(self, values: Any) -> Any:
+        """The inverse of `put`: float64 on the host."""
+        raise NotImplementedError
+
+    def multiply(self, left: Any, right: Any, dtype: str) -> Any:
+        """The product of two matrices of `put`, with or without TF32 as the dtype says."""
+        raise NotImplementedError
+
+    def convolve(
+        self, case: ConvolutionCase, given: Sequence[Any], dtype: str, layout: str
+    ) -> Sequence[Any]:
+        """The result of a convolution and its gradients by image and weight, as arrays of the host.
+
+        `given` are the image, the weight and the gradient of the result, of the host.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Terms:
+    """A framework's name, and how its builds without CUDA come about."""
+
+    title: str
+    cpu_build: str  # why a build computes only on the CPU
+    install: str
+
+
+class Backend:
+    """A framework. Each of the modules beside this one has one, as `BACKEND`."""
+
+    terms: Terms
+    dtypes: Tuple[str, ...] = DTYPES[:5]
+    layouts: Tuple[str, ...] = ("",)  # of images
+    sure_of_tf32 = True  # whether TF32 is used wherever it is allowed and there
+    convolves_groups = True
+    computes_references = False  # whether references in float64 are its own CPU's work
+
+    def place(self, kind: str, index: int = 0) -> Any:
+        """A device."""
+        raise NotImplementedError
+
+    def look(self, context: Context) -> Sight:
+        """Start CUDA through the framework, in this child."""
+        raise NotImplementedError
+
+    def lacks_kernel(self, text: str, dtype: str, gpu: Optional[int]) -> bool:  # noqa: ARG002
+        """Whether an error says that there is no kernel for a dtype, which is no fault."""
+        return False
+
+    def sum_in_fp32(self) -> None:
+        """Forbid sums in fewer bits, where a framework allows them by default."""
+
+    def host(self, numbers: Any) -> Any:
+        """An array of the host from nested lists."""
+        import numpy as np
+
+        return np.asarray(numbers, np.float64)
+
+    def draw(self, seed: int, *shapes: Sequence[int]) -> List[Any]:
+        """Arrays of the host with normally distributed numbers, the same for the same seed."""
+        import numpy as np
+
+        source = np.random.default_rng(seed)
+        return [source.standard_normal(tuple(shape)) for shape in shapes]
+
+    def absent(self, seen: Sight) -> Optional[Outcome]:
+        """None if GPUs can be used; else a skip if nothing hints at one, or a failure."""
+        if seen.torch_cuda is None:
+            return self.without_cuda(seen.measured(), {"gpus": seen.expected})
+        return sight.judge_absent(seen)
+
+    def without_cuda(
+        self, measured: Dict[str, Any], expected: Optional[Dict[str, Any]] = None
+    ) -> Outcome:
+        """The failure if the image's framework has no CUDA."""
+        terms, wanted = self.terms, expected or {}
+        said = "CPU build of {}".format(terms.title)
+        return Outcome(Status.FAIL, said, terms.cpu_build, terms.install, measured, wanted, IMAGE)
+
+    def find(self, context: Context) -> Tuple[Optional[Outcome], Any]:
+        """The first GPU, or the CPU; or a failure if there should be a GPU and there is none.
+
+        A CPU build computes on the CPU if nothing hints at a GPU: `libraries.framework` and
+        `libraries.cuda` report it.
+        """
+        seen = self.look(context)
+        absent = self.absent(seen)
+        bare = seen.torch_cuda is None and not seen.hinted()
+        there = absent is not None and (absent.status is Status.FAIL or bool(seen.hinted()))
+        if there and not bare:
+            return absent, self.place("cpu")
+        return None, self.place("cpu" if absent else "cuda")
+
+    def find_gpus(self, context: Context) -> Tuple[Optional[Outcome], Tuple[Any, ...]]:
+        """Every GPU; or the skip or failure of a check that needs one."""
+        seen = self.look(context)
+        absent = self.absent(seen)
+        return absent, () if absent else tuple(self.place("cuda", i) for i in range(seen.usable))
+
+    def every(self, context: Context) -> Tuple[Optional[Outcome], Tuple[Any, ...]]:
+        """Every GPU, or the CPU if nothing hints at one."""
+        broken, place = self.find(context)
+        if broken or not place.is_gpu:
+            return broken, (place,)
+        return self.find_gpus(context)
+
+
+def of(context: Context) -> Backend:
+    """The backend of the framework that is tested."""
+    found: Backend = importlib.import_module("verify.backends." + context.framework).BACKEND
+    return found
+
+
+def see(context: Context, cuda: Optional[str], usable: int, error: Optional[str] = None) -> Sight:
+    """What is known of GPUs. If the framework shows none, query the driver itself for the cause."""
+    asked = driver.CudaDriver(found=False)
+    if cuda is not None and not usable:
+        asked = driver.read(context.machine.load)
+        error = asked.error or (NO_DEVICE if asked.count == 0 else error)
+    return Sight(
+        torch_cuda=cuda,
+        usable=usable,
+        error=None if usable else error,
+        nodes=len(context.machine.nodes()),
+        nvml=len(nvml.read(context.machine.load).gpus),
+        expected=context.expect.gpu_count,
+        driver=bool(asked.found and (asked.error or asked.count)),
+    )

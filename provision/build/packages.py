@@ -396,5 +396,5 @@ class PackageChoice:
         return f"{needs}.", f"Request it: --with {name}=={newest.version}"
 
     def _names(self) -> str:
-        lines = [name if "@" in line else line for name, line in self._search.leading.items()]
-        return printable(in_few(lines))
+        lines = self._search.leading.items()  # what a marker says was decided: it is not shown
+        return printable(in_few([n if "@" in one else one.partition(";")[0] for n, one in lines]))

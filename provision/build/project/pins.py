@@ -25,7 +25,7 @@ from provision.resolve.cures import RequestChange, spell_options
 from provision.sources.declaration import Declaration, Declared, allowed_by, pythons_of
 from provision.sources.find import Project
 
-_MOST_NAMED = 4
+_MOST_NAMED, _LONGEST = 4, 80
 
 
 class ProjectHashError(Failure):
@@ -108,7 +108,8 @@ def _pin_of(
 
 def _short(one: Declared, cuda: Declared | None) -> str:
     what = "CUDA " if one is cuda else "" if one.text[:1].isalpha() else "Python "
-    return printable(f"{what}{one.text}", limit=80)
+    text = one.text if len(one.text) <= _LONGEST else one.text.partition(";")[0]  # no long marker
+    return printable(f"{what}{text}", limit=_LONGEST)
 
 
 def _mentioned(declared: Declaration, said: str) -> Iterator[Declared]:

@@ -195,15 +195,24 @@ def test_no_alternative_contradicts_the_file(
     assert {one.framework_version for one in shown} == builds
 
 
-def test_what_uv_refuses_is_named_with_its_line(tmp_path: Path) -> None:
-    files = {"requirements.txt": "torch==2.5.1\nnumpy==1.26.4\n# x\npandas==2.2.0\n"}
+@pytest.mark.parametrize(
+    ("marker", "shown"),
+    [
+        pytest.param("", "", id="none"),
+        pytest.param('; python_version >= "3.9"', '; python_version >= "3.9"', id="a short marker"),
+        pytest.param("; " + " or ".join(['python_version >= "3.9"'] * 4), "", id="not a long one"),
+    ],
+)
+def test_what_uv_refuses_is_named_with_its_line(marker: str, shown: str, tmp_path: Path) -> None:
+    lines = f"torch==2.5.1\nnumpy==1.26.4\n# x\npandas==2.2.0{marker}\n"
+    files = {"requirements.txt": lines}
     found = read_project(project(tmp_path, files))
     with (
         pytest.raises(NoSolutionError) as caught,
         naming_pins(found, [host()], Request(), CATALOG),
     ):
         raise NoSolutionError("No index has it.", fix="x", detail="Because pandas==2.2.0 depends")
-    assert "requirements.txt, line 4: pandas==2.2.0" in caught.value.message
+    assert caught.value.message.endswith(f"requirements.txt, line 4: pandas==2.2.0{shown}.")
     assert "numpy" not in caught.value.message
 
 

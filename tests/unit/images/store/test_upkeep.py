@@ -25,6 +25,7 @@ from provision.cli.sizes import LIMIT_VARIABLE, parse_size, store_limit
 from provision.cli.store import gc_options
 from provision.errors import BadInputError, Exit
 from provision.output.console import Console
+from tests.kit import schemas
 from tests.kit.sandbox_images import entry, image, layer
 
 
@@ -241,6 +242,7 @@ def test_du_is_a_table_of_eighty_columns(root: Path, capsys: pytest.CaptureFixtu
     assert ["blobs", "2", "7.0", "kB"] in cells
     _, _, data = call("du", capsys, "--json")
     assert data["store"] == str(store_directory(root))
+    assert schemas.problems("store-du", data) == []
     assert {"kind": "wheels", "count": 2, "bytes": 3000} in data["usage"]
     assert data["bytes"] == sum(one["bytes"] for one in data["usage"])
 

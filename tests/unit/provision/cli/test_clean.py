@@ -20,7 +20,7 @@ from provision.verification import own_images
 from tests.kit.oci_images import write_image
 from tests.kit.sandbox_images import entry, image, layer
 from tests.unit.provision.verification.test_own_images import Shelf, in_docker, labels
-from tests.unit.test_contract import IMAGE, is_shaped, run
+from tests.unit.test_contract import run
 
 BLOB = bytes(20_000)
 DIGEST = "87e5de9e0d4d6b8a2fe37ab3e4f4e4d9d4a7fc4e6f7d5a9ce0b5a3a8f2b7a1c0"
@@ -90,12 +90,6 @@ def test_everything_goes(home: Home) -> None:
     (home.place / "mine").write_text("x")
     home.fill()
     data = home.clean()
-    parts = {"kind": str, "path": str, "bytes": int}
-    lists = dict.fromkeys(("images", "engines", "parts", "kept", "skipped"), list)
-    is_shaped(data, {"schema": int, **lists, "freed_bytes": int, "error": type(None)})
-    is_shaped(data["images"][0], IMAGE)
-    for part in data["parts"]:
-        is_shaped(part, parts)
     assert (data["kept"], data["freed_bytes"] > len(BLOB)) == ([], True)
     assert home.files() == ["mine"]
 

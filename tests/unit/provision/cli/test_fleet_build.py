@@ -17,6 +17,7 @@ from provision.fleet.images import FleetImage, FleetPlan, FleetResolver, plan_fl
 from provision.model.facts import host_to_json
 from provision.model.frozen import replace
 from provision.model.plan import HostFacts, Plan, Request
+from tests.kit import schemas
 from tests.kit.hosts import host
 from tests.unit.provision.cli.test_cli import main
 from tests.unit.provision.fleet.test_images import A100, CATALOG, GRACE, NONE, OLD_B200
@@ -125,6 +126,7 @@ def test_the_result_names_each_node_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "Nothing fits." in text
     assert "login: no image is needed" in text
     found = built_to_json(results(plan), plan.without_gpu, plan.unserved)
+    assert schemas.problems("fleet-build", found) == []
     nodes = [node for one in found["images"] for node in one["nodes"]]
     nodes += [node for one in found["unserved"] for node in one["nodes"]]
     assert sorted([*nodes, *found["without_gpu"]]) == sorted([*many, "g", "old", "login"])

@@ -36,6 +36,8 @@ from provision.fleet.nodes.slurm import (
 )
 from provision.fleet.nodes.ssh import explain_ssh, read_ssh_hosts, ssh_calls
 from provision.fleet.nodes.work import NodeLimits, ask_nodes
+from provision.fleet.report import nodes_to_json
+from tests.kit import schemas
 
 
 def ended(code: int, err: str) -> Completed:
@@ -373,6 +375,8 @@ def test_a_file_for_each_that_answers(tmp_path: Path) -> None:
         "n3": "failed",
     }
     assert found["n3"].failure == down
+    printed = nodes_to_json(tuple(found.values()), tmp_path)
+    assert schemas.problems("fleet-detect", printed) == []
     assert [one.name for one in tmp_path.iterdir()] == ["n1.json"]
     assert stat.S_IMODE((tmp_path / "n1.json").stat().st_mode) == 0o644
     again = gathered(tmp_path, NodeCall("n1", (sys.executable, "-c", "1"), failing), again=True)

@@ -18,6 +18,7 @@ from provision.fleet.across.result import exit_code, neighbours, readings, to_js
 from provision.fleet.across.search import AcrossDiagnosis
 from provision.fleet.nodes.calls import NodeCall, NodeFailure
 from provision.fleet.nodes.in_image import NodeRun
+from tests.kit import schemas
 
 GROUP = ("a", "b", "c")
 GONE = NodeFailure("node-silent", "b: it does not answer.", "See whether it is up.")
@@ -162,6 +163,7 @@ def test_the_text_names_what_is_wrong() -> None:
     )
     rounds = [RoundRun((ended(("a", "b"), None, ok=False),), 2.0)]
     made = to_json(AcrossOrder(image="i"), found, rounds, {"r": "r: Slurm runs nothing there."})
+    assert schemas.problems("fleet-verify#/properties/across", made) == []
     text = " ".join(describe_across(made).split())
     for words in (
         "x: it is gone.",

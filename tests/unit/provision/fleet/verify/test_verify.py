@@ -36,6 +36,7 @@ from provision.fleet.verify.result import judge_fleet
 from provision.lock.labels import labels_for
 from provision.lock.lockfile import Lock
 from provision.verification.subject import Subject
+from tests.kit import schemas
 from tests.kit.fake_engine import IMAGE, PLAN, TAG, Engine, report
 from tests.kit.together import together
 
@@ -350,6 +351,8 @@ def test_the_result_is_judged_and_shown(tmp_path: Path) -> None:
     reports = tuple(nodes.run("n1", "n2").values())
     page = tmp_path / "page.html"
     found = judge_fleet(reports, order(), nodes.out, {"html": page})
+    printed = {**found, "across": None, "drain": [], "drain_error": None, "error": None}
+    assert schemas.problems("fleet-verify", printed) == []
     assert found["exit_code"] == 1
     rows = {node["name"]: node for node in found["nodes"]}
     assert rows["n1"]["failed"][0]["check"] == "devices.kernel"

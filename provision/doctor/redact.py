@@ -126,6 +126,11 @@ _ENGINE_ID = re.compile(r"(?<![A-Z0-9:])[A-Z2-7]{4}(?::[A-Z2-7]{4}){11}(?![A-Z0-
 _MAC = re.compile(r"(?<![0-9a-f:.])[0-9a-f]{2}(?:[:-][0-9a-f]{2}){5}(?![0-9a-f:])", re.IGNORECASE)
 _IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\d|\.dist-info|-microsoft)")
 _IPV6 = re.compile(r"(?<![\w:.])(?:[0-9a-f]{0,4}:){2,7}[0-9a-f]{0,4}(?![\w:])", re.IGNORECASE)
+# A symbol's library ("x@libfoo.so.12") or a package's release: no domain ends in a number, and no
+# address of a host has three.
+_VERSION = re.compile(r"@(?:[\w-]+\.so(?:\.\d+)+|\d+\.\d+(?:\.\d+)?)$", re.ASCII)
+# C++'s scope, or a number before it: names of letters alone, or one too short for a network's.
+_SCOPE = re.compile(r"[a-f]{1,4}::[a-f]{1,4}|[0-9a-f]{1,3}::", re.IGNORECASE)
 _WORD_BEFORE, _WORD_BEHIND = r"(?<![A-Za-z0-9])", r"(?![A-Za-z0-9])"
 
 
@@ -158,9 +163,7 @@ class Redactor:
         text = _NAMED_SECRET.sub(lambda m: m[1] + self._secret_word(m[2]), text)
         text = _BEARER.sub(lambda m: m[1] + self._secret_word(m[2]), text)
         text = _TOKEN.sub(lambda m: self._secret_word(m[0]), text)
-        text = _MAIL.sub(
-            lambda m: self._put("mail", m[0].lower(), _numbered("mail-{}@example.org")), text
-        )
+        text = _MAIL.sub(lambda m: self._mail(m[0]), text)
         text = _UUID.sub(lambda m: self._uuid(m[0]), text)
         text = _SERIAL.sub(lambda m: m[1] + self._put("serial", m[2], _numbered("serial-{}")), text)
         text = _ENGINE_ID.sub(lambda m: self._put("engine id", m[0], _numbered("engine-{}")), text)
@@ -261,6 +264,11 @@ class Redactor:
             return word
         return self._put("uuid", low, lambda n: f"00000000-0000-0000-0000-{n:012d}")
 
+    def _mail(self, word: str) -> str:
+        if _VERSION.search(word):
+            return word
+        return self._put("mail", word.lower(), _numbered("mail-{}@example.org"))
+
     def _ipv4(self, word: str) -> str:
         try:
             address = ipaddress.IPv4Address(word)
@@ -271,6 +279,8 @@ class Redactor:
         return self._put("address", word, _ipv4)
 
     def _ipv6(self, word: str) -> str:
+        if _SCOPE.fullmatch(word):
+            return word
         try:
             address = ipaddress.IPv6Address(word)
         except ValueError:

@@ -129,6 +129,12 @@ def test_the_same_word_gets_the_same_replacement() -> None:
         ("link/ether 3c:7c:3f:12:34:56 up", "link/ether 02:00:00:00:00:01 up"),
         ("from 10.0.0.1-10.0.0.9 on", "from 192.0.2.1-192.0.2.2 on"),
         ("addr 2001:4860:4860::8888 up", "addr 2001:db8::1 up"),
+        (
+            "hook #1:: ends, abc::def, fe80:: fd12::",
+            "hook #1:: ends, abc::def, 2001:db8::1 2001:db8::2",
+        ),
+        ("x@libfoo.so.12 npm@4.17.21", "x@libfoo.so.12 npm@4.17.21"),
+        ("me@corp.so me@10.0.0.1", "mail-1@example.org mail-2@example.org"),
         ("127.0.0.1 ::1 0.0.0.0 localhost root", "127.0.0.1 ::1 0.0.0.0 localhost root"),
         ("libcudnn.so.8.9.7.29", "libcudnn.so.8.9.7.29"),
         ("nvidia_cudnn_cu12-9.1.0.70.dist-info", "nvidia_cudnn_cu12-9.1.0.70.dist-info"),

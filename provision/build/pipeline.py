@@ -216,7 +216,7 @@ def lock_for(
             raise
         rest = failure.fix[:1].lower() + failure.fix[1:]
         raise IndexUnreachableError(
-            failure.message, fix=f"{instead} Else {rest}", detail=failure.detail
+            failure.message, fix=f"{instead} Else {rest}", detail=failure.detail, log=failure.log
         ) from failure
     if (passed := passed_over(found.text)) is not None:
         if far_behind(found, passed):

@@ -28,11 +28,13 @@ from provision.lock.uv import (
     Outcome,
     WheelTarget,
     access_refused,
+    address_asked,
     compile_argv,
     help_with,
     is_disk_full,
     judge_uv,
     target_of,
+    told_of_mirrors,
     uses_cache,
     uv_environment,
 )
@@ -181,7 +183,8 @@ def ask_index(
     """Let uv resolve everything from one index, and check that it chose the build of the plan."""
     why = no_such_host(candidate.url) if candidate.url and not offline else None
     if why is not None:  # uv would need seconds to find that
-        return Attempt(candidate=candidate, outcome="unreachable", reason=f"unreachable: {why}")
+        why = f"unreachable: {shown_url(candidate.url or '')}: {why}"
+        return Attempt(candidate=candidate, outcome="unreachable", reason=why)
     lines = [candidate.requirement, *plan.requirements]
     target = target_of(plan)
     outcome, reason, text = run_uv(
@@ -382,15 +385,14 @@ def _no_index(attempts: Sequence[Attempt], request: Request, *, offline: bool = 
             fix="Run this once without --offline, with the same UV_CACHE_DIR.",
             detail=told,
         )
-    silent = " and ".join(
-        dict.fromkeys(a.candidate.name for a in attempts if a.outcome != "absent")
-    )
-    answered = [a for a in attempts if a.outcome == "absent"]
+    left = [a for a in attempts if a.outcome != "absent"]
+    silent = " and ".join(dict.fromkeys(address_asked(a.reason) or a.candidate.name for a in left))
     return IndexUnreachableError(
         f"No index that answers has {wanted}, and {silent} could not be reached."
-        if answered
-        else f"No index that has {wanted} could be reached.",
+        if len(left) < len(attempts)
+        else f"No index that has {wanted} could be reached: {silent}.",
         fix="Check the network, the proxy and --ca-bundle, or name a mirror with --index: an "
         "index, or a page of links to wheels.",
         detail=told,
+        log=told_of_mirrors([a.reason for a in left], request.index, os.environ),
     )

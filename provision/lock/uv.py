@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
+from images.net.address import shown_url
 from images.system.ownership import another_owner
 from provision.host.indexes import pip_index
 from provision.host.uv import uv_program, uv_variables
@@ -62,6 +63,10 @@ _TROUBLES = (
 
 # Why no index could be asked, in uv's words; what that means, and what to type. One that refuses a
 # login is the first: uv goes on as if it were empty.
+_FETCHED = re.compile(r"Failed to fetch:? `?(\w+://[^\s`]+)|for url \((\w+://[^\s)]+)\)")
+_ASKED = re.compile(r"(?:unreachable|refused): (\w+://\S+): ")
+_DEFAULT_INDEX = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX")
+_HOST_OF_PYTORCH = "download.pytorch.org"
 _REFUSALS = (
     (
         r"index URL \((\S+?)\) could not be queried due to a lack of valid [^)]*\(401",
@@ -301,7 +306,24 @@ def _glibc_of_uv(have: int) -> int:
 
 
 def _last_cause(output: str) -> str:
-    """The innermost cause that uv names, after the address that failed."""
+    """The address that failed, and the innermost cause that uv names."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     causes = [line.removeprefix("cause:").strip() for line in lines if line.startswith("cause:")]
-    return causes[-1] if causes else (lines[-1] if lines else "no answer")
+    cause = causes[-1] if causes else (lines[-1] if lines else "no answer")
+    asked = _FETCHED.search(output)
+    return f"{shown_url(asked[1] or asked[2])}: {cause}" if asked else cause
+
+
+def address_asked(reason: str) -> str:
+    """The address that did not answer, of a reason of `judge_uv`; "" if uv names none."""
+    found = _ASKED.match(reason)
+    return found[1] if found else ""
+
+
+def told_of_mirrors(reasons: Sequence[str], index: str | None, env: Mapping[str, str]) -> str:
+    """Of why indexes did not answer, what the doctor is to explain: where the user names mirrors,
+    nothing of PyTorch's own index, which such a machine may not reach at all.
+    """
+    mirrored = index or pip_index(env) or any(env.get(name) for name in _DEFAULT_INDEX)
+    own = [one for one in reasons if urlsplit(address_asked(one)).hostname != _HOST_OF_PYTORCH]
+    return "\n".join((own or ["an index did not answer"]) if mirrored else reasons)

@@ -301,6 +301,41 @@ def test_who_is_to_blame_when_nothing_can_be_locked(
     assert lock._no_index(attempts, Request()).exit_code == exit_code
 
 
+def test_the_address_that_did_not_answer_is_named_without_its_login() -> None:
+    output = (
+        "error: Request failed\n  cause: Failed to fetch: `http://u:pw@m.example/simple/torch/?s=1`\n"
+        "  cause: dns error\n  cause: no such name"
+    )
+    reason = "unreachable: http://m.example/simple/torch/: no such name"
+    assert uv.judge_uv(output) == ("unreachable", reason)
+    attempt = lock.Attempt(candidate=PLAN.indexes[0], outcome="unreachable", reason=reason)
+    assert lock._no_index([attempt], Request()).message == (
+        "No index that has torch==2.0.1 could be reached: http://m.example/simple/torch/."
+    )
+
+
+OWN = "unreachable: https://download.pytorch.org/whl/cu128: no such name"
+MIRROR = "unreachable: http://m.example/simple/torch/: no such name"
+
+
+@pytest.mark.parametrize(
+    ("index", "env", "reasons", "expected"),
+    [
+        pytest.param(None, {}, [OWN], OWN, id="no mirror"),
+        pytest.param("http://m.example", {}, [MIRROR, OWN], MIRROR, id="--index"),
+        pytest.param(None, {"UV_INDEX_URL": "m"}, [OWN, MIRROR], MIRROR, id="uv's own"),
+        pytest.param(
+            None, {"PIP_INDEX_URL": "m"}, [OWN], "an index did not answer", id="it was not asked"
+        ),
+    ],
+)
+def test_with_a_mirror_the_doctor_is_not_asked_of_pytorchs_index(
+    index: str | None, env: dict[str, str], reasons: list[str], expected: str
+) -> None:
+    quiet = {"PIP_CONFIG_FILE": "/dev/null", **env}
+    assert uv.told_of_mirrors(reasons, index, quiet) == expected
+
+
 def test_when_no_index_answers_each_is_named() -> None:
     attempts = [
         lock.Attempt(candidate=PLAN.indexes[0], outcome="unreachable", reason="unreachable: dns")

@@ -289,11 +289,10 @@ def refresh_options(verb: argparse.ArgumentParser) -> None:
         metavar="SOURCE",
         action="append",
         default=[],
-        help="query only this source: pypi, pytorch, registry or nvidia (repeatable)",
+        help="query only this source: pypi, pytorch or nvidia (repeatable)",
     )
     verb.add_argument("--index", metavar="URL", help="package index (default: the one pip uses)")
     verb.add_argument("--pytorch-index", metavar="URL", help="mirror of the PyTorch index")
-    verb.add_argument("--registry", metavar="HOST", help="mirror of the image registry")
     verb.add_argument("--nvidia", metavar="URL", help="mirror of NVIDIA's manifests")
     verb.add_argument("--dry-run", action="store_true", help="show changes without saving them")
     network_options(verb)

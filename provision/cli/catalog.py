@@ -63,15 +63,12 @@ def do_measure(args: argparse.Namespace, console: Console) -> int:
 
 
 def do_refresh(args: argparse.Namespace, console: Console) -> int:
-    """What the indexes and registries have beyond the catalog, shown and kept."""
+    """What the indexes and NVIDIA have beyond the catalog, shown and kept."""
     from provision.catalog.loading import load
     from provision.catalog.overlay import OverlayError, overlay_path, read_overlay, write_overlay
-    from provision.catalog.refresh import (
-        describe_changes,
-        refresh,
-        refreshed_to_json,
-        to_overlay,
-    )
+    from provision.catalog.refresh import SOURCES, refresh
+    from provision.catalog.refresh.store import to_overlay
+    from provision.catalog.refresh.words import describe_changes, refreshed_to_json
     from provision.lock.network import ca_bundle
 
     path = overlay_path(os.environ)
@@ -85,7 +82,6 @@ def do_refresh(args: argparse.Namespace, console: Console) -> int:
         sources=tuple(args.sources),
         index=args.index,
         pytorch_index=args.pytorch_index,
-        registry=args.registry,
         nvidia=args.nvidia,
         ca_bundle=ca_bundle(args.ca_bundle, os.environ),
         offline=args.offline,
@@ -99,7 +95,7 @@ def do_refresh(args: argparse.Namespace, console: Console) -> int:
     if args.json:
         print_json({**refreshed_to_json(found), "written": str(written) if written else None})
     else:
-        print_result(describe_changes(found))
+        print_result(describe_changes(found, SOURCES))
         if written:
             print_result(f"written: {written}")
     return found.exit_code

@@ -7,32 +7,29 @@ from datetime import datetime, timezone
 
 import pytest
 
+from provision.catalog.canonical import dump
 from provision.catalog.catalog import Catalog
 from provision.catalog.loading import load
-from provision.catalog.refresh import FetchLimits, Refreshed, refresh, to_overlay
+from provision.catalog.refresh import SOURCES, FetchLimits, Refreshed, refresh
+from provision.catalog.refresh.known import CurrentRows
+from provision.catalog.refresh.store import to_overlay
 from provision.lock.network import ca_bundle
 from tests.need import lacking
+from tools.collect.__main__ import every_source, patch
+from tools.collect.proposal import proposed, unlisted, without_newest
 
 PATIENT = FetchLimits(total_s=400.0)
 _RECHECKED = 8
 
 
-def newest(catalog: Catalog) -> Catalog:
-    """The catalog without its older releases of PyTorch, whose wheels cannot change any more."""
-    kept = catalog.torch_releases[-_RECHECKED:]
-    versions = {row.version for row in kept}
-    builds = tuple(row for row in catalog.torch if row.version in versions)
-    return catalog.with_tables(torch_releases=kept, torch=builds)
-
-
-def read_index(catalog: Catalog, *sources: str, recheck: bool) -> Refreshed:
+def read_index(catalog: Catalog, *sources: str) -> Refreshed:
     """A refresh from the index that this machine is configured for."""
     found = refresh(
         catalog,
+        among=every_source(None),
         sources=sources,
         ca_bundle=ca_bundle(None, os.environ),
         today=datetime.now(timezone.utc).date().isoformat(),
-        recheck=recheck,
         limits=PATIENT,
     )
     if found.exit_code:
@@ -40,18 +37,25 @@ def read_index(catalog: Catalog, *sources: str, recheck: bool) -> Refreshed:
     return found
 
 
-def test_torch_and_cudnn_are_on_the_index_as_the_catalog_says() -> None:
-    """METADATA of the newest default builds is read; sizes, Pythons and glibc are too."""
-    found = read_index(newest(load()), "torch", "cudnn", recheck=True)
+def test_the_index_says_what_the_catalog_says_of_the_newest_releases() -> None:
+    """METADATA of the newest default builds is read again; sizes, Pythons and glibc are, too."""
+    shipped = load()
+    found = read_index(without_newest(shipped, _RECHECKED), "pypi")
     assert found.failures == ()
-    disagreements = [c.sentence for c in found.changes if c.kind in {"conflict", "gone"}]
-    assert disagreements == []
-    answered = {asked.url.rstrip("/").rpartition("/")[2] for asked in found.asked}
-    assert {"torch", "torchvision", "torchaudio", "nvidia-cudnn-cu12"} <= answered
-    builds = [row for row in newest(load()).torch if "pypi" in row.at]
-    assert len(builds) >= _RECHECKED
-    assert len(found.asked) > len(builds)
+    known = {(row.version, row.arch) for row in shipped.torch if "pypi" in row.at}
+    read = [row for row in found.rows["builds"] if (row["version"], row["arch"]) in known]
+    assert len(read) >= _RECHECKED
+    fresh = {change.key.get("version") for change in found.changes} - _versions(shipped)
+    differ = [patch({name: dump(raw)}) for name, raw in proposed(found)]
+    assert fresh or differ == []
+    assert list(unlisted(found, shipped)) == []
     load(overlay=to_overlay(found, None))
+
+
+def _versions(catalog: Catalog) -> set[object]:
+    known = CurrentRows(catalog)
+    tables = ("releases", "tensorflow_releases", "jax_releases")
+    return {row["version"] for table in tables for row in known.rows(table)}
 
 
 def test_a_release_that_is_taken_out_of_the_catalog_is_found_again() -> None:
@@ -62,7 +66,7 @@ def test_a_release_that_is_taken_out_of_the_catalog_is_found_again() -> None:
         torch_releases=shipped.torch_releases[:-1],
         torch=tuple(row for row in shipped.torch if row.version != last.version),
     )
-    found = read_index(without, "torch", recheck=False)
+    found = read_index(without, "torch")
     known = {
         f"{row.tag} {row.arch}": row
         for row in shipped.torch
@@ -83,11 +87,8 @@ def test_a_release_that_is_taken_out_of_the_catalog_is_found_again() -> None:
 
 
 def test_a_usual_refresh_of_the_index_is_small() -> None:
-    found = read_index(
-        load(), "torch", "tensorflow", "jax", "cudnn", "nccl", "toolkits", recheck=False
-    )
+    found = read_index(load(), *(name for name, one in SOURCES.items() if one.group == "pypi"))
     assert found.failures == ()
-    assert [c.sentence for c in found.changes if c.kind in {"conflict", "gone"}] == []
     fresh = sum(change.kind == "new" for change in found.changes)
     assert sum(asked.received for asked in found.asked) < (6 + 8 * fresh) * 1_000_000
 
@@ -98,5 +99,4 @@ def test_the_shipped_address_lists_the_newest_driver_of_the_catalog() -> None:
     found = refresh(shipped, sources=["driver-manifests"], today="2099-01-01")
     if found.exit_code:
         pytest.skip(f"NVIDIA's download server cannot be read: {found.failures[0].message}")
-    assert [c.sentence for c in found.changes if c.kind == "conflict"] == []
     load(overlay=to_overlay(found, None))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
     from images.store import Store
-    from provision.catalog.refresh.pages import PageFile
+    from provision.catalog.index.pages import PageFile
 
 _MOST_PROJECT_BYTES = 1 << 20
 # a zip may be encrypted (RuntimeError) or compressed in a way that Python has not
@@ -74,9 +74,8 @@ def find_listed(
     requirement: Requirement, python: str, indexes: PackageIndexes, settings: BuildSettings
 ) -> tuple[RemoteFile, str]:
     """The same, and the address of the index that lists it, without a login."""
-    from provision.catalog.refresh.fetch import PageFetcher
-    from provision.catalog.refresh.index import read_page
-    from provision.catalog.refresh.model import AbsentError
+    from provision.catalog.index.client import read_page
+    from provision.catalog.index.fetch import AbsentError, PageFetcher
 
     if settings.offline:
         raise OfflineError(f"The source of {requirement.name}")
@@ -100,7 +99,7 @@ def find_listed(
 
 def _asked(indexes: PackageIndexes, settings: BuildSettings) -> Iterator[str]:
     """The addresses of a user's indexes, each once: those of the request, uv's, the default one."""
-    from provision.catalog.refresh.address import default_index
+    from provision.catalog.index.address import default_index
 
     def all_of_them() -> Iterator[str]:
         if indexes.given:

@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from functools import cached_property
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from packaging.version import InvalidVersion, Version
 
 from provision.catalog.catalog import Catalog
 from provision.catalog.overlay import IDENTITIES
-from provision.catalog.refresh.model import Row
 
-# Tables that a refresh may add to, and the catalog's attribute for each.
-_ATTRIBUTES = {
-    "releases": "torch_releases",
-    "builds": "torch",
-    "toolkits": "toolkits",
-    "branches": "branches",
-    "forward_compat": "compat_packages",
-    "tensorflow_releases": "tensorflow_releases",
-    "tensorflow_wheels": "tensorflow_wheels",
-    "jax_releases": "jax_releases",
-    "jax_plugins": "jax_plugins",
-    "cudnn": "cudnn",
-    "nccl": "nccl",
-    "images": "images",
-    "python_images": "python_images",
-}
+Row: TypeAlias = Mapping[str, object]
+"""A row, or some columns of one, in the spelling of the data files."""
+
+# The catalog's attribute of a table, where it has another name.
+_ATTRIBUTES = {"releases": "torch_releases", "builds": "torch", "forward_compat": "compat_packages"}
 # How the data files spell a compute capability, by column.
 _SPELLINGS = {
     "sm": "sm_{}{}",
@@ -66,14 +53,16 @@ class CurrentRows:
         return self._table(table).get(ident(table, key))
 
     def oldest(self, table: str) -> Version:
-        """The oldest version that a table goes back to: older versions are not reported as
-        missing.
-        """
+        """The oldest version that a table goes back to: older versions are not read."""
         versions = [v for row in self.rows(table) if (v := as_version(row["version"])) is not None]
         return min(versions, default=Version("0"))
 
-    def before(self, table: str, version: Version, cuda_major: int) -> Row | None:
-        """The row of the newest release of one CUDA major that is not newer than this version."""
+    def carried_over(
+        self, table: str, version: Version, cuda_major: int, columns: Sequence[str]
+    ) -> dict[str, object]:
+        """Columns that cannot be read for a new release, from the one before it of the same CUDA
+        major, with the text of where they come from; {}: there is none before it.
+        """
         found = {
             v: row
             for row in self.rows(table)
@@ -81,22 +70,25 @@ class CurrentRows:
             and (v := as_version(row["version"])) is not None
             and v <= version
         }
-        return found[max(found)] if found else None
+        if not found:
+            return {}
+        row = found[max(found)]
+        carried = {column: row[column] for column in columns}
+        for source in {"driver_source", "sm_source"} & row.keys():
+            carried[source] = f"carried over from {row['version']}: {row[source]}"
+        if "sm_confidence" in row:
+            carried["sm_confidence"] = "assumed"
+        return carried
 
-    @cached_property
-    def oldest_cuda(self) -> Version:
-        """The oldest CUDA X.Y of any PyTorch build."""
-        cudas = [Version(row.cuda) for row in self.catalog.torch if row.cuda]
-        return min(cudas, default=Version("0"))
-
-    @cached_property
+    @property
     def cuda_majors(self) -> tuple[int, ...]:
-        """Every CUDA major that the catalog knows, oldest first."""
-        return tuple(sorted(row.major for row in self.catalog.families))
+        """Every CUDA major that the catalog knows, oldest first, and the next one."""
+        known = sorted(row.major for row in self.catalog.families)
+        return (*known, max(known, default=0) + 1)
 
     def _table(self, table: str) -> dict[str, Row]:
         if table not in self._tables:
-            rows = (_columns(row) for row in getattr(self.catalog, _ATTRIBUTES[table]))
+            rows = map(_columns, getattr(self.catalog, _ATTRIBUTES.get(table, table)))
             self._tables[table] = {ident(table, row): row for row in rows}
         return self._tables[table]
 
@@ -109,7 +101,7 @@ def as_version(value: object) -> Version | None:
         return None
 
 
-def _columns(row: Any) -> Mapping[str, object]:  # noqa: ANN401  any row
+def _columns(row: Any) -> Row:  # noqa: ANN401  any row
     return {name: _spelled(name, value) for name, value in row._asdict().items()}
 
 

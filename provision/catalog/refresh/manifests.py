@@ -1,8 +1,8 @@
 """NVIDIA's redistributable manifests: the page that lists them and `redistrib_<label>.json`. Pure.
 
-A product (nvidia-driver, cuda, cudnn) has a directory with one manifest per release. Besides its
-own metadata, a manifest has one object per component, and in it one object per platform, whose
-archives may be split by CUDA ("cuda13.3"). NCCL has no such directory.
+A product (nvidia-driver, cuda) has a directory with one manifest per release. Besides its own
+metadata, a manifest has one object per component, and in it one object per platform, whose archives
+may be split by CUDA ("cuda13.3").
 
 Sources: https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/ (tarballs and zip
 archive deliverables); github.com/NVIDIA/build-system-archive-import-examples (what NVIDIA itself
@@ -13,22 +13,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from urllib.parse import unquote, urlsplit
 
 from packaging.version import Version
 
-from provision.catalog.refresh.pages import PageError, parse_page
+from provision.catalog.index.pages import PageError, parse_page
 
 _NAME = re.compile(r"redistrib_(\d{1,4}(?:\.\d{1,4}){1,3})\.json", re.ASCII)
 _VERSION = re.compile(r"\d{1,9}(?:\.\d{1,9}){0,5}", re.ASCII)
-_CUDA = re.compile(r"(?:cuda)?(\d{1,3}(?:\.\d{1,3})?)", re.ASCII)
-_DAY = re.compile(r"(\d{4})([-/]?)(\d\d)\2(\d\d)(?:[T ]\d\d:\d\d\S{0,20})?", re.ASCII)
+_CUDA = re.compile(r"(?:cuda)?(\d{1,3}\.\d{1,3})", re.ASCII)
+_DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _LABELS_LIMIT = 1000
 # "linux-aarch64" is Jetson, which has a different driver and libraries.
-_ARCHS = {"linux-x86_64": "x86_64", "linux-sbsa": "aarch64"}
+_PLATFORMS = ("linux-x86_64", "linux-sbsa")
 
 
 class ManifestError(Exception):
@@ -36,29 +36,15 @@ class ManifestError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Component:
-    """One component of a release. `cudas`: the CUDAs with separate archives: "13.3", "12".
-
-    `version` None: missing or invalid.
-    """
-
-    version: str | None
-    archs: tuple[str, ...]
-    cudas: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseManifest:
-    """One release. `released` is a day, "2026-11-04"; None: missing, or in another format."""
+    """One release. `released` is a day, "2026-11-04"; `driver` the version of the driver in it;
+    `cudas` those that its cuda-compat is for, lowest first: "13.3". None, (): missing or invalid.
+    """
 
     label: str
     released: str | None
-    components: Mapping[str, Component]
-
-    def version_of(self, component: str) -> str | None:
-        """The version of one component; None if the component or its version is missing."""
-        found = self.components.get(component)
-        return found.version if found else None
+    driver: str | None
+    cudas: tuple[str, ...]
 
 
 def manifest_name(label: str) -> str:
@@ -99,52 +85,36 @@ def parse_manifest(body: bytes, product: str, label: str) -> ReleaseManifest:
         raise ManifestError("it is JSON, and no object")
     said = raw.get("release_product", product)
     if not isinstance(said, str) or said.replace("_", "-") != product:
-        raise ManifestError(f"it says that it is of {_shown(said)}")
-    said = raw.get("release_label", label)
-    if said != label:
-        raise ManifestError(f"it says that it is {_shown(said)}")
-    components = {
-        name: _component(entry)
-        for name, entry in raw.items()
-        if isinstance(entry, dict) and isinstance(entry.get("name"), str)
-    }
-    if not components:
+        raise ManifestError(f"it says that it is of {said!r:.40}")
+    if (said := raw.get("release_label", label)) != label:
+        raise ManifestError(f"it says that it is {said!r:.40}")
+    if not any(isinstance(entry, dict) and "name" in entry for entry in raw.values()):
         raise ManifestError("it names no component")
+    driver, compat = raw.get("nvidia_driver"), raw.get("cuda_compat")
+    version = driver.get("version") if isinstance(driver, dict) else None
     return ReleaseManifest(
-        label=label, released=_day(raw.get("release_date")), components=components
+        label=label,
+        released=_day(raw.get("release_date")),
+        driver=version if isinstance(version, str) and _VERSION.fullmatch(version) else None,
+        cudas=tuple(sorted(set(_cudas(compat)), key=Version)),
     )
 
 
-def _component(entry: Mapping[str, object]) -> Component:
-    version = entry.get("version")
-    return Component(
-        version=version if isinstance(version, str) and _VERSION.fullmatch(version) else None,
-        archs=tuple(arch for key, arch in _ARCHS.items() if isinstance(entry.get(key), dict)),
-        cudas=tuple(sorted(set(_cudas(entry)), key=Version)),
-    )
-
-
-def _cudas(entry: Mapping[str, object]) -> Iterator[str]:
+def _cudas(entry: object) -> Iterator[str]:
     """From the list of variants, and from the keys of the platforms that the catalog covers."""
-    variants = entry.get("cuda_variant")
-    platforms = [entry.get(key) for key in _ARCHS]
-    words = [
-        *(variants if isinstance(variants, list) else []),
-        *(key for platform in platforms if isinstance(platform, dict) for key in platform),
-    ]
-    for word in words:
-        found = _CUDA.fullmatch(word) if isinstance(word, str) else None
-        if found is not None:
-            yield found[1]
+    if not isinstance(entry, dict):
+        return
+    for words in (entry.get("cuda_variant"), *(entry.get(name) for name in _PLATFORMS)):
+        for word in words if isinstance(words, list | dict) else ():
+            found = _CUDA.fullmatch(word) if isinstance(word, str) else None
+            if found is not None:
+                yield found[1]
 
 
 def _day(value: object) -> str | None:
-    """Year, month and day in this order; any other order would be ambiguous."""
-    found = _DAY.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
-        return None
     try:
-        return date(int(found[1]), int(found[3]), int(found[4])).isoformat()
+        is_day = isinstance(value, str) and _DAY.fullmatch(value) is not None
+        return date.fromisoformat(str(value)).isoformat() if is_day else None
     except ValueError:
         return None
 
@@ -152,8 +122,3 @@ def _day(value: object) -> str | None:
 def _directory(url: str) -> tuple[str, str, str]:
     parts = urlsplit(url)
     return parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rpartition("/")[0]
-
-
-def _shown(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return repr(text[:40])

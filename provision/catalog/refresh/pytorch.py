@@ -1,188 +1,189 @@
-"""PyTorch on the default index: its releases, its default builds and its companions."""
+"""PyTorch: releases, default builds and companions of the package index, and the PyTorch index,
+which has a page for each wheel tag.
+
+A tag's page also lists the wheels in the directory above the tags, which have no tag of their own.
+
+Source of the pages' shape: github.com/pytorch/test-infra s3_management/manage.py at 027dd1349934
+"""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from provision.catalog.refresh.index import Index
-from provision.catalog.refresh.known import CurrentRows, as_version, key_of
-from provision.catalog.refresh.model import AbsentError, Sighting, SourceError, SourceReading
-from provision.catalog.refresh.shared import first_upload, is_mirror, note_absent, sizes_of
-from provision.catalog.refresh.wheels import (
+from images.net.address import host_of
+from provision.catalog.index.client import Index, each
+from provision.catalog.index.fetch import AbsentError, SourceError
+from provision.catalog.index.wheels import (
     IndexMetadata,
     LinuxWheel,
-    best_first,
+    builds_of,
+    by_release,
     cpython_tags,
     cuda_of,
     exact,
+    first_upload,
     glibc_of,
     gpu_pins,
     is_gpu_library,
-    listed_versions,
+    linux_wheels,
     named,
     needed,
     python_of,
+    requires_python,
 )
+from provision.catalog.refresh.known import CurrentRows, as_version
+from provision.catalog.refresh.model import Asking, SourceReading
 
 COMPANIONS = ("torchvision", "torchaudio")
-PROJECTS = ("torch", *COMPANIONS)
-_VERSION_FILE = "torch/version.py"
-_CUDA = re.compile(
-    rb"""^cuda(?:\s*:[^=\n]*)?\s*=\s*(?:'(\d+\.\d+)'|"(\d+\.\d+)"|(None))""", re.MULTILINE
-)
+_PROJECT = "torch"
+_TAG = re.compile(r"cu(\d{1,2})(\d)")
+_PLACEHOLDER = "{tag}"
 
-Group = dict[tuple[Version, str], list[LinuxWheel]]
+Read = tuple[LinuxWheel, IndexMetadata]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DefaultBuild:
-    """What a default build is compiled for. `cuda` None: CPUs."""
-
-    cuda: str | None
-    cudnn: str | None = None
-    nccl: str | None = None
-    pins: tuple[str, ...] = ()
-
-    @property
-    def tag(self) -> str:
-        """The wheel tag: "cu126", "cpu"."""
-        return "cpu" if self.cuda is None else f"cu{self.cuda.replace('.', '')}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Companions:
-    """Which release of a companion requires which torch version; `newest` requires `newest_asks`
-    ("": no particular one).
+def read_torch(asking: Asking) -> SourceReading:
+    """The rows of `releases` and `builds` that the package index has data for; METADATA of builds
+    that the catalog does not know, as an uploaded file never changes.
     """
-
-    by_torch: Mapping[str, str]
-    newest: str | None
-    newest_asks: str
-
-
-def read_torch(index: Index, known: CurrentRows, *, recheck: bool) -> SourceReading:
-    """The rows of `releases` and `builds` that the default index has data for.
-
-    Reads METADATA of builds that the catalog does not know, or of all with `recheck`: an uploaded
-    file never changes.
-    """
-    reading = SourceReading(source="torch")
-    index.prefetch(PROJECTS)
-    groups = default_builds(index.wheels("torch"), known.oldest("releases"))
-    if not groups:
-        raise SourceError(
-            f"{index.name} lists no wheel of torch for Linux.",
-            fix="Name an index that has them: --index URL",
-        )
-    at_index = {
-        (version, str(row["arch"])): row
-        for row in known.rows("builds")
-        if "pypi" in _list(row["at"]) and (version := as_version(row["version"])) is not None
+    reading = asking.of_index("pages and METADATA of torch, torchvision and torchaudio")
+    index, known = asking.index, asking.known
+    groups = builds_of(index.wheels(_PROJECT), known.oldest("releases"))
+    there = {
+        (row.version, str(row.arch)): row.tag for row in known.catalog.torch if "pypi" in row.at
     }
-    unknown = {key: group for key, group in groups.items() if recheck or key not in at_index}
-    read = index.metadata(unknown, reading.troubles)
+    unread = {key: group for key, group in groups.items() if (str(key[0]), key[1]) not in there}
+    read = index.metadata(unread, reading.troubles)
     for key, group in groups.items():
-        build = _read_build(index, read, key, reading.troubles) if key in unknown else None
-        row = at_index.get(key)
-        if build is not None and (row is None or build.tag == row["tag"]):
-            _add_build(reading, index, key, group, build)
-        elif row is not None:
-            _add_seen(reading, key, group, tag=str(row["tag"]))
-            if build is not None:
-                words = f"the wheels of {index.name} are {build.tag}"
-                key_ = key_of("builds", row)
-                reading.seen.append(
-                    Sighting(table="builds", key=key_, kind="conflict", words=words)
-                )
-    _add_releases(reading, index, known, groups, read, recheck=recheck)
-    versions = listed_versions(index.page("torch").files, "torch")
-    if not is_mirror(reading, {v for v, _ in at_index}, versions, index.name):
-        for key in sorted(at_index.keys() - groups.keys()):
-            row = at_index[key]
-            others = [place for place in _list(row["at"]) if place != "pypi"]
-            patch = {"at": others} if others else {"existence": "doubtful"}
-            if row["existence"] != "doubtful":
-                note_absent(reading, "builds", row, patch, f"{index.name} does not list it")
+        tag = there.get((str(key[0]), key[1]))
+        build = judge_build(read[key], key[1]) if key in read else None
+        if build is not None:
+            tag = tag_of(build["cuda"])
+        elif key in read:
+            reading.troubles.append(_silent(read[key][0]))
+        if tag is not None:
+            row = _row(key, tag, group, "pypi", build)
+            if sizes := index.sizes(group, reading.troubles, ask=build is not None):
+                row |= {"size_min_bytes": min(sizes), "size_max_bytes": max(sizes)}
+            reading.add("builds", **row)
+    _add_releases(reading, asking, groups, read)
     return reading
 
 
-def default_builds(wheels: Iterable[LinuxWheel], oldest: Version) -> Group:
-    """Wheels by (release, machine), oldest release first; without local builds and candidates."""
-    groups: Group = defaultdict(list)
-    for wheel in wheels:
-        version = wheel.version
-        if version.local is None and not version.is_prerelease and version >= oldest and wheel.arch:
-            groups[version, wheel.arch].append(wheel)
-    return {key: groups[key] for key in sorted(groups)}
+def read_pytorch_index(asking: Asking) -> SourceReading:
+    """The rows of `builds` that the tags' pages list."""
+    known, override = asking.known, asking.pytorch_index
+    template = address_template(known.catalog.pytorch_index_template, override)
+    name = "the PyTorch index" if override is None else host_of(template)
+    place = name if override is None else f"the PyTorch index at {name}"
+    reading = asking.reading(name, place, "the pages of torch, one a wheel tag")
+    template = asking.fetcher.add_login(template.rstrip("/"))
+    tags = dict.fromkeys(row.tag for row in known.catalog.torch)
+    troubles: dict[str, list[SourceError]] = defaultdict(list)
+
+    def wheels_of(tag: str) -> list[LinuxWheel]:
+        index = Index(template.replace(_PLACEHOLDER, tag), name, asking.fetcher)
+        pages = index.pages([_PROJECT], troubles[tag])
+        return [one for page in pages.values() for one in linux_wheels(page.files, _PROJECT)]
+
+    wanted = sorted({*tags, *newer_tags(known)}, key=_rank)
+    wheels = each({tag: tag for tag in wanted}, wheels_of, [])
+    reading.troubles += [error for tag in tags for error in troubles[tag]]
+    if not any(wheels.values()):
+        nothing = f"{name} has no page of {_PROJECT} for any wheel tag."
+        fix = "Name the address above the tags: --pytorch-index URL"
+        raise next(iter(reading.troubles), SourceError(nothing, fix=fix))
+    groups = {
+        (tag, version, arch): group
+        for tag in wanted
+        for (version, arch), group in builds_of(wheels[tag], known.oldest("releases"), tag).items()
+    }
+    fresh = {
+        (tag, version, arch): group
+        for (tag, version, arch), group in groups.items()
+        if known.row("builds", {"version": str(version), "tag": tag, "arch": arch}) is None
+        and any(wheel.file.metadata for wheel in group)
+    }
+    read = Index(template, name, asking.fetcher).metadata(fresh, reading.troubles)
+    for key, group in groups.items():
+        tag, version, arch = key
+        build = judge_build(read[key], arch) if key in read else None
+        if build is None or tag_of(build["cuda"]) != tag:
+            build = {"cuda": cuda_of_tag(tag)}
+        reading.add("builds", **_row((version, arch), tag, group, "pytorch", build))
+    return reading
 
 
-def judge_build(metadata: IndexMetadata, arch: str, python: str) -> DefaultBuild | None:
-    """What METADATA says about the build; None: it does not say.
+def address_template(shipped: str, override: str | None) -> str:
+    """The URL of a tag's index, with {tag} in it; an override is such a URL, or its parent."""
+    if override is None:
+        return shipped
+    return override if _PLACEHOLDER in override else f"{override.rstrip('/')}/{_PLACEHOLDER}"
+
+
+def judge_build(read: Read, arch: str) -> dict[str, object] | None:
+    """What METADATA says about the build, as columns; None: it does not say.
 
     If NVIDIA's packages are required: CUDA X.Y from the pin of the toolkit or its runtime. If they
     are required on another machine only: a CPU build. If they are not named at all: unknown, since
     PyTorch before 1.13 bundled CUDA.
     """
-    requirements = needed(metadata, arch, python=python)
+    wheel, metadata = read
+    requirements = needed(metadata, arch, python=python_of(wheel))
     if not any(is_gpu_library(row) for row in requirements):
-        others = any(is_gpu_library(row) for row in metadata.requires)
-        return DefaultBuild(cuda=None) if others else None
+        return {"cuda": None} if any(is_gpu_library(row) for row in metadata.requires) else None
     cuda = cuda_of(requirements)
     if cuda is None:
         return None
-    return DefaultBuild(
-        cuda=cuda,
-        cudnn=_pinned(requirements, "nvidia-cudnn"),
-        nccl=_pinned(requirements, "nvidia-nccl"),
-        pins=gpu_pins(requirements),
-    )
-
-
-def parse_version_file(data: bytes) -> DefaultBuild | None:
-    """torch/version.py, which names the CUDA of the build; None if it does not."""
-    found = _CUDA.search(data)
-    if found is None:
-        return None
-    cuda = found[1] or found[2]
-    return DefaultBuild(cuda=cuda.decode() if cuda else None)
+    return {
+        "cuda": cuda,
+        "cudnn": _pinned(requirements, "nvidia-cudnn"),
+        "nccl": _pinned(requirements, "nvidia-nccl"),
+        "pins": list(gpu_pins(requirements)),
+    }
 
 
 def judge_companions(
     read: Mapping[Version, IndexMetadata], yanked: Iterable[Version] = ()
-) -> Companions:
+) -> dict[str, str]:
     """Metadata of a companion, by release -> which of them goes with which torch.
 
     Only an exact pin pairs; of several the newest counts, and yanked ones never do.
     """
-    withdrawn = set(yanked)
     by_torch: dict[str, str] = {}
-    newest, newest_asks = None, ""
-    for version in sorted(read.keys() - withdrawn):
-        asks = next(
-            (r for r in read[version].requires if canonicalize_name(r.name) == "torch"), None
-        )
-        newest, newest_asks = str(version), str(asks.specifier) if asks else ""
-        if asks is not None and (pinned := exact(asks)) is not None:
-            by_torch[str(Version(pinned))] = str(version)
-    return Companions(by_torch=by_torch, newest=newest, newest_asks=newest_asks)
+    for version in sorted(read.keys() - set(yanked)):
+        for asks in read[version].requires:
+            if canonicalize_name(asks.name) == _PROJECT and (pinned := exact(asks)) is not None:
+                by_torch[str(Version(pinned))] = str(version)
+    return by_torch
 
 
-def pairing_note(project: str, torch: str, companions: Companions) -> str:
-    """Why a torch has no companion."""
-    if companions.newest is None:
-        return f"No {project} was read."
-    asks = f"torch{companions.newest_asks}" if companions.newest_asks else "no torch in particular"
-    return (
-        f"No {project} asks for torch {torch} by number; the newest, {companions.newest}, "
-        f"asks for {asks}."
-    )
+def newer_tags(known: CurrentRows) -> tuple[str, ...]:
+    """The tags that CUDAs newer than every known tag's would have."""
+    cudas = (Version(row.cuda) for row in known.catalog.torch if row.cuda)
+    newest = max(cudas, default=Version("0"))
+    return tuple(tag_of(text) for text in known.catalog.cuda_versions() if Version(text) > newest)
+
+
+def cuda_of_tag(tag: str) -> str | None:
+    """ "cu117" -> "11.7"; None: no CUDA."""
+    found = _TAG.fullmatch(tag)
+    return f"{found[1]}.{found[2]}" if found else None
+
+
+def tag_of(cuda: object) -> str:
+    """ "11.7" -> "cu117"; None -> "cpu"."""
+    return "cpu" if cuda is None else f"cu{str(cuda).replace('.', '')}"
+
+
+def _rank(tag: str) -> tuple[Version, str]:
+    return Version(cuda_of_tag(tag) or "0"), tag
 
 
 def _pinned(requirements: Sequence[Requirement], prefix: str) -> str | None:
@@ -190,170 +191,79 @@ def _pinned(requirements: Sequence[Requirement], prefix: str) -> str | None:
     return exact(found) if found else None
 
 
-def _read_build(
-    index: Index,
-    read: Mapping[tuple[Version, str], tuple[LinuxWheel, IndexMetadata]],
+def _silent(wheel: LinuxWheel) -> SourceError:
+    return SourceError(
+        f"The METADATA of {wheel.file.name} does not say which CUDA it is for.",
+        fix="No action is needed; the build is skipped.",
+    )
+
+
+def _row(
     key: tuple[Version, str],
-    troubles: list[SourceError],
-) -> DefaultBuild | None:
-    if key not in read:
-        return None  # already reported as a failure
-    wheel, metadata = read[key]
-    build = judge_build(metadata, key[1], python_of(wheel))
-    if build is not None:
-        return build
-    try:
-        build = parse_version_file(index.peek(wheel, _VERSION_FILE)[_VERSION_FILE])
-    except SourceError as error:
-        troubles.append(error)
-        return None
-    if build is None:
-        troubles.append(
-            SourceError(
-                f"Which CUDA {wheel.file.name} is for is neither in its METADATA nor in "
-                f"{_VERSION_FILE}.",
-                fix="No action is needed; the build is skipped.",
-            )
-        )
-    return build
-
-
-def _add_build(
-    reading: SourceReading,
-    index: Index,
-    key: tuple[Version, str],
-    group: list[LinuxWheel],
-    build: DefaultBuild,
-) -> None:
-    version, arch = key
-    smallest, largest = sizes_of(group, index, reading.troubles, ask=True)
-    columns: dict[str, object] = {
-        "version": str(version),
-        "tag": build.tag,
-        "cuda": build.cuda,
-        "arch": arch,
-        "python_tags": list(cpython_tags(group)),
-        "sm": None,
-        "ptx": None,
-        "cudnn": build.cudnn,
-        "nccl": build.nccl,
-        "glibc": glibc_of(group),
-        "existence": "confirmed",
-        "at": ["pypi"],
-    }
-    if build.pins:
-        columns["pins"] = list(build.pins)
-    if smallest is not None and largest is not None:
-        columns |= {"size_min_bytes": smallest, "size_max_bytes": largest}
-    reading.add("builds", **columns)
-
-
-def _add_seen(
-    reading: SourceReading, key: tuple[Version, str], group: list[LinuxWheel], *, tag: str
-) -> None:
-    """A known build: only what the page itself says of it."""
-    sizes = [wheel.file.size for wheel in group if wheel.file.size is not None]
-    columns: dict[str, object] = {
+    tag: str,
+    group: Sequence[LinuxWheel],
+    place: str,
+    build: Mapping[str, object] | None,
+) -> dict[str, object]:
+    """A row of `builds`; `build` None: a known one, of which METADATA was not read."""
+    return {
         "version": str(key[0]),
         "tag": tag,
         "arch": key[1],
         "python_tags": list(cpython_tags(group)),
+        **dict.fromkeys(("cuda", "sm", "ptx", "cudnn", "nccl")),
         "glibc": glibc_of(group),
         "existence": "confirmed",
-        "at": ["pypi"],
+        "at": [place],
+        **(build or {}),
     }
-    if len(sizes) == len(group):
-        columns |= {"size_min_bytes": min(sizes), "size_max_bytes": max(sizes)}
-    reading.add("builds", **columns)
 
 
 def _add_releases(
     reading: SourceReading,
-    index: Index,
-    known: CurrentRows,
-    groups: Group,
-    read: Mapping[tuple[Version, str], tuple[LinuxWheel, IndexMetadata]],
-    *,
-    recheck: bool,
+    asking: Asking,
+    groups: Mapping[tuple[Version, str], list[LinuxWheel]],
+    read: Mapping[tuple[Version, str], Read],
 ) -> None:
-    by_version: dict[Version, list[LinuxWheel]] = defaultdict(list)
-    for (version, _), group in groups.items():
-        by_version[version] += group
-    fresh = [v for v in by_version if known.row("releases", {"version": str(v)}) is None]
-    companions = {
-        project: _read_companions(
-            reading, index, known, project, recheck=recheck, any_new=bool(fresh)
-        )
-        for project in COMPANIONS
-    }
+    by_version = by_release(groups)
+    fresh = {v for v in by_version if asking.known.row("releases", {"version": str(v)}) is None}
+    paired = {p: _companions(reading, asking, p, any_new=bool(fresh)) for p in COMPANIONS}
     for version, wheels in by_version.items():
-        metadata = next((m for (v, _), (_, m) in read.items() if v == version), None)
-        requires = next((w.file.requires_python for w in wheels if w.file.requires_python), None)
+        found = {project: by_torch.get(str(version)) for project, by_torch in paired.items()}
         columns: dict[str, object] = {
             "version": str(version),
-            "requires_python": requires or (metadata.requires_python if metadata else None),
+            "requires_python": requires_python(wheels),
             "yanked": all(wheel.file.yanked for wheel in wheels),
+            **found,
         }
-        if columns["requires_python"] is None:
-            del columns["requires_python"]
-        paired = {p: found.by_torch.get(str(version)) for p, found in companions.items()}
-        if version not in fresh:
-            columns |= {project: text for project, text in paired.items() if text is not None}
+        if version in fresh:
+            columns |= {"upload_time": first_upload(wheels), "numpy": None}
+            if lacks := [project for project, one in found.items() if one is None]:
+                columns["pairing_note"] = f"No {' or '.join(lacks)} asks for torch {version} alone."
+        if version not in fresh or any(v == version for v, _ in read):
             reading.add("releases", **columns)
-            continue
-        if metadata is None:
-            continue  # a release without a readable build
-        notes = [pairing_note(p, str(version), companions[p]) for p in COMPANIONS if not paired[p]]
-        columns |= {
-            "requires_python": columns.get("requires_python"),
-            **paired,
-            "upload_time": first_upload(wheels),
-            "numpy": None,
-        }
-        if notes:
-            columns["pairing_note"] = " ".join(notes)
-        reading.add("releases", **columns)
 
 
-def _read_companions(
-    reading: SourceReading,
-    index: Index,
-    known: CurrentRows,
-    project: str,
-    *,
-    recheck: bool,
-    any_new: bool,
-) -> Companions:
-    """Reads those newer than any that the catalog has paired; if there is a new torch (which may be
-    of an older series), those not yet paired; with `recheck` all.
+def _companions(
+    reading: SourceReading, asking: Asking, project: str, *, any_new: bool
+) -> dict[str, str]:
+    """Which release of a companion goes with which torch. Reads those newer than any that the
+    catalog has paired; if there is a new torch (which may be of an older series), those not paired.
     """
-    nothing = Companions(by_torch={}, newest=None, newest_asks="")
     try:
-        wheels = index.wheels(project)
-    except AbsentError:
-        return nothing
+        files = asking.index.page(project).files
     except SourceError as error:
-        reading.troubles.append(error)
-        return nothing
-    paired = [v for row in known.rows("releases") if (v := as_version(row[project])) is not None]
-    oldest = min(paired, default=Version("0"))
-    groups: dict[Version, list[LinuxWheel]] = defaultdict(list)
-    for wheel in wheels:
-        if wheel.version.local is None and not wheel.version.is_prerelease:
-            groups[wheel.version].append(wheel)
-    newest = max(paired, default=oldest)
-    wanted = [
-        version
-        for version in sorted(groups)
-        if version >= oldest
-        and (recheck or version > newest or (any_new and (version not in paired)))
-    ]
-    if any_new and groups and max(groups) not in wanted:
-        wanted.append(max(groups))  # for the note of a torch without companions
-    read = index.metadata({v: best_first(groups[v]) for v in wanted}, reading.troubles)
+        reading.troubles += [] if isinstance(error, AbsentError) else [error]
+        return {}
+    groups = by_release(builds_of(linux_wheels(files, project), Version("0")))
+    rows = asking.known.rows("releases")
+    paired = [v for row in rows if (v := as_version(row[project])) is not None]
+    oldest, newest = min(paired, default=Version("0")), max(paired, default=Version("0"))
+    wanted = {
+        version: group
+        for version, group in groups.items()
+        if version > newest or (any_new and version >= oldest and version not in paired)
+    }
+    read = asking.index.metadata(wanted, reading.troubles)
     yanked = [v for v, group in groups.items() if all(wheel.file.yanked for wheel in group)]
     return judge_companions({v: metadata for v, (_, metadata) in read.items()}, yanked)
-
-
-def _list(value: object) -> list[str]:
-    return [str(item) for item in value] if isinstance(value, list) else []

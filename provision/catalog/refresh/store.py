@@ -7,36 +7,41 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from provision.catalog.loading import load
 from provision.catalog.overlay import Overlay, OverlayError
-from provision.catalog.refresh.known import ident
-from provision.catalog.refresh.model import Refreshed, Row
+from provision.catalog.refresh.compare import FoundRow
+from provision.catalog.refresh.known import CurrentRows, Row, ident
+from provision.catalog.refresh.model import Refreshed
+from provision.catalog.tables import TABLES
 
-
-def source_key(name: str, today: str) -> str:
-    """The key of a source that was read today; each date has its own, since copies grow."""
-    return f"{name}-{today}"
-
-
-def text_key(text: str) -> str:
-    """The key of a source text that has no name."""
-    return f"text-{zlib.crc32(text.encode()):08x}"
+# A row of the left table is useless without one of the right.
+_PARENTS = {
+    "builds": "releases",
+    "tensorflow_wheels": "tensorflow_releases",
+    "jax_plugins": "jax_releases",
+}
+Tables = dict[str, list[Row]]
 
 
 def with_sources(
-    rows: Iterable[tuple[str, Row, Sequence[str]]], texts: Mapping[str, str], today: str
-) -> tuple[dict[str, list[Row]], dict[str, str]]:
+    rows: Iterable[FoundRow], texts: Mapping[str, str], today: str
+) -> tuple[Tables, dict[str, str]]:
     """Rows in the form of the copy, by table, and the texts of the keys that they name.
 
-    A column such as `sm_source` still holds a text; `texts` are the sources' own, by name.
+    A column such as `sm_source` still holds a text; `texts` are the sources' own, by name. Each
+    date has its own key of a source, since copies grow. An unread column that a row may lack is
+    left out.
     """
-    tables: dict[str, list[Row]] = {}
+    tables: Tables = {}
     sources: dict[str, str] = {}
     for table, row, names in rows:
-        columns = dict(row)
+        needed = TABLES[table].needed
+        columns = {
+            name: value for name, value in row.items() if value is not None or name in needed
+        }
         for column, value in row.items():
             if column.endswith("_source") and isinstance(value, str):
-                columns[column] = text_key(value)
-                sources[text_key(value)] = value
-        keys = {source_key(name, today): texts[name] for name in names}
+                key = f"text-{zlib.crc32(value.encode()):08x}"
+                columns[column], sources[key] = key, value
+        keys = {f"{name}-{today}": texts[name] for name in names}
         sources |= keys
         source = [*keys] if len(keys) > 1 else next(iter(keys))
         tables.setdefault(table, []).append({**columns, "source": source, "as_of": today})
@@ -61,27 +66,48 @@ def to_overlay(refreshed: Refreshed, previous: Overlay | None) -> Overlay:
 
 
 def refused_rows(
-    tables: Mapping[str, Sequence[Row]], sources: Mapping[str, str], today: str
+    tables: Mapping[str, Sequence[Row]], known: CurrentRows, sources: Mapping[str, str], today: str
 ) -> dict[tuple[str, str], str]:
-    """The rows that the catalog's reader rejects, as (table, key) -> why.
-
-    One of them would make the whole copy unreadable, so such a row is reported instead of kept.
+    """New rows that cannot be kept, as (table, key) -> why: incomplete, rejected by the catalog's
+    reader (one of them would make the whole copy unreadable), or of an unknown release.
     """
-    refused = {}
-    for table, rows in tables.items():
-        if _problem({table: tuple(rows)}, sources, today) is None:
-            continue
-        for row in rows:
-            if (why := _problem({table: (row,)}, sources, today)) is not None:
-                refused[table, ident(table, row)] = why
+    refused: dict[tuple[str, str], str] = {}
+    fresh = {
+        table: {
+            key: row for row in rows if known.row(table, row) is None and (key := ident(table, row))
+        }
+        for table, rows in tables.items()
+    }
+    for table, rows in fresh.items():
+        for key, row in rows.items():
+            if missing := sorted(TABLES[table].needed.keys() - row.keys()):
+                refused[table, key] = f"{', '.join(missing)} could not be read"
+        whole = {key: row for key, row in rows.items() if (table, key) not in refused}
+        if _problem(table, whole.values(), sources, today) is not None:
+            for key, row in whole.items():
+                if (why := _problem(table, [row], sources, today)) is not None:
+                    refused[table, key] = why.rstrip(".")
+    for table, parent in _PARENTS.items():
+        born = {
+            row["version"]
+            for key, row in fresh.get(parent, {}).items()
+            if (parent, key) not in refused
+        }
+        for key, row in fresh.get(table, {}).items():
+            if row["version"] not in born and known.row(parent, row) is None:
+                refused[table, key] = "its release could not be read"
     return refused
 
 
-def _problem(
-    tables: Mapping[str, tuple[Row, ...]], sources: Mapping[str, str], today: str
-) -> str | None:
+def named_sources(row: Row) -> list[str]:
+    """The keys of the sources that a row names."""
+    names = [value for column, value in row.items() if column.endswith("source")]
+    return [str(key) for value in names for key in _listed(value)]
+
+
+def _problem(table: str, rows: Iterable[Row], sources: Mapping[str, str], today: str) -> str | None:
     try:
-        load(overlay=Overlay(date=today, sources=sources, tables=tables))
+        load(overlay=Overlay(date=today, sources=sources, tables={table: tuple(rows)}))
     except OverlayError as error:
         return error.message
     return None
@@ -98,11 +124,3 @@ def _laid(old: Row, new: Row) -> Row:
 
 def _listed(value: object) -> list[object]:
     return value if isinstance(value, list) else [value]
-
-
-def named_sources(row: Row) -> list[str]:
-    """The keys of the sources that a row names."""
-    names = [
-        value for column, value in row.items() if column == "source" or column.endswith("_source")
-    ]
-    return [str(key) for value in names for key in _listed(value)]

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
-from provision.catalog.refresh.model import (
-    AnsweredRequest,
-    Kind,
-    Refreshed,
-    Row,
-    SourceFailure,
-)
 from provision.output.text import row as labelled
+
+if TYPE_CHECKING:
+    from provision.catalog.refresh.known import Row
+    from provision.catalog.refresh.model import CatalogSource, Kind, Refreshed
 
 _MOST_SENTENCES = 40
 _MOST_WORDS = 8
@@ -25,136 +23,86 @@ _NAMES = {
     "tensorflow_wheels": "TensorFlow {version} for {arch}",
     "jax_releases": "JAX {version}",
     "jax_plugins": "JAX {version} with CUDA {cuda_major}",
-    "cudnn": "cuDNN {version} for CUDA {cuda_major}",
-    "nccl": "NCCL {version} for CUDA {cuda_major}",
     "branches": "Driver branch {branch}",
     "forward_compat": "{package}",
-    "images": "nvidia/cuda:{tag}",
-    "python_images": "python:{python}-slim-{suite}",
-}
-_COLUMNS = {
-    "archs": "machines",
-    "at": "places",
-    "cuda": "CUDA",
-    "cuda_runtime": "CUDA runtime",
-    "cudnn": "cuDNN",
-    "latest_date": "its day",
-    "latest_seen": "newest version",
-    "max_cuda": "CUDA",
-    "min_driver": "driver",
-    "nccl": "NCCL",
-    "on_pypi": "on the index",
-    "python_tags": "Pythons",
-    "requires_python": "Python",
-    "size_max_bytes": "largest wheel",
-    "size_min_bytes": "smallest wheel",
-    "yanked": "withdrawn",
 }
 # Columns that describe a new row to the user.
-_TOLD = (
-    "cuda",
-    "max_cuda",
-    "latest_seen",
-    "cudnn",
-    "nccl",
-    "torchvision",
-    "torchaudio",
-    "requires_python",
-)
-_KINDS: tuple[Kind, ...] = ("new", "changed", "confirmed", "gone", "conflict")
-
-
-def name_of(table: str, key: Row) -> str:
-    """How a fact is named in sentences."""
-    return _NAMES[table].format_map(key)
+_SHOWN = {
+    "cuda": "CUDA",
+    "max_cuda": "CUDA",
+    "latest_seen": "newest version",
+    "cudnn": "cuDNN",
+    "nccl": "NCCL",
+    "torchvision": "torchvision",
+    "torchaudio": "torchaudio",
+    "requires_python": "Python",
+}
 
 
 def say_change(
-    table: str, key: Row, kind: Kind, before: Row | None, after: Row | None, source: str
+    table: str, key: Row, kind: Kind, before: Row | None, after: Row, source: str
 ) -> str:
     """One change as a sentence."""
-    subject, after, before = name_of(table, key), after or {}, before or {}
+    words = " ".join(map(str, key.values()))
+    subject = _NAMES[table].format_map(key) if table in _NAMES else f"{table} {words}"
     if kind == "new":
-        said = [f"{_COLUMNS.get(c, c)} {after[c]}" for c in _TOLD if after.get(c)]
+        said = [f"{name} {after[c]}" for c, name in _SHOWN.items() if after.get(c)]
         if table == "builds" and after.get("sm") is None and after.get("cuda"):
             said.append("for which GPUs is not measured yet")
         return f"{subject} is new at {source}" + (f": {', '.join(said)}." if said else ".")
-    columns = [column for column in after if not column.endswith(("confidence", "_source"))]
     if kind == "confirmed":
         return f"{subject} is there: {source} lists it."
-    told = "; ".join(_moved(column, before.get(column), after[column]) for column in columns)
-    if kind == "conflict":
-        return f"{subject}: {source} contradicts the catalog, which is kept: {told}."
-    return f"{subject}: {told} ({source})."
+    columns = [column for column in after if not column.endswith(("confidence", "_source"))]
+    moved = "; ".join(
+        _moved(column, (before or {}).get(column), after[column]) for column in columns
+    )
+    return f"{subject}: {moved} ({source})."
 
 
-def say_seen(table: str, key: Row, words: str) -> str:
-    """One finding that is reported and changes no column."""
-    return f"{name_of(table, key)}: {words}."
-
-
-def say_asked(asked: AnsweredRequest) -> str:
-    """One answered request as a line."""
-    return f"{asked.url}: HTTP {asked.status}, {asked.received} bytes, {asked.seconds:.2f} s"
-
-
-def describe_changes(refreshed: Refreshed) -> str:
-    """The result of a refresh for the user, in lines of 80 columns."""
+def describe_changes(refreshed: Refreshed, among: Mapping[str, CatalogSource]) -> str:
+    """The result of a refresh for the user, in lines of 80 columns; `among`: what was asked."""
     lines: list[str] = []
-    for kind in _KINDS:
-        told = [change.sentence for change in refreshed.changes if change.kind == kind]
-        for position, sentence in enumerate(told[:_MOST_SENTENCES]):
+    for kind in dict.fromkeys(change.kind for change in refreshed.changes):
+        sentences = [change.sentence for change in refreshed.changes if change.kind == kind]
+        for position, sentence in enumerate(sentences[:_MOST_SENTENCES]):
             lines += labelled(kind if position == 0 else "", sentence)
-        if len(told) > _MOST_SENTENCES:
-            lines += labelled("", f"and {len(told) - _MOST_SENTENCES} more: --json")
+        if len(sentences) > _MOST_SENTENCES:
+            lines += labelled("", f"and {len(sentences) - _MOST_SENTENCES} more: --json")
     if refreshed.exit_code:
         lines += labelled("changes", "Not known: no source could be read.")
     elif not refreshed.changes:
         lines += labelled("changes", "None: the catalog says what the sources say.")
     for note in refreshed.notes:
         lines += labelled("note", note)
-    for (message, fix, partial), names in _by_reason(refreshed.failures).items():
-        head = f"{', '.join(names)}{', in part' if partial else ''}"
-        lines += labelled("not read", f"{head}: {message}")
+    # sources of one server fail for one reason, which is given once
+    reasons: dict[tuple[str, str, bool], list[str]] = {}
+    for failure in refreshed.failures:
+        reason = (failure.message, failure.fix, failure.partial)
+        gives = among[failure.source].gives
+        reasons.setdefault(reason, []).append(f"{failure.source} ({gives})")
+    for (message, fix, partial), names in reasons.items():
+        part = ", in part" if partial else ""
+        lines += labelled("not read", f"{', '.join(names)}{part}: {message}")
         lines += labelled("  fix", fix)
-    asked = refreshed.asked
-    size = sum(row.received for row in asked)
+    size = sum(row.received for row in refreshed.asked)
     lines += labelled(
         "asked",
-        f"{len(asked)} requests, {size / 1e6:.1f} MB, {refreshed.seconds:.1f} s; "
+        f"{len(refreshed.asked)} requests, {size / 1e6:.1f} MB, {refreshed.seconds:.1f} s; "
         f"sources: {', '.join(refreshed.names)}",
     )
     return "\n".join(lines)
 
 
 def refreshed_to_json(refreshed: Refreshed) -> dict[str, Any]:
-    """The same for programs; `requests` are summed by host and path."""
+    """The same for programs."""
     return {
         "schema": 1,
         "date": refreshed.today,
         "sources": list(refreshed.names),
-        "changes": [
-            {
-                "table": change.table,
-                "key": dict(change.key),
-                "kind": change.kind,
-                "before": None if change.before is None else dict(change.before),
-                "after": None if change.after is None else dict(change.after),
-                "sentence": change.sentence,
-            }
-            for change in refreshed.changes
-        ],
+        "changes": [asdict(change) for change in refreshed.changes],
         "counts": dict(Counter(change.kind for change in refreshed.changes)),
-        "notes": list(refreshed.notes),
-        "failures": [
-            {
-                "source": failure.name,
-                "message": failure.message,
-                "fix": failure.fix,
-                "partial": failure.partial,
-            }
-            for failure in refreshed.failures
-        ],
+        "notes": refreshed.notes,
+        "failures": [asdict(failure) for failure in refreshed.failures],
         "asked": {
             "requests": len(refreshed.asked),
             "bytes": sum(row.received for row in refreshed.asked),
@@ -164,36 +112,20 @@ def refreshed_to_json(refreshed: Refreshed) -> dict[str, Any]:
     }
 
 
-def _by_reason(failures: Iterable[SourceFailure]) -> dict[tuple[str, str, bool], list[str]]:
-    """Sources of one server fail for one reason, which is said once."""
-    found: dict[tuple[str, str, bool], list[str]] = {}
-    for failure in failures:
-        reason = (failure.message, failure.fix, failure.partial)
-        found.setdefault(reason, []).append(failure.name)
-    return found
-
-
 def _moved(column: str, before: object, after: object) -> str:
-    name = _COLUMNS.get(column, column.replace("_", " "))
-    if isinstance(before, list) and isinstance(after, list):
-        more = [str(item) for item in after if item not in before]
-        fewer = [str(item) for item in before if item not in after]
-        said = [f"also {_clipped(more)}"] if more else []
-        said += [f"no longer {_clipped(fewer)}"] if fewer else []
-        return f"{name}: {' and '.join(said)}"
-    return f"{name} was {_word(before)}, is {_word(after)}"
-
-
-def _clipped(words: Sequence[str]) -> str:
-    rest = f" and {len(words) - _MOST_WORDS} more" if len(words) > _MOST_WORDS else ""
-    return " ".join(words[:_MOST_WORDS]) + rest
+    if not (isinstance(before, list) and isinstance(after, list)):
+        return f"{column} was {_word(before)}, is {_word(after)}"
+    more = [str(item) for item in after if item not in before]
+    fewer = [str(item) for item in before if item not in after]
+    said = [
+        f"{what} {' '.join(items[:_MOST_WORDS])}{' ...' if len(items) > _MOST_WORDS else ''}"
+        for what, items in (("also", more), ("no longer", fewer))
+        if items
+    ]
+    return f"{column}: {' and '.join(said)}"
 
 
 def _word(value: object) -> str:
-    if value is None:
-        return "not read"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, Mapping | list):
-        return " ".join(str(item) for item in value) or "none"
-    return str(value)
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "none"
+    return {"None": "not read", "True": "yes", "False": "no"}.get(str(value), str(value))

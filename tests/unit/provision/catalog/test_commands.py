@@ -41,8 +41,7 @@ def typed(words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str
 
 def refresh_from(index: SimpleIndex) -> str:
     return (
-        f"catalog refresh --index {index.url} --pytorch-index {index.whl} --nvidia {index.nvidia} "
-        f"--registry {index.address}"
+        f"catalog refresh --index {index.url} --pytorch-index {index.whl} --nvidia {index.nvidia}"
     )
 
 
@@ -100,6 +99,8 @@ def test_a_source_that_fails_leaves_the_others(
     [
         pytest.param("catalog refresh --offline", Exit.UNREACHABLE, "--offline", id="offline"),
         pytest.param("catalog refresh --from nosuch", Exit.USAGE, "nosuch", id="no such source"),
+        pytest.param("catalog refresh --from registry", Exit.USAGE, "pypi, pytorch, nvidia",
+                     id="a source of the maintainers"),
         pytest.param("catalog measure nosuch.whl", Exit.USAGE, "nosuch.whl", id="no such wheel"),
         pytest.param("catalog measure http://127.0.0.1:9/a-1-py3-none-any.whl", Exit.UNREACHABLE,
                      "127.0.0.1", id="nobody answers there"),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.catalog.refresh.address import default_index
+from provision.catalog.index.address import default_index
 from provision.host.uv import uv_program
 from provision.lock import solve
 from provision.lock.lockfile import parse_lock

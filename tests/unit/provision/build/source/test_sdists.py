@@ -20,7 +20,7 @@ from provision.build.source.sdists import (
     read_requirement,
     suffix_of,
 )
-from provision.catalog.refresh.pages import PageFile
+from provision.catalog.index.pages import PageFile
 from provision.errors import BadInputError
 from provision.model.plan import DeclaredIndex, PackageIndexes
 from tests.kit.local_index import LocalIndex, serving_uv

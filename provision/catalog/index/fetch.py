@@ -1,8 +1,8 @@
-"""HTTP for a refresh: parallel, bounded in time and size, and exact about failures.
+"""HTTP for pages of indexes and the like: bounded in time and size, and exact about failures.
 
-No answer exceeds `Limits`, a host that did not answer is not queried again, and a login is sent
-only to the host that it is for. Pages are fetched again each time: caching them with their ETags
-would take more space than the half megabyte that is transferred.
+No answer exceeds `FetchLimits`, a host that did not answer is not queried again, and a login is
+sent only to the host that it is for. Pages are fetched again each time: caching them with their
+ETags would take more space than the half megabyte that is transferred.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
+from images.errors import Failure
 from images.net.address import host_of, origin_of, shown_url, without_login
 from images.net.errors import BrokenOff
 from images.net.head import Reply
@@ -21,7 +23,7 @@ from images.net.http import HttpClient, Incoming
 from images.net.logins import basic
 from images.net.patience import AGAIN, Patience, Tries, busy
 from images.text.printable import printable
-from provision.catalog.refresh.model import AbsentError, AnsweredRequest, FetchLimits, SourceError
+from provision.errors import Exit
 from provision.host.uv import index_logins
 
 THREADS = 8
@@ -33,8 +35,51 @@ _LATER_FIX = "Try again later, or name a mirror: --index URL, --pytorch-index UR
 _LOGIN_FIX = "Put the login into the index's address, or into ~/.netrc"
 
 
+class SourceError(Failure):
+    """A source, or one of its pages, was unreachable, refused access or sent an unexpected answer.
+
+    `silent`: the host did not answer at all, so more requests to it are pointless.
+    """
+
+    code = "source-unreadable"
+    exit_code = Exit.UNREACHABLE
+
+    def __init__(self, message: str, *, fix: str, silent: bool = False) -> None:
+        super().__init__(message, fix=fix)
+        self.silent = silent
+
+
+class AbsentError(SourceError):
+    """The server answered that the page does not exist."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchLimits:
+    """Limits in seconds and bytes; a pause is the longest Retry-After that is honoured."""
+
+    connect_s: float = 5.0
+    read_s: float = 8.0
+    request_s: float = 30.0
+    total_s: float = 120.0
+    pause_s: float = 5.0
+    backoff_s: float = 0.3
+    attempts: int = 3
+    page_bytes: int = 32 << 20
+    metadata_bytes: int = 4 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweredRequest:
+    """One answered request: `received` bytes on the wire, bodies only."""
+
+    url: str
+    status: int
+    received: int
+    seconds: float
+
+
 class PageFetcher:
-    """All network access of a refresh. Safe to share between threads."""
+    """Reads small files of servers. Safe to share between threads."""
 
     def __init__(
         self,
@@ -45,7 +90,8 @@ class PageFetcher:
         names: Mapping[str, str] | None = None,
         on_asked: Callable[[AnsweredRequest], None] | None = None,
     ) -> None:
-        self.limits = limits = limits or FetchLimits()
+        self.ca_bundle, self.limits = ca_bundle, limits or FetchLimits()
+        limits = self.limits
         self._patience = Patience(
             connect_s=limits.connect_s,
             answer_s=limits.read_s,
@@ -96,51 +142,22 @@ class PageFetcher:
             raise SourceError(f"{_shown(url)} does not report its size.", fix=_LATER_FIX)
         return length
 
-    def part(self, url: str, start: int, stop: int) -> bytes:
-        """The bytes [start, stop) of a file. SourceError also if the server gives whole
-        files only.
-        """
-        headers = {"Range": f"bytes={start}-{stop - 1}"}
-        answer = self._ask("GET", url, headers, stop - start, part=True)
-        told = answer.range
-        if len(answer.body) != stop - start or not told or told[:2] != (start, stop - 1):
-            raise SourceError(
-                f"{_shown(url)}: received other bytes than the {stop - start} asked for.",
-                fix=_LATER_FIX,
-            )
-        return answer.body
+    def with_login(self, url: str) -> str:
+        """The URL with the login for its host, if there is one."""
+        parts = urlsplit(url)
+        login = self._login_for(parts)
+        if login is None:
+            return url
+        netloc = f"{':'.join(quote(word, safe='') for word in login)}@{parts.netloc}"
+        return parts._replace(netloc=netloc).geturl()
 
-    @property
-    def seconds_left(self) -> float:
-        """Seconds until the overall time limit."""
-        return max(self._ends - time.monotonic(), 0.0)
-
-    def late(self) -> SourceError:
-        """The error for work that was not done before the time limit."""
-        return SourceError(
-            f"The refresh as a whole took longer than {self.limits.total_s:g} s.", fix=_LATER_FIX
-        )
-
-    def stop(self) -> None:
-        """Make every further request fail at once, and report no more of those under way."""
-        with self._lock:
-            self._ends = 0.0
-
-    def _ask(
-        self,
-        method: str,
-        url: str,
-        headers: Mapping[str, str],
-        limit_bytes: int,
-        *,
-        part: bool = False,
-    ) -> Reply:
+    def _ask(self, method: str, url: str, headers: Mapping[str, str], limit_bytes: int) -> Reply:
         self._check(url)
-        tries = Tries(self._patience, sleep=lambda s: time.sleep(min(s, self.seconds_left)))
+        tries = Tries(self._patience)
         while True:
             self._refuse_late(host_of(url))
             try:
-                return self._exchange(method, url, headers, limit_bytes, part=part)
+                return self._exchange(method, url, headers, limit_bytes)
             except BrokenOff as trouble:
                 error = self._failure(trouble, url)
                 if error.silent or not tries.again(trouble):
@@ -158,15 +175,18 @@ class PageFetcher:
         if host in self._silent:
             raise SourceError(self._silent[host], fix=NETWORK_FIX, silent=True)
         if time.monotonic() > self._ends:
-            raise self.late()
+            raise SourceError(
+                f"All requests together took longer than {self.limits.total_s:g} s.",
+                fix=_LATER_FIX,
+            )
 
     def _exchange(
-        self, method: str, url: str, headers: Mapping[str, str], limit_bytes: int, *, part: bool
+        self, method: str, url: str, headers: Mapping[str, str], limit_bytes: int
     ) -> Reply:
         ends = min(time.monotonic() + self.limits.request_s, self._ends)
         wait_s = min(self.limits.read_s, max(ends - time.monotonic(), 0.001))
         with self.client.open(method, url, headers, login=self._login, wait_s=wait_s) as incoming:
-            self._judge(incoming, part=part)
+            self._judge(incoming)
             body = incoming.read(limit_bytes, ends - time.monotonic(), decode=True)
         if len(body) > limit_bytes:
             raise SourceError(
@@ -177,18 +197,19 @@ class PageFetcher:
         return Reply(url=incoming.url, status=incoming.status, headers=incoming.headers, body=body)
 
     def _login(self, url: str) -> Mapping[str, str]:
-        parts = urlsplit(url)
-        login = self._logins.get(parts.netloc) or self._logins.get(parts.hostname or "")
+        login = self._login_for(urlsplit(url))
         return basic(*login) if login else {}
+
+    def _login_for(self, parts: SplitResult) -> tuple[str, str] | None:
+        return self._logins.get(parts.netloc) or self._logins.get(parts.hostname or "")
 
     def _note(self, url: str, status: int, received: int, seconds: float) -> None:
         """Count one answered request."""
         row = AnsweredRequest(url=_shown(url), status=status, received=received, seconds=seconds)
         with self._lock:
             self._answered.add(host_of(url))
-            if self._ends:
-                self._asked.append(row)
-                self._on_asked(row)
+            self._asked.append(row)
+            self._on_asked(row)
 
     def _failure(self, trouble: BrokenOff, url: str) -> SourceError:
         """Describe what went wrong, and remember hosts that are not worth another request."""
@@ -208,7 +229,7 @@ class PageFetcher:
             self._late[host] = self._late.get(host, 0) + 1
             return host not in self._answered or self._late[host] > 1
 
-    def _judge(self, answer: Incoming, *, part: bool) -> None:
+    def _judge(self, answer: Incoming) -> None:
         """SourceError or BrokenOff if the status does not promise the requested body."""
         status, where, host = answer.status, _shown(answer.url), host_of(answer.url)
         if status in {404, 410}:
@@ -226,11 +247,7 @@ class PageFetcher:
                     fix=_LATER_FIX,
                 )
             raise trouble
-        if part and status == 200:
-            raise SourceError(
-                f"{host} does not support range requests for {where}.", fix=_LATER_FIX
-            )
-        if status != (206 if part else 200):
+        if status != 200:
             raise SourceError(f"{host} answered HTTP {status} for {where}.", fix=_LATER_FIX)
 
 

@@ -13,12 +13,9 @@ from pathlib import Path
 import pytest
 
 from images.registry import BadCaBundle
-from provision.catalog.refresh.address import default_index
-from provision.catalog.refresh.fetch import PageFetcher
-from provision.catalog.refresh.index import read_page
-from provision.catalog.refresh.model import AbsentError, FetchLimits, SourceError
-from provision.catalog.refresh.remote import peek, read_metadata
-from provision.catalog.refresh.wheels import LinuxWheel, linux_wheels
+from provision.catalog.index.client import Index, read_page
+from provision.catalog.index.fetch import AbsentError, FetchLimits, PageFetcher, SourceError
+from provision.catalog.index.wheels import LinuxWheel
 from tests.kit.simple_index import Fault, SimpleIndex, make_wheel
 from tests.need import program
 
@@ -38,10 +35,6 @@ def index() -> Iterator[SimpleIndex]:
 
 def fetcher(limits: FetchLimits = FAST, **env: str) -> PageFetcher:
     return PageFetcher(limits=limits, env=env)
-
-
-def wheel_of(index: SimpleIndex, using: PageFetcher) -> LinuxWheel:
-    return linux_wheels(read_page(f"{index.url}/torch/", using).files, "torch")[0]
 
 
 @pytest.mark.parametrize(
@@ -202,8 +195,7 @@ def test_the_login_of_an_address_goes_to_its_host_and_into_no_message(index: Sim
     url = using.add_login(index.url.replace("http://", "http://ann:can%25ary@"))
     assert "canary" not in url
     assert "@" not in url
-    wheel = linux_wheels(read_page(f"{url}/torch/", using).files, "torch")[0]
-    assert read_metadata(wheel, using).name == "torch"
+    assert read_page(f"{url}/torch/", using).files
 
 
 def test_netrc_has_logins_too(index: SimpleIndex, tmp_path: Path) -> None:
@@ -288,123 +280,55 @@ def test_a_ca_bundle_that_is_none_is_refused(tmp_path: Path) -> None:
 # ---- METADATA and other files of a wheel ----
 
 
+def index_of(served: SimpleIndex, limits: FetchLimits = FAST) -> Index:
+    return Index(served.url, "an index", fetcher(limits))
+
+
+def wheel_on(index: Index) -> LinuxWheel:
+    return index.wheels("torch")[0]
+
+
 @pytest.mark.parametrize("offers", [True, False])
 def test_metadata_is_read_beside_the_wheel_or_out_of_it(
     index: SimpleIndex, *, offers: bool
 ) -> None:
     index.offers_metadata = offers
-    using = fetcher()
-    metadata = read_metadata(wheel_of(index, using), using)
+    index.login = "ann:can%ary"
+    asked = Index(index.url.replace("http://", "http://ann:can%25ary@"), "it", fetcher())
+    metadata = asked.read_metadata(wheel_on(asked))
     assert [str(requirement) for requirement in metadata.requires] == ["numpy"]
-    received = sum(row.received for row in using.asked)
-    assert received < 150_000  # of a wheel of 300 kB
-
-
-def test_metadata_with_another_checksum_than_promised_is_refused(index: SimpleIndex) -> None:
-    index.faults[f"/files/{NAME}.metadata"] = Fault(body=b"Name: torch\nVersion: 9.0.0\n")
-    using = fetcher()
-    with pytest.raises(SourceError, match="the index says"):
-        read_metadata(wheel_of(index, using), using)
-
-
-def test_metadata_of_another_project_is_refused(index: SimpleIndex) -> None:
-    index.wheels = [replace(index.wheels[0], metadata=b"Name: other\nVersion: 9.0.0\n")]
-    using = fetcher()
-    with pytest.raises(SourceError, match="is that of other"):
-        read_metadata(wheel_of(index, using), using)
-
-
-def test_metadata_that_is_none_is_refused(index: SimpleIndex) -> None:
-    index.wheels = [replace(index.wheels[0], metadata=b"<html>")]
-    using = fetcher()
-    with pytest.raises(SourceError, match="is not valid"):
-        read_metadata(wheel_of(index, using), using)
-
-
-def test_a_file_inside_a_wheel_is_read_by_ranges(index: SimpleIndex) -> None:
-    using = fetcher()
-    found = peek(wheel_of(index, using), ("torch/version.py",), using)
-    assert found == {"torch/version.py": b"cuda = '12.6'\n"}
-    assert all("range" in headers for _, path, headers in index.asked if path.startswith("/files"))
+    assert all("range" in headers for _, path, headers in index.asked if path.endswith(".whl"))
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("metadata", "promised", "words"),
     [
-        pytest.param({"gives_ranges": False}, "range requests", id="no ranges"),
-        pytest.param({"data": b"no zip" * 99}, "not a readable wheel", id="no zip"),
-        pytest.param({"size": 10**12}, "other bytes|no wheel", id="a size that is a lie"),
+        pytest.param(b"Name: torch\nVersion: 9.0.0\n", False, "the index says", id="a checksum"),
+        pytest.param(b"Name: other\nVersion: 9.0.0\n", True, "is that of other", id="a project"),
+        pytest.param(b"Name: torch\nVersion: 9.1.0\n", True, "torch 9.1.0", id="a version"),
+        pytest.param(b"<html>", True, "is not valid", id="a page"),
     ],
 )
-def test_a_wheel_that_cannot_be_read_in_parts_is_left_alone(
-    index: SimpleIndex, change: dict[str, object], words: str
+def test_metadata_of_something_else_is_refused(
+    index: SimpleIndex, metadata: bytes, *, promised: bool, words: str
 ) -> None:
-    if "gives_ranges" in change:
-        index.gives_ranges = False
+    if promised:
+        index.wheels = [replace(index.wheels[0], metadata=metadata)]
     else:
-        index.wheels = [replace(index.wheels[0], **change)]  # type: ignore[arg-type]  # of a table
-    using = fetcher()
+        index.faults[f"/files/{NAME}.metadata"] = Fault(body=metadata)
+    asked = index_of(index)
     with pytest.raises(SourceError, match=words):
-        peek(wheel_of(index, using), ("torch/version.py",), using)
-    assert sum(row.received for row in using.asked) < 10_000
+        asked.read_metadata(wheel_on(asked))
+
+
+def test_a_server_without_ranges_does_not_send_its_wheels(index: SimpleIndex) -> None:
+    index.gives_ranges = index.offers_metadata = False
+    asked = index_of(index)
+    with pytest.raises(SourceError, match="sends whole files only"):
+        asked.read_metadata(wheel_on(asked))
 
 
 def test_a_file_that_a_wheel_lacks_is_named(index: SimpleIndex) -> None:
-    using = fetcher()
+    asked = index_of(index)
     with pytest.raises(SourceError, match=r"has no torch/nosuch\.py"):
-        peek(wheel_of(index, using), ("torch/nosuch.py",), using)
-
-
-# ---- the default index ----
-
-
-@pytest.mark.parametrize(
-    ("env", "url"),
-    [
-        pytest.param({"PIP_INDEX_URL": "https://a.example/s/"}, "https://a.example/s", id="pip"),
-        pytest.param(
-            {"PIP_INDEX_URL": "https://a.example/s", "UV_INDEX_URL": "https://b.example/s"},
-            "https://b.example/s",
-            id="uv before pip, as in a lock",
-        ),
-        pytest.param(
-            {"UV_INDEX_URL": "https://a.example/s", "UV_DEFAULT_INDEX": "https://b.example/s"},
-            "https://b.example/s",
-            id="uv's newer name before its older",
-        ),
-    ],
-)
-def test_the_environment_names_the_index(env: dict[str, str], url: str) -> None:
-    found = default_index(None, {"PATH": "/nosuch", **env})
-    assert (found.url, found.name) == (url, url.split("/")[2])
-
-
-def test_an_index_that_is_named_wins_and_its_login_is_not_its_name() -> None:
-    found = default_index(
-        "https://ann:canary@c.example/simple/", {"UV_INDEX_URL": "https://x.example"}
-    )
-    assert found.url == "https://ann:canary@c.example/simple"
-    assert found.name == "c.example"
-
-
-def test_pip_is_asked_for_its_configuration(tmp_path: Path) -> None:
-    pip = tmp_path / "pip"
-    setting = "global.index-url='https://corp.example/simple'"
-    pip.write_text(f'#!/bin/sh\n[ "$1 $2" = "config list" ] && echo "{setting}"\n')
-    pip.chmod(0o755)
-    found = default_index(None, {"PATH": f"{tmp_path}:/usr/bin:/bin"})
-    assert found.name == "corp.example"
-
-
-def test_where_nothing_is_configured_uv_says_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)  # where uv finds no Python by itself
-    found = default_index(None, {"PATH": "/nosuch", "HOME": "/nosuch"})
-    assert found.name == "PyPI"
-    assert found.url.startswith("https://")
-
-
-def test_an_index_on_a_disk_is_refused() -> None:
-    with pytest.raises(SourceError, match="not on the network"):
-        default_index("file:///srv/simple", {"PATH": "/nosuch"})
+        asked.peek(wheel_on(asked), "torch/nosuch.py")

@@ -14,13 +14,10 @@ from dataclasses import dataclass
 from packaging.markers import InvalidMarker, UndefinedComparison, UndefinedEnvironmentName
 from packaging.metadata import parse_email
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, canonicalize_name
-from packaging.utils import parse_sdist_filename as _parse_sdist
-from packaging.utils import parse_wheel_filename as _parse_wheel
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from provision.catalog.refresh.pages import PageFile
+from provision.catalog.index.pages import PageFile
 
 _PLATFORM = re.compile(r"(manylinux1|manylinux2010|manylinux2014|manylinux_2_(\d{1,3})|linux)_(.+)")
 _GLIBC = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}
@@ -72,21 +69,10 @@ def linux_wheels(files: Iterable[PageFile], project: str) -> list[LinuxWheel]:
     return [wheel for wheel in wheels if wheel is not None and wheel.project == project]
 
 
-def listed_versions(files: Iterable[PageFile], project: str) -> frozenset[Version]:
-    """Every version that a page has any file of, for any system."""
-    return frozenset(
-        version
-        for file in files
-        if (named := _name_and_version(file.name)) is not None
-        for name, version in [named]
-        if name == project
-    )
-
-
 def read_wheel_name(file: PageFile) -> LinuxWheel | None:
     """None: not a wheel, or not for Linux with glibc on a machine that the catalog knows."""
     try:
-        name, version, _, tags = _parse_wheel(file.name)
+        name, version, _, tags = parse_wheel_filename(file.name)
     except (InvalidWheelFilename, InvalidVersion):
         return None
     platforms = {tag.platform for tag in tags}
@@ -111,17 +97,6 @@ def _read_platform(text: str) -> tuple[str, str | None] | None:
     if found is None or found[3] not in ARCHS:
         return None
     return found[3], f"2.{int(found[2])}" if found[2] else _GLIBC.get(found[1])
-
-
-def _name_and_version(name: str) -> tuple[str, Version] | None:
-    try:
-        if name.endswith(".whl"):
-            project, version, _, _ = _parse_wheel(name)
-        else:
-            project, version = _parse_sdist(name)
-    except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
-        return None
-    return str(project), version
 
 
 def cpython_tags(wheels: Iterable[LinuxWheel]) -> tuple[str, ...]:
@@ -285,10 +260,38 @@ def _is_cuda(requirement: Requirement) -> bool:
     return name == "cuda-toolkit" or _RUNTIME.fullmatch(name) is not None
 
 
-def is_specifier(text: str | None) -> bool:
-    """Whether an installer would accept it."""
-    try:
-        SpecifierSet(text or "")
-    except InvalidSpecifier:
-        return False
-    return bool(text)
+def first_upload(wheels: Iterable[LinuxWheel]) -> str | None:
+    """When the first of them was uploaded to the index; None: it does not say."""
+    return min((w.file.uploaded for w in wheels if w.file.uploaded is not None), default=None)
+
+
+def requires_python(wheels: Iterable[LinuxWheel]) -> str | None:
+    """The Pythons that a release supports; None: the index does not say."""
+    return next((w.file.requires_python for w in wheels if w.file.requires_python), None)
+
+
+def builds_of(
+    wheels: Iterable[LinuxWheel], oldest: Version, tag: str | None = None
+) -> dict[tuple[Version, str], list[LinuxWheel]]:
+    """Wheels by (release, machine), the oldest release first, without candidates; those with the
+    local version `tag`, None: without one.
+
+    A wheel without one says nothing about CUDA: those on PyTorch's CPU page are CPU builds.
+    """
+    groups: dict[tuple[Version, str], list[LinuxWheel]] = {}
+    for wheel in wheels:
+        local, version = wheel.version.local, Version(wheel.version.public)
+        of_tag = local == tag or (local is None and tag == "cpu")
+        if of_tag and wheel.arch and not version.is_prerelease and version >= oldest:
+            groups.setdefault((version, wheel.arch), []).append(wheel)
+    return {key: groups[key] for key in sorted(groups)}
+
+
+def by_release(
+    groups: Mapping[tuple[Version, str], Sequence[LinuxWheel]],
+) -> dict[Version, list[LinuxWheel]]:
+    """The wheels of each release, for all machines."""
+    found: dict[Version, list[LinuxWheel]] = {}
+    for (version, _), wheels in groups.items():
+        found.setdefault(version, []).extend(wheels)
+    return found

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from images.net.address import host_of
 from images.system import process
 from images.text.printable import printable
-from provision.catalog.refresh.model import SourceError
+from provision.catalog.index.fetch import SourceError
 from provision.host.indexes import pip_index
 from provision.host.uv import uv_indexes
 

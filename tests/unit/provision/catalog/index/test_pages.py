@@ -11,11 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.catalog.refresh.pages import PageError, PageFile, parse_page
-from provision.catalog.refresh.pytorch import parse_version_file
-from provision.catalog.refresh.pytorch_index import tags_among
-from provision.catalog.refresh.tensorflow import parse_build_info
-from provision.catalog.refresh.wheels import (
+from provision.catalog.index.pages import PageError, PageFile, parse_page
+from provision.catalog.index.wheels import (
     cpython_tags,
     linux_wheels,
     parse_metadata,
@@ -207,7 +204,6 @@ def test_no_text_of_a_page_is_a_crash(body: bytes, kind: str) -> None:
     except PageError:
         return
     linux_wheels(page.files, "torch")
-    tags_among(page.links)
 
 
 _VALUES = st.recursive(
@@ -231,9 +227,6 @@ def test_no_name_of_a_file_is_a_crash(name: str) -> None:
 
 @given(data=st.one_of(st.binary(), st.text().map(str.encode)))
 def test_no_text_inside_a_wheel_is_a_crash(data: bytes) -> None:
-    parse_version_file(data)
-    parse_build_info(data)
-    parse_build_info(b"build_info = collections.OrderedDict([" + data + b"])\n")
     parse_metadata(b"Name: a\nVersion: 1\nRequires-Dist: " + data)
     with contextlib.suppress(ValueError):
         parse_metadata(data)

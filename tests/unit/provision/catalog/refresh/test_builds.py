@@ -12,23 +12,24 @@ from collections.abc import Sequence
 import pytest
 from packaging.version import Version
 
+from provision.catalog.index.pages import PageFile
+from provision.catalog.index.wheels import (
+    IndexMetadata,
+    builds_of,
+    cuda_of,
+    glibc_of,
+    linux_wheels,
+    needed,
+    parse_metadata,
+)
 from provision.catalog.refresh.pytorch import (
-    Companions,
-    DefaultBuild,
+    address_template,
+    cuda_of_tag,
     judge_build,
     judge_companions,
-    pairing_note,
-    parse_version_file,
+    tag_of,
 )
-from provision.catalog.refresh.pytorch_index import cuda_of_tag, tags_among
-from provision.catalog.refresh.registry import cuda_of_image
-from provision.catalog.refresh.tensorflow import (
-    WheelBuildInfo,
-    parse_build_info,
-    parse_capabilities,
-    stands_for,
-)
-from provision.catalog.refresh.wheels import IndexMetadata, cuda_of, needed, parse_metadata
+from provision.catalog.refresh.tensorflow import stands_for
 
 X86 = 'platform_system == "Linux" and platform_machine == "x86_64"'
 
@@ -61,38 +62,36 @@ PINS_13 = [
         pytest.param(
             PINS_12,
             "x86_64",
-            DefaultBuild(
-                cuda="12.6",
-                cudnn="9.5.1.17",
-                nccl="2.26.2",
-                pins=(
+            {
+                "cuda": "12.6",
+                "cudnn": "9.5.1.17",
+                "nccl": "2.26.2",
+                "pins": [
                     "nvidia-cuda-runtime-cu12==12.6.77",
                     "nvidia-cudnn-cu12==9.5.1.17",
                     "nvidia-nccl-cu12==2.26.2",
                     "triton==3.3.0",
-                ),
-            ),
+                ],
+            },
             id="the pin of the runtime names CUDA",
         ),
         pytest.param(
             PINS_13,
             "aarch64",
-            DefaultBuild(
-                cuda="13.0",
-                cudnn="9.19.0.56",
-                nccl="2.28.9",
-                pins=(
+            {
+                "cuda": "13.0",
+                "cudnn": "9.19.0.56",
+                "nccl": "2.28.9",
+                "pins": [
                     "cuda-bindings<14,>=13.0.3",
                     "cuda-toolkit==13.0.2",
                     "nvidia-cudnn-cu13==9.19.0.56",
                     "nvidia-nccl-cu13==2.28.9",
-                ),
-            ),
+                ],
+            },
             id="the pin of the toolkit names CUDA, without its extras",
         ),
-        pytest.param(
-            PINS_12, "aarch64", DefaultBuild(cuda=None), id="pins for the other machine: CPU"
-        ),
+        pytest.param(PINS_12, "aarch64", {"cuda": None}, id="pins for the other machine: CPU"),
         pytest.param(["sympy"], "x86_64", None, id="no package of NVIDIA's: nothing is said"),
         pytest.param(
             ["nvidia-cudnn-cu12==9.5.1.17"], "x86_64", None, id="cuDNN alone names no CUDA X.Y"
@@ -110,25 +109,11 @@ PINS_13 = [
     ],
 )
 def test_metadata_says_what_a_default_build_is(
-    requires: Sequence[str], arch: str, expected: DefaultBuild | None
+    requires: Sequence[str], arch: str, expected: dict[str, object] | None
 ) -> None:
-    assert judge_build(metadata(requires), arch, "3.12") == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param(
-            "__version__ = '1.12.1+cu102'\ncuda = '10.2'\n", DefaultBuild(cuda="10.2"), id="old"
-        ),
-        pytest.param('cuda: Optional[str] = "12.6"\n', DefaultBuild(cuda="12.6"), id="with a type"),
-        pytest.param("cuda: Optional[str] = None\n", DefaultBuild(cuda=None), id="a CPU build"),
-        pytest.param("debug = False\nhip = None\n", None, id="no word of CUDA"),
-        pytest.param("# cuda = '10.2'\n", None, id="only a comment"),
-    ],
-)
-def test_the_version_file_of_pytorch_is_read(text: str, expected: DefaultBuild | None) -> None:
-    assert parse_version_file(text.encode()) == expected
+    name = f"torch-9.0.0-cp312-cp312-manylinux_2_28_{arch}.whl"
+    (wheel,) = linux_wheels([PageFile(name=name, url="")], "torch")
+    assert judge_build((wheel, metadata(requires)), arch) == expected
 
 
 def vision(version: str, *requires: str) -> tuple[Version, IndexMetadata]:
@@ -145,21 +130,7 @@ def test_only_an_exact_pin_pairs_and_the_newest_counts() -> None:
         ]
     )
     found = judge_companions(read, yanked=[Version("0.28.1")])
-    assert found.by_torch == {"2.13.0": "0.28.0", "2.14.0": "0.29.0"}
-    assert (found.newest, found.newest_asks) == ("0.29.2", ">=2.14.0")
-
-
-@pytest.mark.parametrize(
-    ("newest", "asks", "words"),
-    [
-        pytest.param("0.29.2", ">=2.14.0", "0.29.2, asks for torch>=2.14.0", id="a range"),
-        pytest.param("2.11.0", "", "2.11.0, asks for no torch in particular", id="none"),
-        pytest.param(None, "", "No torchvision was read", id="nothing read"),
-    ],
-)
-def test_a_release_without_companion_says_why(newest: str | None, asks: str, words: str) -> None:
-    found = Companions(by_torch={}, newest=newest, newest_asks=asks)
-    assert words in pairing_note("torchvision", "9.0.0", found)
+    assert found == {"2.13.0": "0.28.0", "2.14.0": "0.29.0"}
 
 
 EXACT = [
@@ -219,59 +190,62 @@ def test_a_stub_is_told_by_what_it_asks_for(
 
 
 @pytest.mark.parametrize(
-    ("pairs", "expected"),
-    [
-        pytest.param(
-            "('cuda_compute_capabilities', ['sm_60', 'sm_80', 'compute_90']), "
-            "('cuda_version', '12.5.1'), ('cudnn_version', '9'), ('is_cuda_build', True)",
-            WheelBuildInfo(
-                is_cuda=True, cuda="12.5", sm=("sm_60", "sm_80", "sm_90"), ptx="compute_90"
-            ),
-            id="2.18 to 2.21",
-        ),
-        pytest.param("('is_cuda_build', True)", WheelBuildInfo(is_cuda=True), id="2.22"),
-        pytest.param("('is_cuda_build', False)", WheelBuildInfo(is_cuda=False), id="a CPU build"),
-        pytest.param("('is_cuda_build', 'yes')", None, id="no answer"),
-        pytest.param("open('x')", None, id="code is not run"),
-    ],
-)
-def test_the_build_information_of_tensorflow_is_read(
-    pairs: str, expected: WheelBuildInfo | None
-) -> None:
-    text = f"import collections\n\nbuild_info = collections.OrderedDict([{pairs}])\n"
-    assert parse_build_info(text.encode()) == expected
-
-
-def test_a_capability_that_is_not_understood_leaves_the_list_unread() -> None:
-    assert parse_capabilities(["sm_60", "sm_100a"]) == (None, None)
-
-
-def test_tags_stand_in_directories_and_in_versions() -> None:
-    links = [
-        "https://x.example/whl/cu118/",
-        "https://x.example/whl/torch-2.9.0%2Bcu130-cp312-cp312-linux_x86_64.whl",
-        "https://x.example/whl/rocm6.0/",
-    ]
-    assert tags_among(links) == ("cu118", "cu130")
-
-
-@pytest.mark.parametrize(
     ("tag", "cuda"), [("cu92", "9.2"), ("cu117", "11.7"), ("cu130", "13.0"), ("cpu", None)]
 )
 def test_a_tag_names_cuda(tag: str, cuda: str | None) -> None:
     assert cuda_of_tag(tag) == cuda
+    assert tag_of(cuda) == tag
 
 
 @pytest.mark.parametrize(
-    ("tag", "cuda"),
+    ("tag", "names"),
     [
-        pytest.param("12.8.1-cudnn-devel-ubuntu24.04", "12.8", id="with cuDNN"),
-        pytest.param("11.8.0-cudnn8-runtime-ubi8", "11.8", id="with the number of cuDNN"),
-        pytest.param("13.0.0-base-rockylinux9", "13.0", id="another system"),
-        pytest.param("latest", None, id="no version"),
-        pytest.param("12.8.1-devel-ubuntu24.04-amd64", None, id="of one machine"),
+        pytest.param(None, ["9.0.0-x86_64", "9.1.0-aarch64"], id="the default builds"),
+        pytest.param("cu126", ["9.1.0-x86_64"], id="of a tag"),
+        pytest.param("cpu", ["9.0.0-x86_64", "9.1.0-aarch64"], id="without a tag: for CPUs"),
+        pytest.param("cu12", [], id="the tag of none"),
     ],
 )
-def test_an_image_tag_names_cuda(tag: str, cuda: str | None) -> None:
-    found = cuda_of_image(tag)
-    assert (str(found) if found else None) == cuda
+def test_wheels_of_a_tag_are_its_builds(tag: str | None, names: Sequence[str]) -> None:
+    """Candidates, wheels for any machine and releases older than the catalog are none."""
+    files = [
+        "torch-8.9.0-cp312-cp312-linux_x86_64.whl",
+        "torch-9.0.0-cp312-cp312-linux_x86_64.whl",
+        "torch-9.0.0-cp313-cp313-linux_x86_64.whl",
+        "torch-9.1.0rc1-cp312-cp312-linux_x86_64.whl",
+        "torch-9.1.0+cu126-cp312-cp312-linux_x86_64.whl",
+        "torch-9.1.0+cu126.full-cp312-cp312-linux_x86_64.whl",
+        "torch-9.1.0-cp312-cp312-linux_aarch64.whl",
+        "torch-9.1.0-py3-none-any.whl",
+    ]
+    wheels = linux_wheels([PageFile(name=name, url="") for name in files], "torch")
+    found = builds_of(wheels, Version("9"), tag)
+    assert [f"{version}-{arch}" for version, arch in found] == names
+
+
+@pytest.mark.parametrize(
+    ("platforms", "glibc"),
+    [
+        pytest.param(["manylinux_2_17", "manylinux_2_28"], "2.28", id="what suffices for all"),
+        pytest.param(["manylinux_2_17", "linux"], None, id="one does not say"),
+    ],
+)
+def test_a_build_needs_the_glibc_of_each_of_its_wheels(
+    platforms: Sequence[str], glibc: str | None
+) -> None:
+    files = [PageFile(name=f"a-1-cp312-cp312-{one}_x86_64.whl", url="") for one in platforms]
+    assert glibc_of(linux_wheels(files, "a")) == glibc
+
+
+@pytest.mark.parametrize(
+    ("override", "template"),
+    [
+        pytest.param(None, "https://x.example/whl/{tag}", id="the catalog's own"),
+        pytest.param("https://m.example/pt/", "https://m.example/pt/{tag}", id="what is above"),
+        pytest.param("https://m.example/{tag}/simple", "https://m.example/{tag}/simple", id="any"),
+    ],
+)
+def test_a_mirror_of_the_pytorch_index_is_named_by_the_address_above_its_tags(
+    override: str | None, template: str
+) -> None:
+    assert address_template("https://x.example/whl/{tag}", override) == template

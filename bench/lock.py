@@ -54,10 +54,10 @@ def baseline(lock: Lock, out: Path) -> tuple[list[str], dict[str, str], str]:
     """uv's command line, environment and input for the answer of a lock."""
     changes = uv_environment(os.environ, ca_bundle(None, os.environ))
     plan = lock.plan
-    if plan.index not in {None, "pypi"}:
-        changes["UV_INDEX"] = plan.index
+    if plan.index_url not in {None, "pypi"}:
+        changes["UV_INDEX"] = plan.index_url
     env = {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
-    lines = [plan.indexes[0].requirement, *plan.requirements]
+    lines = [plan.index_urles[0].requirement, *plan.requirements]
     argv = compile_argv(target_of(plan), out, offline=False)
     return argv, env, "".join(f"{line}\n" for line in lines)
 
@@ -84,7 +84,7 @@ def measure(words: tuple[str, ...], rounds: int, place: Path) -> dict[str, objec
     middle = {name: statistics.median(taken) for name, taken in times.items()}
     return {
         "wheels": len(mine.wheels),
-        "index": mine.plan.index,
+        "index": mine.plan.index_url,
         "base": mine.plan.base.kind if mine.plan.base else "",
         "framework": f"{PACKAGES[mine.plan.framework]} {mine.plan.framework_version}",
         "seconds": {name: [round(one, 2) for one in taken] for name, taken in times.items()},

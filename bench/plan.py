@@ -3,7 +3,7 @@
     ./run python bench/plan.py
 
 All are started in turn, in one run, so that a busy machine slows all; medians are compared. None
-may take more than 8. The first run of each is not counted: it writes the byte code that an
+may take more than 9. The first run of each is not counted: it writes the byte code that an
 installer writes, which PYTHONDONTWRITEBYTECODE must not keep it from. The cases beside the first
 read tables that a PyTorch plan does without.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from images.engines.docker import Docker
@@ -50,16 +50,16 @@ def pin_base(
     base = plan.base
     assert base is not None
     if base.kind == "local":
-        return replace(plan, base=replace(base, digest=_local_digest(plan))), None
+        return plan._replace(base=base._replace(digest=_local_digest(plan))), None
     if base.kind == "registry":
         try:
-            return replace(plan, base=replace(base, digest=_digest(plan, settings, engine))), None
+            return plan._replace(base=base._replace(digest=_digest(plan, settings, engine))), None
         except Failure as failure:
             if request.base is not None:
                 failure.fix += " Or use another base: --base IMAGE or --base bootstrap."
                 raise
             if not _can_replace(plan, request, catalog):
-                runtime = replace(request, flavour="runtime", base="bootstrap")
+                runtime = request._replace(flavour="runtime", base="bootstrap")
                 or_runtime = resolve(hosts, runtime, catalog).error is None
                 raise NoDevelBaseError(
                     f"A devel image is built on {base.reference}, whose registry is out of reach, "
@@ -68,7 +68,7 @@ def pin_base(
                     f"{', or use --flavour runtime' if or_runtime else ''}.",
                     detail=failure.message,
                 ) from failure
-            plan = require_plan(resolve(hosts, replace(request, base="bootstrap"), catalog))
+            plan = require_plan(resolve(hosts, request._replace(base="bootstrap"), catalog))
             plan = with_packages(plan)
             _note_replaced(failure, console)
     return make_bootstrap(plan, settings, console)
@@ -98,7 +98,7 @@ def base_first(
     except Failure as failure:
         if not _can_replace(plan, request, catalog):
             return plan, request
-        request = replace(request, base="bootstrap")
+        request = request._replace(base="bootstrap")
         plan = resolve(hosts, request, catalog)
         require_plan(plan)
         _note_replaced(failure, console)
@@ -193,14 +193,13 @@ def make_bootstrap(plan: Plan, settings: BuildSettings, console: Console) -> tup
         ca_bundle=settings.ca.read_text(encoding="utf-8") if settings.ca else "",
         offline=settings.offline,
     )
-    pinned = replace(
-        base,
+    pinned = base._replace(
         reference=made.reference,
         digest=made.image_id,
         snapshot=snapshot,
         added=tuple(DebianPackage(**one._asdict()) for one in made.added),
     )
-    return replace(plan, base=pinned), made.archive
+    return plan._replace(base=pinned), made.archive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,7 +244,7 @@ def base_from_lock(
     base = plan.base
     assert base is not None
     if base.kind == "local" and base.digest != (found_here := _local_digest(plan)):
-        raise BaseChangedError(base, replace(base, digest=found_here))
+        raise BaseChangedError(base, base._replace(digest=found_here))
     if base.kind != "bootstrap":
         return pinned(plan, None)
     if settings.unpacked is not None:

@@ -25,7 +25,6 @@ from provision.lock.runtimes import (
     needed_cuda,
 )
 from provision.lock.solve import NoSolutionError
-from provision.model.frozen import replace
 from provision.model.plan import TITLES, HostFacts, Plan, Request, Warned
 from provision.resolve import resolve
 from provision.resolve.builds import builds_of
@@ -70,7 +69,7 @@ class OtherCuda(NamedTuple):
         """
         why = self.words(self.release.version, plan.cuda or self.cuda)
         for cuda in reversed(cudas_of(plan, self.needed.fits, catalog)):
-            asked = replace(request, cuda=cuda)
+            asked = request._replace(cuda=cuda)
             error = resolve(hosts, asked, catalog, spell=lambda *_: None).error
             if error is None and request.cuda is not None and not request.declared_in:
                 return why, f"Use --cuda {cuda}."
@@ -181,9 +180,9 @@ def other_build(
     """
     if request.cuda is not None:
         return None
-    exact = replace(request, framework_version=f"=={plan.framework_version}", python=plan.python)
+    exact = request._replace(framework_version=f"=={plan.framework_version}", python=plan.python)
     cudas = cudas_of(plan, fits, catalog, release=plan.framework_version)
-    plans = plans_for(cudas, hosts, replace(exact, led_by=by), catalog)
+    plans = plans_for(cudas, hosts, exact._replace(led_by=by), catalog)
     return next((other for _, other in plans), None)
 
 
@@ -193,7 +192,7 @@ def plans_for(
     """The requests for each of these CUDAs that plan, with their plans: first what the drivers run
     natively.
     """
-    asked = [replace(request, cuda=cuda) for cuda in cudas]
+    asked = [request._replace(cuda=cuda) for cuda in cudas]
     plans = [(one, resolve(hosts, one, catalog)) for one in asked]
     return sorted(
         ((one, plan) for one, plan in plans if plan.error is None),

@@ -213,7 +213,7 @@ class PackageSearch:
     def _locked(self, plan: Plan, more: Sequence[str]) -> Answer | None:
         """What the indexes of a plan have for its lines and `more`; None: no index has them."""
         lines = dict.fromkeys((*plan.requirements, *self.leading.values(), *more))
-        wanted = replace(plan, requirements=tuple(lines))
+        wanted = plan._replace(requirements=tuple(lines))
         offline, ca, refused = self._settings.offline, self._settings.ca, None
         for candidate in candidates_for(plan, self._request, ca_bundle=ca, offline=offline):
             found = ask_index(
@@ -281,7 +281,7 @@ class PackageSearch:
         return run_uv(
             lines,
             target,
-            index=self._request.index,
+            index=self._request.index_url,
             ca_bundle=self._settings.ca,
             offline=self._settings.offline,
             alone=alone,
@@ -347,7 +347,7 @@ class PackageSearch:
         """What is requested beside a package: the releases of the framework that fit, and the other
         packages; not NVIDIA's, since a build of the framework brings its own.
         """
-        others = leading(replace(self._request, settled=False))
+        others = leading(self._request._replace(settled=False))
         return [
             self.framework_line(fitting),
             *(o for n, o in others.items() if n != name and not n.startswith(_NOT_OURS)),
@@ -357,7 +357,7 @@ class PackageSearch:
         """What a project that pins every version requires beside the framework; None: that is
         nothing, not every version is pinned, or no index answers.
         """
-        lines = list(leading(replace(request, settled=False)).values())
+        lines = list(leading(request._replace(settled=False)).values())
         if not request.settled or not lines or self._settings.offline:
             return None
         outcome, _, text = self.run(lines, target, alone=True)

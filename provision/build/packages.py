@@ -88,7 +88,7 @@ class PackageChoice:
 
     def choose_on_bootstrap(self, plan: Plan) -> Plan:
         """The same for a base that is built from Debian packages, whatever base was requested."""
-        request = replace(self._request, base="bootstrap")
+        request = self._request._replace(base="bootstrap")
         if not self._search.leading:
             return self._of_pins(plan, request)
         chosen = self._with_kept(plan, request)
@@ -226,7 +226,7 @@ class PackageChoice:
         target = target_of(plan)
         others = fitting
         if request.python is not None:  # what another Python would have is reported
-            others = fitting_releases(self._hosts, replace(request, python=None), self._catalog)
+            others = fitting_releases(self._hosts, request._replace(python=None), self._catalog)
         self.sources.for_plan(plan)
         every = dict.fromkeys((*pythons, *reversed(others)))
         with ThreadPoolExecutor(1) as thread:  # of the others only the versions count
@@ -279,8 +279,7 @@ class PackageChoice:
         held = (f"{name}=={found[name].version}" for name in self._held_back if name in found)
         more = (*self._tried.pins, *held)
         lines = tuple(line for line in more if line not in plan.requirements)
-        return replace(
-            plan,
+        return plan._replace(
             requirements=(*plan.requirements, *lines),
             warnings=(*plan.warnings, *warnings),
         )
@@ -299,7 +298,7 @@ class PackageChoice:
     def source_only(self, blocked: Sequence[NotBuilt], plan: Plan) -> NoSolutionError:
         """The error for releases that have no wheel and cannot be built while locking."""
         asked, typed = (self._hosts, self._request, self._catalog), self._settings.typed
-        named = [*(one.url for one in self._request.indexes), self._request.index or ""]
+        named = [*(one.url for one in self._request.indexes), self._request.index_url or ""]
         plans, lacks = plans_with(*asked), no_compiler(plan, *asked)
         others = self._search.leading.values()
         answers = partial(server_answers, ca_bundle=self._settings.ca)
@@ -332,7 +331,7 @@ class PackageChoice:
         look = WheelLook(self._runtimes, fleet, self._settings, self._console.progress)
         asked = self._search.leading or {name_of(one): one for one in self._request.companions}
         warnings += look.warnings(found, releases, self._search.package, asked)
-        plan = replace(found.plan, warnings=(*found.plan.warnings, *warnings))
+        plan = found.plan._replace(warnings=(*found.plan.warnings, *warnings))
         return replace(found, plan=plan)
 
     def _planned_for(
@@ -341,14 +340,14 @@ class PackageChoice:
         """The plan for the release of the framework and the Python that go with the packages."""
         if (release, python) == (plan.framework_version, plan.python):
             decided = tuple(note for note in plan.notes if note.code != "packages-decide")
-            return replace(plan, notes=decided)
+            return plan._replace(notes=decided)
         return require_plan(self._led(request, by, release, python))
 
     def _led(self, request: Request, by: str, release: str, python: str) -> Plan:
-        exact = replace(request, framework_version=f"=={release}", led_by=by)
+        exact = request._replace(framework_version=f"=={release}", led_by=by)
         led = resolve(self._hosts, exact, self._catalog)
         if led.python != python:
-            led = resolve(self._hosts, replace(exact, python=python), self._catalog)
+            led = resolve(self._hosts, exact._replace(python=python), self._catalog)
         return led
 
     def _none_fits(self, found: PackageTry, fitting: Sequence[str]) -> NoSolutionError:
@@ -371,7 +370,7 @@ class PackageChoice:
         """
         title = TITLES[self._request.framework]
         target = WheelTarget(python, self._search.arch, ANY_GLIBC)
-        free = replace(self._request, cuda=None, framework_version=None, python=python)
+        free = self._request._replace(cuda=None, framework_version=None, python=python)
         here = fitting_releases(self._hosts, free, self._catalog).get(python)
         limits = refusals.limits_of(self._request)
         drop = [f"remove {limits}"] if limits else []
@@ -389,7 +388,7 @@ class PackageChoice:
         needs = f"it works with {title} {release}"
         if release not in known_releases(self._request, self._catalog):
             return f"{needs}, which the catalog does not have.", "Run: provision catalog refresh"
-        wanted = replace(free, framework_version=f"=={release}")
+        wanted = free._replace(framework_version=f"=={release}")
         plan = resolve(self._hosts, wanted, self._catalog, spell=spell_but_the_release)
         if plan.error is not None:
             return f"{needs}. {plan.error.message}", plan.error.fix

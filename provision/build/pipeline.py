@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
@@ -246,9 +245,9 @@ def pypis_own(
     if not pinned_here or request.cuda or any(one.url is None for one in plan.indexes):
         return None
     base = "bootstrap" if plan.base and plan.base.kind == "bootstrap" else request.base
-    asked = replace(request, base=base, python=plan.python)
+    asked = request._replace(base=base, python=plan.python)
     own = resolve(hosts, asked, catalog, at="pypi")
-    if own.error is not None or request.index is not None or (cudas and own.cuda not in cudas):
+    if own.error is not None or request.index_url is not None or (cudas and own.cuda not in cudas):
         return None
     note = Note(
         code="pypi-build",
@@ -256,7 +255,7 @@ def pypis_own(
         f"{plan.cuda} could be reached; PyPI has it for CUDA {own.cuda} ({RUNS[own.verdict]}).",
     )
     indexes = tuple(one for one in own.indexes if one.url is None)
-    return replace(own, base=plan.base, indexes=indexes, notes=(*own.notes, note))
+    return own._replace(base=plan.base, indexes=indexes, notes=(*own.notes, note))
 
 
 def within_reach(
@@ -274,9 +273,9 @@ def within_reach(
     if settings.offline or any(candidate.url is None for candidate in plan.indexes):
         return None
     base = "bootstrap" if plan.base and plan.base.kind == "bootstrap" else request.base
-    asked = [replace(request, base=base)]
+    asked = [request._replace(base=base)]
     if cudas and request.cuda is None:
-        asked = [replace(asked[0], cuda=cuda, framework_version=None) for cuda in cudas]
+        asked = [asked[0]._replace(cuda=cuda, framework_version=None) for cuda in cudas]
     found = (nearest_at("pypi", hosts, one, catalog) for one in asked)
     fitting = (one for one in found if one and (not cudas or one.cuda in cudas))
     other = next((one for one in fitting if _is_declared(one, request)), None)
@@ -314,7 +313,7 @@ def secrets_for(lock: Lock, request: Request, settings: BuildSettings) -> Secret
     hosts = {urlsplit(wheel.url).hostname or "" for wheel in lock.wheels}
     return network.make_secrets(
         ca=settings.ca,
-        index=request.index,
+        index=request.index_url,
         hosts=hosts,
         env=settings.env,
         addresses=(*lock.addresses, *request.addresses),

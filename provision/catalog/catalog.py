@@ -21,7 +21,6 @@ from provision.catalog.rows.nvidia import (
     ForwardCompat,
     OpenModules,
 )
-from provision.model.frozen import replace
 from provision.model.plan import ComputeCapability, Gpu, HostFacts
 
 
@@ -186,9 +185,9 @@ class Catalog(CatalogTables):
                 for row in self.gpus
                 if any(name.startswith(begins) for name in (row.name, *row.aliases))
             }
-            return replace(gpu, compute_capability=found.pop()) if len(found) == 1 else gpu
+            return gpu._replace(compute_capability=found.pop()) if len(found) == 1 else gpu
 
-        return replace(facts, gpus=facts.gpus and tuple(map(known, facts.gpus)))
+        return facts._replace(gpus=facts.gpus and tuple(map(known, facts.gpus)))
 
     def other_vendor(self, name: str) -> str | None:
         """The maker of a GPU of this name, if it is not NVIDIA."""

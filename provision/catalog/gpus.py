@@ -12,15 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, NamedTuple
 
 from provision.catalog.rows.gpus import GpuModel
 from provision.model.plan import ComputeCapability
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from provision.model.frozen import dataclass
 
 _WORD = re.compile(r"[a-z0-9]+")
 # "Quadro" stays: a Quadro RTX 4000 is Turing, an RTX 4000 Ada is not.
@@ -41,8 +36,7 @@ _BOARD_LETTERS = r"(?<=\d)[a-z]{1,2}$"
 _LAPTOP = r"(.*\brtx ?[2-5]0[5-9]0\b.*?) (?:laptop gpu|laptop|with max-q design|max-q)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuMatch:
+class GpuMatch(NamedTuple):
     """The result of a look-up. `compute_capability` is None unless `status` is "one".
 
     "one": every row of `rows` has that capability. "ambiguous": `rows` are the candidates.

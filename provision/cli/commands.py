@@ -23,7 +23,6 @@ from provision.cli.paths import record_home
 from provision.cli.project_options import read_project_option
 from provision.cli.suite_options import read_check, read_image, read_order, read_origin_check
 from provision.errors import BadInputError, Exit, exit_of_refusal
-from provision.model.frozen import replace
 from provision.model.plan import Cell, HostFacts, Plan
 from provision.model.request import quoted
 from provision.output.console import Console
@@ -104,7 +103,7 @@ def do_plan(args: argparse.Namespace, console: Console) -> int:
     if args.matrix:
         cells = matrix(hosts, request, catalog)
     elif args.explain:
-        cells = matrix(hosts, replace(request, cuda=None), catalog)
+        cells = matrix(hosts, request._replace(cuda=None), catalog)
     if args.json:
         result = plan_to_json(plan)
         print_json({**result, "matrix": matrix_to_json(cells)} if args.matrix else result)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from provision.cli.options import what_if_gpu
 from provision.errors import BadInputError
 from provision.lock.labels import TARGET, targets_of
-from provision.model.frozen import replace
 from provision.model.plan import ComputeCapability, Gpu, HostFacts
 
 if TYPE_CHECKING:
@@ -49,8 +48,8 @@ def planned_for(hosts: Sequence[HostFacts], cut: Sequence[Gpu]) -> tuple[HostFac
         return tuple(hosts)
     gpus = tuple(cut)
     return tuple(
-        replace(
-            facts, gpus=gpus, sources=tuple(pair for pair in facts.sources if pair[0] != "gpus")
+        facts._replace(
+            gpus=gpus, sources=tuple(pair for pair in facts.sources if pair[0] != "gpus")
         )
         for facts in hosts
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from provision.cli.arguments import (
     base_options,
@@ -18,11 +18,6 @@ from provision.cli.arguments import (
 )
 from provision.output.console import Console
 
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from provision.model.frozen import dataclass
-
 
 def later(module: str, name: str) -> Callable[..., Any]:
     """A function whose module is imported when it is called: `plan` does not need it."""
@@ -33,8 +28,7 @@ def later(module: str, name: str) -> Callable[..., Any]:
     return call
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class Command(NamedTuple):
     """One command: what it does, which options it takes beside --json, and the function.
     `is_program`: words after -- are a command, whose output is ours: without --json, and -v is not
     short for --verbose. `is_hidden`: the list of commands leaves it out.
@@ -49,8 +43,7 @@ class Command:
     aliases: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Group(NamedTuple):
     """A command with subcommands."""
 
     name: str

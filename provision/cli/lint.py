@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -106,7 +106,7 @@ def _judge(args: argparse.Namespace, catalog: Catalog) -> _HostJudge | None:
     if args.driver is not None:
         host = host.with_driver(parse_driver(args.driver))
     return _HostJudge(
-        replace(host, gpus=tuple(what_if_gpu(text, catalog) for text in args.gpus) or None),
+        host._replace(gpus=tuple(what_if_gpu(text, catalog) for text in args.gpus) or None),
         catalog,
     )
 
@@ -166,7 +166,7 @@ class _HostJudge:
             framework_version=None if release is None else f"=={release}",
             python=one.python,
         )
-        return resolve([replace(self.host, arch=one.arch)], request, self.catalog)
+        return resolve([self.host._replace(arch=one.arch)], request, self.catalog)
 
     def _fix(self, one: InstalledFramework) -> str | None:
         """The build of the same release, or else of another, that the resolver plans there."""

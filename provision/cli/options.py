@@ -21,7 +21,6 @@ from provision.cli.project_options import read_project_with_code
 from provision.cli.suite_options import read_asked
 from provision.cli.typed import plan_words
 from provision.errors import BadInputError
-from provision.model.frozen import replace
 from provision.model.plan import Gpu, HostFacts, Request
 from provision.model.request import parse_compute_capability, parse_driver, parse_request, quoted
 
@@ -129,7 +128,7 @@ def read_hosts(args: argparse.Namespace, catalog: Catalog) -> tuple[HostFacts, .
     hosts = named or (this_host(),)
     hosts = tuple(_what_if(facts, driver, gpus) for facts in hosts)
     arch = _arch_of(gpus, catalog)
-    return hosts if args.host or arch is None else tuple(replace(f, arch=arch) for f in hosts)
+    return hosts if args.host or arch is None else tuple(f._replace(arch=arch) for f in hosts)
 
 
 def _hosts_of(path: str, catalog: Catalog) -> tuple[HostFacts, ...]:
@@ -164,7 +163,7 @@ def _what_if(facts: HostFacts, driver: str | None, gpus: tuple[Gpu, ...]) -> Hos
         facts = facts.with_driver(driver)
     if gpus:
         read = tuple(pair for pair in facts.sources if pair[0] != "gpus")
-        facts = replace(facts, gpus=gpus, sources=read)
+        facts = facts._replace(gpus=gpus, sources=read)
     return facts
 
 
@@ -279,7 +278,7 @@ def read_build(
     project, code = read_project_with_code(args)
     request = read_request_for(project, args, catalog, hosts)
     if args.lock and args.project is not None:
-        request = replace(request, addresses=(*request.addresses, *_addresses(args.project)))
+        request = request._replace(addresses=(*request.addresses, *_addresses(args.project)))
     return BuildJob(
         request=request,
         catalog=catalog,

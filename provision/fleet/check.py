@@ -7,20 +7,14 @@ an image is judged as if it were planned for that class alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from provision.catalog.catalog import Catalog
 from provision.fleet.classes import NodeClass
 from provision.fleet.what_if import is_older, with_driver
-from provision.model.frozen import replace
 from provision.model.plan import ComputeCapability, HostFacts, Plan, Request
 from provision.resolve import resolve
 from provision.verification.cut import OtherGpuError, other_gpu
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from provision.model.frozen import dataclass
 
 _NOT_KNOWN = frozenset({"no-such-build"})
 """Refusals for want of data: a release that the catalog does not have."""
@@ -105,7 +99,7 @@ def judge_class(
     request = Request(  # of any Python: which bases have one does not matter to an image
         framework=plan.framework, framework_version=f"=={plan.framework_version}", cuda=plan.cuda
     )
-    alone = replace(facts, label=HostFacts().label)  # messages name other hosts
+    alone = facts._replace(label=HostFacts().label)  # messages name other hosts
     found = resolve([alone], request, catalog)
     if found.error is not None:
         runs = None if found.error.code in _NOT_KNOWN else False

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from provision.fleet.hostfiles import FleetHost
-from provision.model.frozen import replace
 from provision.model.plan import ComputeCapability, HostFacts
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from provision.model.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,7 +38,7 @@ def classes_of(hosts: Iterable[FleetHost]) -> tuple[NodeClass, ...]:
         found.setdefault(_key(host.facts), []).append(host)
     classes = [
         NodeClass(
-            facts=replace(group[0].facts, label=several([one.facts.label for one in group])),
+            facts=group[0].facts._replace(label=several([one.facts.label for one in group])),
             path=group[0].path,
             nodes=tuple(one.facts.label for one in group),
             gpus=_gpus(group[0].facts),

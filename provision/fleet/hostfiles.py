@@ -12,7 +12,6 @@ from images.text.printable import printable
 from provision.catalog.catalog import Catalog
 from provision.errors import HostFileError
 from provision.host.pasted import parse_smi, read_host
-from provision.model.frozen import replace
 from provision.model.plan import HostFacts
 
 ENDING = ".json"
@@ -43,8 +42,7 @@ def read_fleet_hosts(places: Sequence[str], catalog: Catalog) -> tuple[FleetHost
     several = Counter(names)
     return tuple(
         FleetHost(
-            replace(
-                catalog.with_capabilities(read_host(path)),
+            catalog.with_capabilities(read_host(path))._replace(
                 label=name if several[name] == 1 else path,
             ),
             path,

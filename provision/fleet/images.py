@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from provision.catalog.catalog import Catalog
 from provision.fleet.classes import NodeClass, several
@@ -12,11 +12,6 @@ from provision.model.plan import HostFacts, Plan, PlanError, Request
 from provision.resolve import fitting_builds, resolve
 from provision.resolve.builds import Build
 from provision.resolve.specifiers import version
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from provision.model.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

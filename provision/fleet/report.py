@@ -10,7 +10,6 @@ from provision.fleet.classes import NodeClass
 from provision.fleet.images import FleetImage, FleetPlan, UnservedClass
 from provision.fleet.nodes.collect import NodeReading
 from provision.fleet.what_if import DriverChange
-from provision.model.frozen import asdict
 from provision.model.planfile import plan_to_json
 
 SCHEMA = 1
@@ -33,8 +32,8 @@ def fleet_to_json(
         "against_one_image": [
             {
                 "classes": [places[one.nodes] for one in refusal.classes],
-                "error": None if refusal.plan.error is None else asdict(refusal.plan.error),
-                "blocked": [asdict(row) for row in refusal.plan.blocked],
+                "error": None if refusal.plan.error is None else refusal.plan.error._asdict(),
+                "blocked": [row._asdict() for row in refusal.plan.blocked],
                 "limited_by": plan_to_json(refusal.plan)["limited_by"],
             }
             for refusal in plan.against_one
@@ -79,7 +78,7 @@ def _unserved(one: UnservedClass, places: dict[tuple[str, ...], int]) -> dict[st
     return {
         "class": places[one.node_class.nodes],
         "nodes": list(one.node_class.nodes),
-        **asdict(one.error),
+        **one.error._asdict(),
     }
 
 

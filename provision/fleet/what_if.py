@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 from provision.fleet.classes import NodeClass
 from provision.fleet.images import FleetPlan, FleetResolver, UnservedClass, plan_fleet
-from provision.model.frozen import replace
 from provision.resolve.specifiers import version
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from provision.model.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from provision.host.cdi import read_cdi
 from provision.host.machine import ProbedMachine
@@ -20,10 +20,7 @@ from provision.host.runner import ProgramResult
 from provision.model.plan import Absent, Engine
 
 if TYPE_CHECKING:
-    from dataclasses import dataclass
     from typing import TypeAlias
-else:
-    from provision.model.frozen import dataclass
 
 TIMEOUT_S = 5.0
 
@@ -36,8 +33,7 @@ NVIDIA_HOOKS = (
 Object: TypeAlias = "dict[str, Any]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DetectedEngines:
+class DetectedEngines(NamedTuple):
     """The engines, the program that answered for each, and those that did not answer."""
 
     engines: tuple[Engine, ...] = ()
@@ -45,8 +41,7 @@ class DetectedEngines:
     absent: tuple[Absent, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cli:
+class _Cli(NamedTuple):
     """One docker program's answers about itself and its server."""
 
     path: str

@@ -6,14 +6,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from provision.host.machine import ProbedMachine
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from provision.model.frozen import dataclass
 
 CACHE = "/etc/ld.so.cache"
 CONF = "/etc/ld.so.conf"
@@ -36,8 +31,7 @@ _CACHED_LIMIT = 4096
 _INCLUDE = re.compile(r"^[ \t]*include[ \t]+(\S+)/\*\.conf\b", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverLibrary:
+class DriverLibrary(NamedTuple):
     """The file of the driver's user-mode half; all "" and None if there is none."""
 
     name: str = ""

@@ -16,15 +16,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from provision.host.runner import ProgramResult, ProgramRunner
 
 if TYPE_CHECKING:
-    from dataclasses import dataclass
     from typing import TypeAlias
-else:
-    from provision.model.frozen import dataclass
 
 TEXT_LIMIT_BYTES = 1 << 20
 # An index of a distribution (modules.dep, an installed package's list) may be larger.
@@ -36,8 +33,7 @@ Answer: TypeAlias = "bool | int | str | bytes | list[Answer] | dict[str, Answer]
 Source: TypeAlias = "Callable[[Question], Answer]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PathStatus:
+class PathStatus(NamedTuple):
     """What is at a path, links followed. `kind`: "file", "directory", "socket", "device" or
     "other"; `mode` holds the permission bits only; `modified` is in seconds since the epoch;
     `device` tells file systems apart.
@@ -52,8 +48,7 @@ class PathStatus:
     device: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiskSpace:
+class DiskSpace(NamedTuple):
     """A file system's space: sizes in bytes, counts of inodes (0: it has no such limit)."""
 
     total: int
@@ -62,8 +57,7 @@ class DiskSpace:
     inodes_free: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningProgram:
+class RunningProgram(NamedTuple):
     """A running program: its arguments, its owner, and when it started (seconds since epoch)."""
 
     name: str
@@ -72,8 +66,7 @@ class RunningProgram:
     started: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class User:
+class User(NamedTuple):
     """The current user: name ("" if unknown), effective id, ids of all active groups."""
 
     name: str
@@ -81,8 +74,7 @@ class User:
     gids: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbedMachine:
+class ProbedMachine(NamedTuple):
     """A machine to read. `root` is the directory of its files, `env` its environment; `run` starts
     its programs, and without it there are only files. `source` replaces all three.
     """

@@ -13,7 +13,6 @@ from provision.errors import HostFileError
 from provision.host.reading import version_or_none
 from provision.host.smi import FIELDS, SOURCE, parse_header, parse_query
 from provision.model.facts import parse_host, read_host_file
-from provision.model.frozen import replace
 from provision.model.plan import Gpu, HostFacts
 
 _LONGEST_LINE = 500
@@ -38,7 +37,7 @@ def read_host(path: str) -> HostFacts:
 def parse_host_text(text: str, *, label: str) -> HostFacts:
     """The facts of a text. HostFileError: it has none."""
     if (facts := parse_smi(text)) is not None:
-        return replace(facts, label=label)
+        return facts._replace(label=label)
     if text.strip() and text.lstrip()[0] not in "{[":
         raise HostFileError(
             f"{label}: is neither host facts (JSON) nor what nvidia-smi prints.",
@@ -120,7 +119,7 @@ def _of_list(lines: Sequence[str]) -> Iterator[Gpu]:
         if (gpu := _LISTED.fullmatch(line)) is not None:
             found.append(Gpu(name=gpu["name"], uuid=gpu["uuid"]))
         elif found and line.startswith("MIG "):
-            found[-1] = replace(found[-1], mig=True)
+            found[-1] = found[-1]._replace(mig=True)
     yield from found
 
 

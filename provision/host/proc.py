@@ -9,16 +9,11 @@ Formats of /proc/driver/nvidia/version, both of which state the kernel module's 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from provision.host.machine import ProbedMachine
 from provision.host.reading import Reading, one_line, version_or_none
 from provision.model.plan import Gpu
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from provision.model.frozen import dataclass
 
 SYS_VERSION = "/sys/module/nvidia/version"
 PROC_VERSION = "/proc/driver/nvidia/version"
@@ -36,8 +31,7 @@ _NVRM = re.compile(
 _FIELD = re.compile(r"^(?P<key>[^:\n]+):[ \t]*(?P<value>.*)$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PciDevice:
+class PciDevice(NamedTuple):
     """A device on the bus: its folder below /sys, and vendor, class and device as the kernel
     writes them ("0x10de", "0x030200", "0x2330").
     """

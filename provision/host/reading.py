@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from images.text.printable import printable
 from provision.model.plan import Absent, Gpu
 
 if TYPE_CHECKING:
-    from dataclasses import dataclass
     from typing import TypeAlias
-else:
-    from provision.model.frozen import dataclass
 
 Fact: TypeAlias = Literal["driver", "user_mode_driver", "driver_cuda", "gpus"]
 
@@ -21,8 +18,7 @@ REASON_LIMIT = 300
 _VERSION = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6}){0,5}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Reading(NamedTuple):
     """One source's answers. `gives` is what it can provide; `failed` is why it gave nothing.
 
     `absent` has single facts that it could not give although the source itself answered.

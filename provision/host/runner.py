@@ -8,21 +8,15 @@ print forever.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import NamedTuple, Protocol
 
 from images.system import process
 from provision.host.reading import one_line
 
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from provision.model.frozen import dataclass
-
 OUTPUT_LIMIT_BYTES = 4 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramResult:
+class ProgramResult(NamedTuple):
     """How a program ended. `problem` is set when it did not run to its own end."""
 
     code: int | None = None

@@ -9,18 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from provision.host.machine import ProbedMachine
 from provision.host.nvml import CODES as NVML_CODES
 from provision.host.reading import Fact, Reading, one_line, version_or_none
 from provision.host.runner import ProgramResult
 from provision.model.plan import Absent, ComputeCapability, Gpu
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from provision.model.frozen import dataclass
 
 SOURCE = "nvidia-smi"
 GIVES: tuple[Fact, ...] = ("driver", "driver_cuda", "gpus")
@@ -53,8 +48,7 @@ _REASONS = {
 _PLAIN = {9, 12, 17, 18}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
+class Header(NamedTuple):
     """The versions in the box's first line; `cuda_text` is the text for CUDA."""
 
     driver: str | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from provision.catalog.rows.gpus import GpuModel
@@ -48,7 +47,7 @@ def labels_for(lock: Lock, version: str, cut: Sequence[ComputeCapability] = ()) 
         plan["base"].pop("added", None)  # hundreds of rows, which the lock in the image has
     if base is not None and base.kind == "local":
         # its path means nothing elsewhere, and would give equal images different digests
-        base = replace(base, reference="local")
+        base = base._replace(reference="local")
         plan["base"] = {**plan["base"], "reference": "local"}
     return {
         PLAN: json.dumps(plan, separators=(",", ":"), sort_keys=True),

@@ -12,7 +12,6 @@ import functools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -80,7 +79,7 @@ def with_silent_pages(request: Request, ca_bundle: Path | None) -> Request:
         else one
         for one in request.indexes
     )
-    return replace(request, indexes=indexes) if indexes != request.indexes else request
+    return request._replace(indexes=indexes) if indexes != request.indexes else request
 
 
 def _is_page(url: str, ca_bundle: Path | None, *, offline: bool) -> bool:

@@ -351,7 +351,7 @@ def _with_index(plan: Plan, found: Attempt, failed: Sequence[Attempt]) -> Plan:
         source=shown_url(chosen.url) if chosen.url else "the installer's default index",
     )
     kept = tuple(r for r in plan.reasons if r.code != "index-order")
-    return replace(plan, index=chosen.address, indexes=(chosen,), reasons=(*kept, reason))
+    return plan._replace(index_url=chosen.address, indexes=(chosen,), reasons=(*kept, reason))
 
 
 def _no_index(attempts: Sequence[Attempt], request: Request, *, offline: bool = False) -> Failure:
@@ -362,7 +362,7 @@ def _no_index(attempts: Sequence[Attempt], request: Request, *, offline: bool = 
     outcomes = {attempt.outcome for attempt in attempts}
     if refused := access_refused([a.reason for a in attempts if a.outcome == "unreachable"]):
         host, why, fix = refused
-        if host and host in index_logins(os.environ, request.places.names, request.index or ""):
+        if host and host in index_logins(os.environ, request.places.names, request.index_url or ""):
             why = f"{host} demands another login than yours"
         if host or outcomes == {"unreachable"}:
             return IndexAccessError(f"{why}.", fix=fix)
@@ -394,5 +394,5 @@ def _no_index(attempts: Sequence[Attempt], request: Request, *, offline: bool = 
         fix="Check the network, the proxy and --ca-bundle, or name a mirror with --index: an "
         "index, or a page of links to wheels.",
         detail=told,
-        log=told_of_mirrors([a.reason for a in left], request.index, os.environ),
+        log=told_of_mirrors([a.reason for a in left], request.index_url, os.environ),
     )

@@ -12,13 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from provision.model.frozen import replace
-
 if TYPE_CHECKING:
-    from dataclasses import dataclass
     from typing import TypeAlias
-else:
-    from provision.model.frozen import dataclass
 
 Verdict: TypeAlias = Literal["direct", "minor-version", "forward", "unverified", "none"]
 Framework: TypeAlias = Literal["pytorch", "tensorflow", "jax"]
@@ -40,8 +35,7 @@ PACKAGES: dict[Framework, str] = {"pytorch": "torch", "tensorflow": "tensorflow"
 """What their packages are called on an index."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class Gpu(NamedTuple):
     """One GPU of the host. `memory_mib` in MiB; `mig` is whether MIG mode is on."""
 
     name: str | None = None
@@ -51,8 +45,7 @@ class Gpu:
     mig: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Absent:
+class Absent(NamedTuple):
     """A fact that could not be read: which, from which source, and why."""
 
     fact: str
@@ -60,8 +53,7 @@ class Absent:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
+class Engine(NamedTuple):
     """A container engine seen on the host.
 
     `gpu_runtime` is whether the NVIDIA runtime is registered with it; `cdi_devices` are the
@@ -77,8 +69,7 @@ class Engine:
     problem: str | None = None  # why `server` is None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostFacts:
+class HostFacts(NamedTuple):
     """What is known of one machine. `gpus` None: not known; (): none there.
 
     Three facts, never one: `driver` is the kernel module's version, `user_mode_driver` that of
@@ -113,8 +104,7 @@ class HostFacts:
     def with_driver(self, driver: str) -> HostFacts:
         """The same machine, assumed to have another driver."""
         read = tuple(pair for pair in self.sources if pair[0] != "driver")
-        other = {"driver": driver, "driver_cuda": None, "user_mode_driver": None, "sources": read}
-        return replace(self, **other)
+        return self._replace(driver=driver, driver_cuda=None, user_mode_driver=None, sources=read)
 
 
 class DeclaredIndex(NamedTuple):
@@ -141,8 +131,7 @@ class PackageIndexes(NamedTuple):
         return {one.name: one.url for one in self.declared if one.name}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(NamedTuple):
     """What the user asked for, parsed. Everything None or empty is left to the resolver."""
 
     cuda: str | None = None
@@ -153,7 +142,7 @@ class Request:
     companions: tuple[str, ...] = ()  # PEP 508 requirements
     flavour: Flavour | None = None
     base: str | None = None  # image reference, "bootstrap", or None: we choose
-    index: str | None = None
+    index_url: str | None = None
     led_by: str | None = None  # the packages that chose `framework_version`: "vllm 0.33.0"
     declared_in: str | None = None  # the file of a project that says the rest: "uv.lock"
     pythons: tuple[str, ...] = ()  # the only ones that it may have ("3.11"); (): any
@@ -172,11 +161,10 @@ class Request:
     @property
     def places(self) -> PackageIndexes:
         """The indexes that it names."""
-        return PackageIndexes(self.index, self.indexes)
+        return PackageIndexes(self.index_url, self.indexes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reason:
+class Reason(NamedTuple):
     """Why a choice was made, with the public source of the rule or the fact."""
 
     code: str
@@ -184,8 +172,7 @@ class Reason:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Warned:
+class Warned(NamedTuple):
     """A problem that does not stop the plan, with its fix."""
 
     code: str
@@ -193,16 +180,14 @@ class Warned:
     fix: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class Note(NamedTuple):
     """Something worth knowing about a plan that needs no action."""
 
     code: str
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alternative:
+class Alternative(NamedTuple):
     """A similar combination that was itself resolved and found to work."""
 
     cuda: str
@@ -211,8 +196,7 @@ class Alternative:
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blocked:
+class Blocked(NamedTuple):
     """One row of which GPU blocks what: a GPU that shares no build with the others.
 
     `host` None: the only host. `served_by` is what would serve it alone, in words; None: nothing
@@ -226,8 +210,7 @@ class Blocked:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitedBy:
+class LimitedBy(NamedTuple):
     """The hosts that limit a plan, why, and the build that would be chosen without them."""
 
     hosts: tuple[str, ...]
@@ -249,8 +232,7 @@ class LimitedBy:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanError:
+class PlanError(NamedTuple):
     """Why nothing fits: stable code, sentence, what to type."""
 
     code: str
@@ -258,8 +240,7 @@ class PlanError:
     fix: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuVerdict:
+class GpuVerdict(NamedTuple):
     """What one GPU will run: `runs` is "sm_86", "sm_80 binary", "PTX", "none" or "unknown"."""
 
     name: str | None
@@ -268,8 +249,7 @@ class GpuVerdict:
     ok: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexCandidate:
+class IndexCandidate(NamedTuple):
     """A place that may have the wheels: `url` None is the installer's own default index.
 
     `requirement` is the framework's requirement line as that place spells it
@@ -291,8 +271,7 @@ class IndexCandidate:
         return f"{scheme}{slashes}{host.rpartition('@')[2]}{slash}{path}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DebianPackage:
+class DebianPackage(NamedTuple):
     """A package of Debian in a base. `sha256` is that of its file, in hex digits."""
 
     name: str
@@ -300,8 +279,7 @@ class DebianPackage:
     sha256: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Base:
+class Base(NamedTuple):
     """The image below the wheels.
 
     `reference` is an image by tag, "bootstrap", or a place on this machine ("oci:DIR"); `suite` is
@@ -321,8 +299,7 @@ class Base:
     added: tuple[DebianPackage, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(NamedTuple):
     """All decisions that a lock needs; or, with verdict "none", why nothing fits."""
 
     verdict: Verdict
@@ -330,7 +307,7 @@ class Plan:
     framework_version: str | None = None
     cuda: str | None = None
     wheel_tag: str | None = None
-    index: str | None = None
+    index_url: str | None = None
     python: str | None = None
     cudnn: str | None = None
     nccl: str | None = None

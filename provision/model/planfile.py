@@ -14,7 +14,6 @@ from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from provision.errors import LockFileError
 from provision.model import grammar
-from provision.model.frozen import asdict
 from provision.model.plan import Base, Cell, LimitedBy, Plan
 
 SCHEMA = 1
@@ -31,40 +30,41 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "verdict": plan.verdict,
         "cuda": plan.cuda,
         "wheel_tag": plan.wheel_tag,
-        "index": plan.index,
+        "index": plan.index_url,
         "framework": {"name": plan.framework, "version": plan.framework_version},
         "python": plan.python,
         "cudnn": plan.cudnn,
         "nccl": plan.nccl,
         "driver": {"have": plan.driver_have, "need": plan.driver_need},
-        "gpus": [asdict(gpu) for gpu in plan.gpus],
-        "reasons": [asdict(reason) for reason in plan.reasons],
-        "warnings": [asdict(warning) for warning in plan.warnings],
-        "notes": [asdict(note) for note in plan.notes],
-        "alternatives": [asdict(alternative) for alternative in plan.alternatives],
-        "error": asdict(plan.error) if plan.error else None,
+        "gpus": [gpu._asdict() for gpu in plan.gpus],
+        "reasons": [reason._asdict() for reason in plan.reasons],
+        "warnings": [warning._asdict() for warning in plan.warnings],
+        "notes": [note._asdict() for note in plan.notes],
+        "alternatives": [alternative._asdict() for alternative in plan.alternatives],
+        "error": plan.error._asdict() if plan.error else None,
         "arch": plan.arch,
         "flavour": plan.flavour,
         "base": _base_to_json(plan.base) if plan.base else None,
         "compat_package": plan.compat_package,
         "requirements": list(plan.requirements),
         "indexes": [
-            {**asdict(row), "url": shown_url(row.url) if row.url else None} for row in plan.indexes
+            {**row._asdict(), "url": shown_url(row.url) if row.url else None}
+            for row in plan.indexes
         ],
-        "blocked": [asdict(row) for row in plan.blocked],
+        "blocked": [row._asdict() for row in plan.blocked],
         "limited_by": _limited_to_json(plan.limited_by),
     }
 
 
 def _base_to_json(base: Base) -> dict[str, Any]:
     """Debian packages are only in the table of a base that some were added to."""
-    row = asdict(base)
+    row = base._asdict()
     apt, added = row.pop("apt"), row.pop("added")
-    return {**row, "apt": list(apt), "added": [asdict(one) for one in added]} if apt else row
+    return {**row, "apt": list(apt), "added": [one._asdict() for one in added]} if apt else row
 
 
 def _limited_to_json(limited: LimitedBy | None) -> dict[str, Any] | None:
-    return None if limited is None else {**asdict(limited), "hosts": list(limited.hosts)}
+    return None if limited is None else {**limited._asdict(), "hosts": list(limited.hosts)}
 
 
 def matrix_to_json(cells: Sequence[Cell]) -> list[dict[str, Any]]:
@@ -76,10 +76,11 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
     """The plan from a lock's table; LockFileError names the key that does not match our format:
     its type, its grammar, or its size.
     """
-    flat = {name: data.get(name) for name in _hints(Plan)}
-    for name, (table, key) in _PLACES.items():
-        inner = data.get(table, {})
-        flat[name] = inner.get(key) if isinstance(inner, dict) else _wrong(table, "a table")
+    flat = {}
+    for name in _hints(Plan):
+        *table, key = _PLACES.get(name, (name,))
+        inner = data.get(table[0], {}) if table else data
+        flat[name] = inner.get(key) if isinstance(inner, Mapping) else _wrong(table[0], "a table")
     plan: Plan = _row(Plan, flat, "")
     return plan
 
@@ -94,18 +95,19 @@ def without_nulls(value: Any) -> Any:  # noqa: ANN401  any JSON value
 
 
 _PLACES = {
+    "index_url": ("index",),
     "framework": ("framework", "name"),
     "framework_version": ("framework", "version"),
     "driver_have": ("driver", "have"),
     "driver_need": ("driver", "need"),
 }
-"""The fields of a plan that are in a table of the file."""
+"""The fields of a plan that have another name in the file, or are in a table of it."""
 _GRAMMARS = {
     **dict.fromkeys(("cuda", "cudnn", "nccl", "python", "glibc"), grammar.NUMBERS),
     **dict.fromkeys(("driver_have", "driver_need"), grammar.NUMBERS),
     **dict.fromkeys(("wheel_tag", "arch", "suite", "snapshot"), grammar.NAME),
     **dict.fromkeys(("compat_package", "code"), grammar.NAME),
-    **dict.fromkeys(("index", "url"), grammar.ADDRESS),
+    **dict.fromkeys(("index_url", "url"), grammar.ADDRESS),
     **dict.fromkeys(("requirement", "requirements"), grammar.REQUIREMENT),
     "framework_version": grammar.VERSION,
     "compute_capability": grammar.CAPABILITY,
@@ -134,7 +136,7 @@ def _row(make: Any, value: object, path: str) -> Any:  # noqa: ANN401  the row's
     fields = {}
     for name, hint in _hints(make).items():
         given = value.get(name)
-        if given is None and make._defaults.get(name) == ():  # noqa: SLF001  as `frozen` declares
+        if given is None and make._field_defaults.get(name) == ():
             given = []
         place = ".".join(_PLACES.get(name, (name,)) if make is Plan else (path, name))
         fields[name] = _field(hint, given, place, name)

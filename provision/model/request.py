@@ -14,7 +14,6 @@ from images.text.printable import printable
 from provision.errors import BadInputError
 from provision.model import grammar
 from provision.model.environment import is_git_url, is_wheel_url, public_requirement, requirement_of
-from provision.model.frozen import replace
 from provision.model.plan import ComputeCapability, Flavour, Framework, Request
 
 _MOST_ADDRESS = 4000  # a signature with a session token has 2,000
@@ -249,7 +248,7 @@ def with_apt(request: Request, names: Sequence[str], place: str = "--apt") -> Re
             f"engine in an image of a registry, and not in --base {quoted(request.base)}.",
             fix=f"Use --base bootstrap, or an image that has them and no {place}",
         )
-    return replace(request, apt=tuple(sorted({*request.apt, *names})))
+    return request._replace(apt=tuple(sorted({*request.apt, *names})))
 
 
 def parse_request(
@@ -289,6 +288,6 @@ def parse_request(
         addresses=tuple(address for _, address in named if address),
         flavour=flavour,
         base=None if base is None else parse_base(base),
-        index=None if index is None else parse_index(index),
+        index_url=None if index is None else parse_index(index),
     )
     return with_apt(request, parse_apt(apt))

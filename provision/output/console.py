@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from images.text.printable import printable, printable_lines
 from provision.output import chinese
@@ -22,11 +22,7 @@ from provision.output.called import as_called
 from provision.output.look import columns, is_coloured, paint
 
 if TYPE_CHECKING:
-    from dataclasses import dataclass
-
     from rich.progress import Progress, TaskID
-else:
-    from provision.model.frozen import dataclass
 
 PULSE_S = 60.0
 _CHECK = re.compile(r"\s*\d+/\d+\s+(pass|skip|fail|error)\s")  # a line of the suite
@@ -43,8 +39,7 @@ _UV_INSTALLING = re.compile(r" Prepared \d+ packages")
 _UV_DOWNLOADED = re.compile(r" Downloaded ([A-Za-z0-9_.\-]+)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(NamedTuple):
     """One step of a job and how long it took, in seconds."""
 
     name: str

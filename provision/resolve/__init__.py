@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from provision.catalog.catalog import Catalog
-from provision.model.frozen import replace
 from provision.model.plan import Cell, Framework, HostFacts, Plan, PlanError, Request
 from provision.resolve.beside import beside_notes
 from provision.resolve.builds import Build, builds_of
@@ -67,7 +66,7 @@ def resolve(
     examiner = Examiner(read_fleet(hosts, catalog), catalog)
     plan = resolve_with(examiner, request, at=at, spell=spell)
     if plan.error is not None and plan.error.code == "mixed-cpu-architectures":
-        return replace(plan, error=_for_each_arch(plan.error, hosts, request, catalog))
+        return plan._replace(error=_for_each_arch(plan.error, hosts, request, catalog))
     return plan
 
 
@@ -81,8 +80,7 @@ def _for_each_arch(
         by_arch.setdefault(arch, []).append(host)
     for arch, some in sorted(by_arch.items()):
         if (refused := resolve(some, request, catalog).error) is not None:
-            error = replace(
-                error,
+            error = error._replace(
                 message=f"{error.message} {arch}: {refused.message}",
                 fix=f"{error.fix} For {arch}: {refused.fix}",
             )
@@ -109,21 +107,19 @@ def resolve_with(
     asked, best_build, nearest_build, others = trial.choice(request)
     if best_build is not None:
         best = examiner.examine(best_build, request, whole=True)
-        return replace(
-            describe(best, examiner, request),
+        return describe(best, examiner, request)._replace(
             alternatives=others,
             limited_by=limited_by(asked, request, examiner, catalog, best),
         )
     if nearest_build is None:
         error, _ = cured(no_build(request, arch, builds), request, trial, asked, spell)
-        return replace(_refuse(request, fleet, error), alternatives=others)
+        return _refuse(request, fleet, error)._replace(alternatives=others)
     nearest = examiner.examine(nearest_build, request, whole=True)
     table = who_blocks_what(asked, request, fleet, catalog, nearest)
     error = no_common_build(table, request, fleet) or trial.why_blocked(nearest, request)
     error, need = cured(error, request, trial, asked, spell)
     refusal = _refuse(request, fleet, error)
-    return replace(
-        refusal,
+    return refusal._replace(
         driver_need=need or nearest.driver.need,
         gpus=examiner.gpus(nearest.build),
         blocked=table,
@@ -138,12 +134,12 @@ def nearest_at(
     """The plan for what one place has that comes closest to a request: with the requested CUDA and
     release, then with one of the two, then the newest that runs. None: nothing.
     """
-    free = replace(request, cuda=None)
+    free = request._replace(cuda=None)
     for asked in (
         request,
-        replace(request, framework_version=None),
+        request._replace(framework_version=None),
         free,
-        replace(free, framework_version=None),
+        free._replace(framework_version=None),
     ):
         plan = resolve(hosts, asked, catalog, at=place)
         if plan.error is None:
@@ -187,7 +183,7 @@ def fitting_releases(
         for python in python_tags_of(build):
             if request.python not in {None, python} or python not in (request.pythons or [python]):
                 continue
-            if examiner.examine(build, replace(request, python=python), whole=True).fits:
+            if examiner.examine(build, request._replace(python=python), whole=True).fits:
                 found.setdefault(python, {})[build.version] = None
     return {
         python: tuple(sorted(found[python], key=version)) for python in sorted(found, key=version)
@@ -198,7 +194,7 @@ def preferred_release(
     hosts: Sequence[HostFacts], request: Request, catalog: Catalog, python: str
 ) -> str | None:
     """The release that a plan for this Python has; None: there is no plan."""
-    return resolve(hosts, replace(request, python=python), catalog).framework_version
+    return resolve(hosts, request._replace(python=python), catalog).framework_version
 
 
 def known_releases(request: Request, catalog: Catalog) -> frozenset[str]:
@@ -232,7 +228,7 @@ def matrix_with(examiner: Examiner, request: Request) -> tuple[Cell, ...]:
     arch, _ = common_arch(examiner.fleet)
     cells = []
     for build in builds_of(request.framework, arch, examiner.catalog):
-        if build.prerelease or not is_asked_for(build, replace(request, cuda=build.cuda)):
+        if build.prerelease or not is_asked_for(build, request._replace(cuda=build.cuda)):
             continue
         if request.cuda is not None and build.cuda != request.cuda:
             continue
@@ -280,7 +276,7 @@ def describe(best: Candidate, examiner: Examiner, request: Request) -> Plan:
         framework_version=build.version,
         cuda=build.cuda,
         wheel_tag=build.tag,
-        index=indexes[0].address,
+        index_url=indexes[0].address,
         python=best.python,
         cudnn=build.cudnn if beside else answers.cudnn,
         nccl=build.nccl,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from provision.model.frozen import replace
 from provision.model.plan import TITLES, Alternative, Request
 from provision.resolve.builds import Build
 from provision.resolve.candidates import RANK, Asked, Candidate, Examiner, preference
@@ -49,7 +48,7 @@ def _picks(
         return examiner.fitting(builds, relaxed, is_asked_for)
 
     title = TITLES[request.framework]
-    free = replace(request, cuda=None, framework_version=None)
+    free = request._replace(cuda=None, framework_version=None)
     if chosen is None:
         for why, relaxed in _relaxations(request, free):
             found = fitting(relaxed)
@@ -60,7 +59,7 @@ def _picks(
                 yield why, picked
         exact = (request.framework_version or "").removeprefix("==")
         if exact and exact[0].isdigit() and not {"*", ","} & set(exact):
-            relaxed = replace(request, framework_version=None)
+            relaxed = request._replace(framework_version=None)
             for words, near in _around(exact, fitting(relaxed), relaxed, examiner, _release):
                 yield f"the nearest {words} release that works", near
     found = fitting(free)
@@ -104,18 +103,18 @@ def _latest(ordered: Sequence[Candidate]) -> Candidate:
 
 def _relaxations(request: Request, free: Request) -> Iterator[tuple[str, Request]]:
     if request.python is not None:
-        yield "without --python", replace(request, python=None)
+        yield "without --python", request._replace(python=None)
     if request.base is not None:
-        yield "without --base", replace(request, base=None)
+        yield "without --base", request._replace(base=None)
     if request.apt:
-        yield "without --apt", replace(request, apt=())
+        yield "without --apt", request._replace(apt=())
     if request.companions:
-        yield "without --with", replace(request, companions=())
+        yield "without --with", request._replace(companions=())
     if request.flavour == "devel":
-        yield "with --flavour runtime", replace(request, flavour="runtime")
+        yield "with --flavour runtime", request._replace(flavour="runtime")
     if request.framework_version is not None and request.cuda is not None:
-        yield "the same release on ", replace(request, cuda=None)
-        yield "the same CUDA", replace(request, framework_version=None)
+        yield "the same release on ", request._replace(cuda=None)
+        yield "the same CUDA", request._replace(framework_version=None)
     if request.cuda is not None:
         yield "", free
 

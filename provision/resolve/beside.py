@@ -60,7 +60,7 @@ class Beside:
             framework = FRAMEWORKS.get(wanted.name)
             if framework is None or framework == request.framework:
                 continue
-            key = wanted.text, build.arch, request.index
+            key = wanted.text, build.arch, request.index_url
             if key not in self._known:
                 self._known[key] = tuple(
                     other
@@ -70,7 +70,7 @@ class Beside:
                     and other.existence != "doubtful"
                     and not other.yanked
                     and (wanted.pin is not None or not other.prerelease)
-                    and ("pypi" in other.at or request.index is not None)
+                    and ("pypi" in other.at or request.index_url is not None)
                     and self._runs(other)
                 )
             yield framework, wanted, self._known[key]

@@ -7,7 +7,6 @@ from itertools import combinations
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from provision.catalog.catalog import Catalog
-from provision.model.frozen import replace
 from provision.model.plan import Request
 from provision.resolve.builds import Build
 from provision.resolve.candidates import Candidate
@@ -157,24 +156,24 @@ def _public(request: Request) -> Cure:
     ]
     public = {step.before: step.after or "" for step in steps}
     texts = tuple(public.get(text, text) for text in request.companions)
-    return Cure(replace(request, companions=texts), tuple(steps))
+    return Cure(request._replace(companions=texts), tuple(steps))
 
 
 def _without(request: Request, field: Field) -> Request:
     if field == "python":
-        return replace(request, python=None, pythons=())
+        return request._replace(python=None, pythons=())
     if field == "base":
-        return replace(request, base=None)
+        return request._replace(base=None)
     if field == "apt":
-        return replace(request, apt=())
+        return request._replace(apt=())
     if field == "flavour":
-        return replace(request, flavour="runtime")
+        return request._replace(flavour="runtime")
     if field == "cuda":
-        return replace(request, cuda=None)
+        return request._replace(cuda=None)
     if field == "framework-version":
-        return replace(request, framework_version=None)
+        return request._replace(framework_version=None)
     free = [one.text for one in companions_of(request) if not ties(one, request.framework)]
-    return replace(request, companions=tuple(free))
+    return request._replace(companions=tuple(free))
 
 
 def _with(
@@ -185,30 +184,30 @@ def _with(
     if field == "python":
         before = request.python or f"{request.pythons[0]} to {request.pythons[-1]}"
         python = _near_python(request, candidate, trial)
-        changed = replace(request, python=python, pythons=())
+        changed = request._replace(python=python, pythons=())
         return changed, [RequestChange("python", before, python)]
     if field == "base":
-        return replace(request, base=None), [RequestChange("base", request.base, None)]
+        return request._replace(base=None), [RequestChange("base", request.base, None)]
     if field == "apt":
-        return replace(request, apt=()), [RequestChange("apt", " ".join(request.apt), None)]
+        return request._replace(apt=()), [RequestChange("apt", " ".join(request.apt), None)]
     if field == "flavour":
-        return replace(request, flavour="runtime"), [RequestChange("flavour", "devel", "runtime")]
+        return request._replace(flavour="runtime"), [RequestChange("flavour", "devel", "runtime")]
     if field == "cuda":
-        return replace(request, cuda=build.cuda), [RequestChange("cuda", request.cuda, build.cuda)]
+        return request._replace(cuda=build.cuda), [RequestChange("cuda", request.cuda, build.cuda)]
     if field == "framework-version":
         step = RequestChange("framework-version", request.framework_version, build.version)
-        return replace(request, framework_version=f"=={build.version}"), [step]
+        return request._replace(framework_version=f"=={build.version}"), [step]
     kept, steps = list[str](), list[RequestChange]()
     for one in companions_of(request):
         after: str | None = one.text
-        if trial.refuses(build, replace(request, companions=(one.text,))):
+        if trial.refuses(build, request._replace(companions=(one.text,))):
             after = partner(one, build, catalog)
             if FRAMEWORKS.get(one.name) not in {None, request.framework} and not one.more:
-                free = replace(request, companions=(one.name,))
+                free = request._replace(companions=(one.name,))
                 after = None if trial.refuses(build, free) else one.name
             steps.append(RequestChange("with", one.text, after))
         kept += [after] if after is not None else []
-    return replace(request, companions=tuple(kept)), steps
+    return request._replace(companions=tuple(kept)), steps
 
 
 def _near_python(request: Request, candidate: Candidate, trial: Planner) -> str | None:
@@ -218,7 +217,7 @@ def _near_python(request: Request, candidate: Candidate, trial: Planner) -> str 
     asked = version(request.python).minor
     tags = python_tags_of(candidate.build)
     near = min(tags, key=lambda python: abs(version(python).minor - asked))
-    works = trial.candidates(replace(request, python=near, pythons=()))
+    works = trial.candidates(request._replace(python=near, pythons=()))
     return near if works else candidate.python
 
 

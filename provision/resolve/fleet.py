@@ -7,19 +7,13 @@ drivers and GPUs.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from provision.catalog.catalog import Catalog
 from provision.catalog.gpus import host_arch_of
 from provision.catalog.rows.gpus import GpuModel
 from provision.catalog.rows.nvidia import DriverBranch
-from provision.model.frozen import replace
 from provision.model.plan import ComputeCapability, Gpu, HostFacts
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from provision.model.frozen import dataclass
 
 THIS_HOST = "this host"
 
@@ -55,8 +49,7 @@ class GpuKind(NamedTuple):
         return bool(self.rows) and all(row.forward_compat_eligible for row in self.rows)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Site:
+class Site(NamedTuple):
     """Hosts with the same driver and the same kinds of GPU.
 
     `devices` None: unknown; (): no GPUs. `branch` is the newest known at or below the
@@ -70,6 +63,9 @@ class Site:
     branch: DriverBranch | None
     branch_known: bool
     seen: bool = False
+
+    def __hash__(self) -> int:  # there may be thousands of labels; no host is in two sites
+        return hash(self.labels[0])
 
     @property
     def where(self) -> str:
@@ -138,8 +134,8 @@ class Fleet(NamedTuple):
         driver = driver if "." in driver else f"{driver}.999"  # any of that branch
         branch, known = catalog.branch_of(driver), catalog.is_known_branch(driver)
         others = {
-            site: replace(
-                site, driver=driver, driver_cuda=None, branch=branch, branch_known=known, seen=False
+            site: site._replace(
+                driver=driver, driver_cuda=None, branch=branch, branch_known=known, seen=False
             )
             for site in sites
         }
@@ -150,7 +146,7 @@ class Fleet(NamedTuple):
 
     def alone(self, site: Site, device: GpuKind) -> Fleet:
         """Only this kind of GPU on only this site's driver."""
-        one = replace(site, devices=(device,))
+        one = site._replace(devices=(device,))
         return Fleet((one,), ((one, device),), self.archs, self.arch_missing)
 
 
@@ -217,7 +213,7 @@ def _part(facts: HostFacts, catalog: Catalog) -> tuple[HostFacts, tuple[Foreign,
     foreign = tuple(
         Foreign(facts.label, gpu.name or "", vendor, not kept) for gpu, vendor in pairs if vendor
     )
-    return replace(facts, gpus=kept), tuple(dict.fromkeys(foreign))
+    return facts._replace(gpus=kept), tuple(dict.fromkeys(foreign))
 
 
 def _device(gpu: Gpu, catalog: Catalog) -> GpuKind:

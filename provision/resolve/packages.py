@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from provision.catalog.catalog import Catalog
 from provision.catalog.pairs import may_go_with, pairs_of, versions_for
-from provision.model.frozen import replace
 from provision.model.plan import PACKAGES, TITLES, Framework, IndexCandidate, Plan, Request
 from provision.resolve.blockers import Blocker
 from provision.resolve.builds import Build
@@ -53,10 +52,12 @@ def index_candidates(
     plain = build.requirement
     exact = f"{plain}+{build.tag}" if build.tag else plain
     found: list[IndexCandidate] = []
-    if request.index is not None:
+    if request.index_url is not None:
         spellings = [exact, plain] if "pypi" in build.at else [exact]
         found += [
-            IndexCandidate(name="--index", url=request.index, requirement=line, why="given by you")
+            IndexCandidate(
+                name="--index", url=request.index_url, requirement=line, why="given by you"
+            )
             for line in dict.fromkeys(spellings)
         ]
     if "pytorch" in build.at:
@@ -203,8 +204,7 @@ def seen_by(plan: Plan, framework: Framework) -> Plan:
     """What the suite may expect of another framework in the image of a plan: not its release, which
     the lock chose.
     """
-    return replace(
-        plan,
+    return plan._replace(
         framework=framework,
         framework_version=None,
         wheel_tag=None,

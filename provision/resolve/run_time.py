@@ -9,11 +9,10 @@ plan has a warning with what to type.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from provision.catalog.catalog import Catalog
 from provision.catalog.needs import Kind, RunTimeNeed, debian_packages, kind_of, needs_of
-from provision.model.frozen import replace
 from provision.model.plan import Base, HostFacts, Note, Plan, Request, Warned
 from provision.model.request import is_local
 from provision.resolve import resolve
@@ -49,14 +48,14 @@ def plan_for_needs(
     as there is one with the same build of the framework: that of `chosen`, if packages led to it.
     """
     first = chosen or resolve(hosts, request, catalog)
-    exact = (
+    exact: dict[str, Any] = (
         {"framework_version": f"=={chosen.framework_version}", "cuda": chosen.cuda}
         if chosen
         else {}
     )
     if first.error is None:
         for asked in _requests(request, first, needs):
-            plan = resolve(hosts, replace(asked, **exact), catalog)
+            plan = resolve(hosts, asked._replace(**exact), catalog)
             if _is_same_build(first, plan) and (asked.flavour == request.flavour or _own(plan)):
                 return Planned(asked, plan)
     return Planned(request, first)
@@ -84,7 +83,7 @@ def _requests(request: Request, first: Plan, needs: Sequence[RunTimeNeed]) -> It
     # the base of the first plan has them, the one that takes its place has not
     kinds |= {need.kind: None for need in needs if kind_of(need.kind).in_slim_image}
     if "nvcc" in kinds and request.flavour is None:
-        yield _with(replace(request, flavour="devel"), [*kinds])
+        yield _with(request._replace(flavour="devel"), [*kinds])
     kinds.pop("nvcc", None)
     if kinds:
         yield _with(request, [*kinds])
@@ -93,12 +92,12 @@ def _requests(request: Request, first: Plan, needs: Sequence[RunTimeNeed]) -> It
         return
     image = full_image(base.reference)
     if image != base.reference and any(kind_of(kind).in_full_image for kind in kinds):
-        yield replace(request, base=image, python=first.python)
+        yield request._replace(base=image, python=first.python)
 
 
 def _with(request: Request, kinds: Sequence[Kind]) -> Request:
     packages = {*request.apt, *debian_packages(kinds)}
-    return replace(request, apt=tuple(sorted(packages)))
+    return request._replace(apt=tuple(sorted(packages)))
 
 
 def has(plan: Plan, kind: Kind) -> bool | None:
@@ -138,7 +137,7 @@ def with_remarks(
     warnings = [one for one in plan.warnings if one.code != WARNING]
     unmet = _by_kind(lacking).values()
     warnings += [_warning(plan, some, hosts, request, catalog) for some in unmet]
-    return replace(plan, notes=tuple(notes), warnings=tuple(warnings))
+    return plan._replace(notes=tuple(notes), warnings=tuple(warnings))
 
 
 def _base_words(base: Base, met: Sequence[RunTimeNeed]) -> str:
@@ -228,14 +227,14 @@ def _options(
     change first.
     """
     devel = "--flavour devel " if kind == "nvcc" else ""
-    asked = replace(request, flavour="devel") if devel else request
-    on_debian = _with(replace(asked, base="bootstrap"), [kind])
+    asked = request._replace(flavour="devel") if devel else request
+    on_debian = _with(asked._replace(base="bootstrap"), [kind])
     if devel:
         yield devel.rstrip(), asked
     yield f"{devel}--base bootstrap", on_debian
     for row in catalog.debian_suites if request.python else ():
         if row.python != plan.python:
             words = f"{devel}--base bootstrap --python {row.python}"
-            yield words, replace(on_debian, python=row.python)
+            yield words, on_debian._replace(python=row.python)
     for cuda in reversed(catalog.cuda_versions()) if request.cuda else ():
-        yield f"{devel}--base bootstrap --cuda {cuda}", replace(on_debian, cuda=cuda)
+        yield f"{devel}--base bootstrap --cuda {cuda}", on_debian._replace(cuda=cuda)

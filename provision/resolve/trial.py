@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 from provision.catalog.catalog import Catalog
-from provision.model.frozen import replace
 from provision.model.plan import Alternative, PlanError, Request
 from provision.resolve.alternatives import alternatives
 from provision.resolve.builds import Build
@@ -263,7 +262,7 @@ def cured(
         driven, more = _with_driver(request, trial, builds, spell)
     ways_out = [found, f"{driven.words}{more}." if driven else "", error.fix]
     fix = " Else: ".join(way for way in ways_out if way)
-    return replace(error, fix=fix or NO_CURE), driven.need if driven else None
+    return error._replace(fix=fix or NO_CURE), driven.need if driven else None
 
 
 def _with_driver(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from provision.catalog.catalog import Catalog
-from provision.model.frozen import replace
 from provision.model.plan import TITLES, ComputeCapability, GpuVerdict, Note, Request, Warned
 from provision.resolve.bases import starts_everywhere
 from provision.resolve.builds import Build, builds_of
@@ -173,7 +172,7 @@ def _older_cudnn(
 ) -> str:
     """What to type for the best build whose cuDNN supports a compute capability."""
     trial = Trial(examiner, builds_of(build.framework, build.arch, examiner.catalog))
-    for candidate in trial.candidates(replace(request, cuda=None, framework_version=None)):
+    for candidate in trial.candidates(request._replace(cuda=None, framework_version=None)):
         other = candidate.build
         lowest = lowest_of_cudnn(examiner.cudnn(other), other.cuda, examiner.catalog)
         if lowest is not None and lowest <= needed:
@@ -238,7 +237,7 @@ def _base_warnings(
             f"{best.build.cudnn or ''} in the image, else it runs on the CPU; whether "
             f"{best.base.reference} has them was not checked.",
             fix="Remove --base: the plan then uses an nvidia/cuda image that has them."
-            if examiner.examine(best.build, replace(request, base=None), whole=True).fits
+            if examiner.examine(best.build, request._replace(base=None), whole=True).fits
             else "Use a base that has them.",
         )
     image = catalog.cuda_image(name.partition(":")[2]) if name.startswith("cuda:") else None

@@ -8,7 +8,6 @@ from images.errors import Failure
 from provision.catalog.catalog import Catalog
 from provision.errors import Exit
 from provision.lock.labels import cut_of, targets_of
-from provision.model.frozen import replace
 from provision.model.plan import ComputeCapability, Gpu, HostFacts
 
 
@@ -48,7 +47,7 @@ def other_gpu(cut: Collection[ComputeCapability], facts: HostFacts, catalog: Cat
         if capability is None and gpu.name:
             capability = catalog.find_gpu(gpu.name).compute_capability
         if capability is not None and capability not in cut:
-            return replace(gpu, compute_capability=capability)
+            return gpu._replace(compute_capability=capability)
     return None
 
 

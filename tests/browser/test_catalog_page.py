@@ -20,7 +20,6 @@ import pytest
 from provision.catalog.loading import load
 from provision.cli.page.changes import changes, read_page
 from provision.cli.page.questions import choices, host_of
-from provision.model.frozen import replace
 from provision.model.plan import Request
 from provision.resolve import matrix
 from tests import ROOT
@@ -160,7 +159,7 @@ def test_a_mixed_machine_runs_what_each_of_its_gpus_runs(tab: Browser, page: Pat
         tried += 1
         both = tuple(gpu for host in hosts for gpu in host.gpus or ())
         cells = matrix(
-            [replace(hosts[0], gpus=both)], Request(framework=question["framework"]), catalog
+            [hosts[0]._replace(gpus=both)], Request(framework=question["framework"]), catalog
         )
         shown = tab.run(f"matrixFor({json.dumps({**question, 'gpus': names})})")
         assert [cell["verdict"] for cell in shown] == [cell.verdict for cell in cells], (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from images.engines.docker_errors import EngineError
@@ -175,7 +175,7 @@ class Engine:
 
     def labels(self, image: str) -> dict[str, str]:
         self.image_id(image)
-        plan = replace(PLAN, framework=self.framework, requirements=self.requirements)
+        plan = PLAN._replace(framework=self.framework, requirements=self.requirements)
         return labels_for(Lock(text="the lock", plan=plan, wheels=()), "1", self.cut)
 
     @property

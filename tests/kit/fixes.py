@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from provision.catalog.catalog import Catalog
-from provision.model.frozen import replace
 from provision.model.plan import Alternative, Gpu, HostFacts, LimitedBy, PlanError, Request
 from provision.model.request import parse_specifier
 
@@ -57,7 +56,7 @@ def ways(
             continue
         if part.startswith("Build one image for each kind, with "):
             for gpu, driver in _KIND.findall(part):
-                facts = replace(hosts[0], gpus=(_gpu(gpu),), driver=driver or None)
+                facts = hosts[0]._replace(gpus=(_gpu(gpu),), driver=driver or None)
                 yield Way(part, [facts], request)
             continue
         for way in re.split(r", or (?=use |remove |upgrade |install )", part):
@@ -74,7 +73,7 @@ def _of_each_arch(
     for arch in {host.arch or "x86_64" for host in hosts}:
         some = [host for host in hosts if (host.arch or "x86_64") == arch]
         if arch in fixes:
-            yield from ways(replace(error, fix=fixes[arch]), some, request, catalog)
+            yield from ways(error._replace(fix=fixes[arch]), some, request, catalog)
         else:
             yield Way(error.fix, some, request)
 
@@ -112,22 +111,24 @@ def _followed(
 
 def _set(request: Request, name: str, value: str) -> Request:
     if name == "framework-version":
-        return replace(request, framework_version=parse_specifier(value))
+        return request._replace(framework_version=parse_specifier(value))
     if name != "with":
-        return replace(request, **{name: value})
+        change: dict[str, Any] = {name: value}
+        return request._replace(**change)
     others = tuple(one for one in request.companions if _package(one) != _package(value))
     assert others != request.companions, f"{value} was not requested"
-    return replace(request, companions=(*others, value))
+    return request._replace(companions=(*others, value))
 
 
 def _removed(request: Request, name: str, value: str) -> Request:
     if name == "with":
         kept = tuple(one for one in request.companions if one != value)
         assert kept != request.companions, f"{value} was not requested"
-        return replace(request, companions=kept)
+        return request._replace(companions=kept)
     field = name.replace("-", "_")
     assert getattr(request, field) is not None, f"--{name} was not used"
-    return replace(request, **{field: None})
+    nothing: dict[str, Any] = {field: None}
+    return request._replace(**nothing)
 
 
 def _package(requirement: str) -> str:
@@ -137,14 +138,14 @@ def _package(requirement: str) -> str:
 def with_alternative(request: Request, one: Alternative) -> Request:
     """The request with the options of an alternative, and without those that it leaves out."""
     release = f"=={one.framework_version}"
-    request = replace(request, cuda=one.cuda, framework_version=release)
+    request = request._replace(cuda=one.cuda, framework_version=release)
     if "without --python" in one.why:
-        request = replace(request, python=None)
+        request = request._replace(python=None)
     if "without --base" in one.why:
-        request = replace(request, base=None)
+        request = request._replace(base=None)
     if "without --with" in one.why:
-        request = replace(request, companions=())
-    return replace(request, flavour="runtime") if "--flavour runtime" in one.why else request
+        request = request._replace(companions=())
+    return request._replace(flavour="runtime") if "--flavour runtime" in one.why else request
 
 
 def without_limit(hosts: Sequence[HostFacts], limit: LimitedBy) -> list[HostFacts]:

@@ -8,7 +8,6 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -164,7 +163,7 @@ class Answers:
     def _refused(self, case: Case, plan: Plan) -> None:
         if plan.driver_need is not None and plan.error and plan.error.code == "driver-too-old":
             again = resolve(
-                [replace(case.host, driver=plan.driver_need)], case.request, CATALOG
+                [case.host._replace(driver=plan.driver_need)], case.request, CATALOG
             ).error
             agrees = again is None or "driver" not in again.code
             self.note("refused driver", f"{case} {plan.driver_need}", agrees=agrees)
@@ -202,8 +201,7 @@ class Answers:
             for other in [
                 resolve(
                     [case.host],
-                    replace(
-                        case.request,
+                    case.request._replace(
                         cuda=cell.cuda,
                         framework_version=f"=={cell.framework_version}",
                     ),
@@ -275,7 +273,7 @@ class Answers:
                 gpus.append(Gpu(compute_capability=pair))
             for gpu in gpus:
                 for driver in (case.driver, *(str(int(one) + 1) for one in rules.get(_MAJOR, ()))):
-                    there = replace(_host(gpu, driver), arch=plan.arch)
+                    there = _host(gpu, driver)._replace(arch=plan.arch)
                     found = resolve([there], pin(case.request, plan), CATALOG).error
                     agrees = found is None or found.code in OF_BASES
                     self.note("product", f"{case} {gpu} {driver} {found}", agrees=agrees)
@@ -288,8 +286,7 @@ def below(driver: str, need: str) -> bool:
 
 def pin(request: Request, plan: Plan) -> Request:
     """The request for exactly this build."""
-    return replace(
-        request,
+    return request._replace(
         framework=plan.framework,
         cuda=plan.cuda,
         framework_version=f"=={plan.framework_version}",

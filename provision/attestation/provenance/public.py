@@ -103,7 +103,7 @@ def public_request(request: Request) -> dict[str, Any]:
         "with": public_requirements(request.companions),
         "base": _asked_base(request.base),
         "apt": list(request.apt),
-        "index": public_url(request.index) if request.index else None,
+        "index": public_url(request.index_url) if request.index_url else None,
     }
     return {key: value for key, value in asked.items() if value not in (None, [])}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from images.wheels.locked import Wheel
@@ -58,7 +58,7 @@ def tool_wheels(plan: Plan, settings: BuildSettings, console: Console) -> Packed
         if outcome != "locked":
             console.note(f"no wheels of this program for Python {python}: {reason}")
             continue
-        wheels = _chosen(text, replace(plan, python=python, base=None))
+        wheels = _chosen(text, plan._replace(python=python, base=None))
         hashes = frozenset[str]().union(*pins.values())
         if wrong := [wheel for wheel in wheels if wheel.sha256 not in hashes]:
             raise NotPackableError(

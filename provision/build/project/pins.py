@@ -18,7 +18,6 @@ from provision.errors import Exit, IndexUnreachableError, NothingCompatibleError
 from provision.lock.built import GitSource
 from provision.lock.lockfile import Lock
 from provision.lock.solve import NoSolutionError
-from provision.model.frozen import replace
 from provision.model.plan import PACKAGES, HostFacts, Plan, Request
 from provision.resolve import resolve
 from provision.resolve.cures import RequestChange, spell_options
@@ -88,14 +87,14 @@ def with_lines(
         if allowed.contains(one.framework_version, prereleases=True)
         and (pin.cuda is None or pin.cuda.text == one.cuda)
     )
-    plan = replace(plan, alternatives=alternatives)
+    plan = plan._replace(alternatives=alternatives)
     if plan.error is None:
         return plan
     failure = NothingCompatibleError(plan.error.message, fix=plan.error.fix)
     failure.code = plan.error.code
     with suppress(NothingCompatibleError), naming_pins(project, hosts, request, catalog):
         raise failure
-    return replace(plan, error=replace(plan.error, message=failure.message, fix=failure.fix))
+    return plan._replace(error=plan.error._replace(message=failure.message, fix=failure.fix))
 
 
 def _pin_of(
@@ -132,7 +131,7 @@ def _fix(
     error. A base that nobody named is kept: no registry answered.
     """
     spell = PinLines(project, pin, request)
-    for one in (request, replace(request, base="bootstrap")):
+    for one in (request, request._replace(base="bootstrap")):
         error = resolve(hosts, one, catalog, spell=spell).error
         if error is not None and error.message in message:
             return error.fix

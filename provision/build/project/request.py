@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -91,8 +91,7 @@ def request_of(
     exact = declared.locked or all(pin_of(one.requirement) for one in declared.packages)
     release = _release(pin, given)
     own = bool(given.companions)
-    return replace(
-        given,
+    return given._replace(
         framework=pin.framework,
         framework_version=release or None,
         cuda=_cuda(pin, given),
@@ -149,7 +148,7 @@ def with_locked_cuda(
         of_extra = _cudas_of(one, cudas)
         if not of_extra or request.framework != "jax" or not _is_for(one, python, arch):
             continue
-        asked = [replace(request, cuda=cuda) for cuda in of_extra]
+        asked = [request._replace(cuda=cuda) for cuda in of_extra]
         if request.cuda is None:
             return next(filter(fits, asked), asked[0])
         if request.cuda not in of_extra:
@@ -163,11 +162,11 @@ def with_locked_cuda(
         version = pin_of(one.requirement) if _RUNTIME.fullmatch(one.name) else None
         if version is None or not _is_for(one, python, arch):
             continue
-        found = replace(request, cuda=f"{version.major}.{version.minor}")
+        found = request._replace(cuda=f"{version.major}.{version.minor}")
         if not fits(found):
             return request
         said = f"CUDA {found.cuda} is that of {one.name} {version} ({one.where})."
-        return replace(found, notes=(*request.notes, Note(code="project-read", message=said)))
+        return found._replace(notes=(*request.notes, Note(code="project-read", message=said)))
     return request
 
 

@@ -32,12 +32,12 @@ def devel_plan(
     asked = devel_request(plan, request)
     found = resolve(hosts, asked, catalog)
     if found.error is not None and asked.base is None:
-        instead = replace(asked, base="bootstrap")
+        instead = asked._replace(base="bootstrap")
         other = resolve(hosts, instead, catalog)
         if other.error is None:
             return other, instead
     if (lacks := no_compiler(plan, hosts, request, catalog)) is not None:
-        found = replace(found, error=lacks)
+        found = found._replace(error=lacks)
     return require_plan(found), asked
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from images.errors import Failure
@@ -49,7 +48,7 @@ def base_with_python(
             local = _here(plan)
             assert local.base is not None
             if local.base.kind == "bootstrap" and local.base.digest is None:
-                runtime = replace(local, flavour="runtime")
+                runtime = local._replace(flavour="runtime")
                 _, archive = make_bootstrap(runtime, settings, console)
                 return plan, open_archive(archive, None, host_platform())
             base = base_from_lock(local, None, settings, console)
@@ -76,4 +75,4 @@ def _here(plan: Plan) -> Plan:
     if host_platform() == platform_of(plan.arch or ""):
         return plan
     assert plan.base is not None
-    return replace(plan, arch=os.uname().machine, base=replace(plan.base, digest=None))
+    return plan._replace(arch=os.uname().machine, base=plan.base._replace(digest=None))

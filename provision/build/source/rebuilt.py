@@ -34,10 +34,10 @@ def _plans_for(
     """The plans whose bases may build packages of a request: on its base, then on Debian's."""
 
     def plans(python: str) -> Iterator[Plan]:
-        asked = replace(request, companions=(), constraints=())
+        asked = request._replace(companions=(), constraints=())
         for base in dict.fromkeys((asked.base, "bootstrap")):
             for one in dict.fromkeys((python, asked.python)):
-                yield resolve(hosts, replace(asked, base=base, python=one), catalog)
+                yield resolve(hosts, asked._replace(base=base, python=one), catalog)
 
     return plans
 

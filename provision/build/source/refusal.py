@@ -90,7 +90,7 @@ def plans_with(
     hosts: Sequence[HostFacts], request: Request, catalog: Catalog
 ) -> Callable[[str], bool]:
     """Whether there is a plan of a request for another CUDA."""
-    return lambda cuda: resolve(hosts, replace(request, cuda=cuda), catalog).error is None
+    return lambda cuda: resolve(hosts, request._replace(cuda=cuda), catalog).error is None
 
 
 def devel_request(plan: Plan, request: Request) -> Request:
@@ -98,8 +98,7 @@ def devel_request(plan: Plan, request: Request) -> Request:
     only the kind of base is kept.
     """
     bootstrap = plan.base is not None and plan.base.kind == "bootstrap"
-    return replace(
-        request,
+    return request._replace(
         cuda=plan.cuda,
         framework_version=f"=={plan.framework_version}",
         python=plan.python,
@@ -118,17 +117,17 @@ def no_compiler(
     if error is None or error.code != "no-devel-base":
         return None
     fixes = []
-    if asked.base and resolve(hosts, replace(asked, base=None), catalog).error is None:
+    if asked.base and resolve(hosts, asked._replace(base=None), catalog).error is None:
         drop = ": remove --base bootstrap" if request.base == "bootstrap" else ""
         fixes.append(f"where a registry can be reached, take NVIDIA's image{drop}")
-    free = asked if request.framework_version else replace(asked, framework_version=None)
+    free = asked if request.framework_version else asked._replace(framework_version=None)
     cudas = sorted(set(catalog.cuda_versions()) - {plan.cuda}, key=version_of, reverse=True)
     planned = (one for one in cudas if plans_with(hosts, free, catalog)(one))
     if (cuda := next(planned, None)) is not None:
         fixes.append(f"take a CUDA that has one: --cuda {cuda}")
     fixes.append("give the address of a wheel: --with 'NAME @ https://HOST/NAME.whl'")
     said = "; or ".join(fixes)
-    return replace(error, fix=f"{said[:1].upper()}{said[1:]}")
+    return error._replace(fix=f"{said[:1].upper()}{said[1:]}")
 
 
 def _described(one: NotBuilt) -> str:
@@ -252,7 +251,7 @@ def with_passed_over(found: Solution, passed: SkippedReleases) -> Solution:
         )
         for one in passed.packages
     )
-    plan = replace(found.plan, warnings=(*found.plan.warnings, *warnings))
+    plan = found.plan._replace(warnings=(*found.plan.warnings, *warnings))
     return replace(found, plan=plan)
 
 

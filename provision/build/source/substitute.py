@@ -49,8 +49,7 @@ def request_with_kept(
     if not found:
         return None
     files = {name: f"{name} @ {Path(wheel.path).as_uri()}" for name, wheel in found.items()}
-    return replace(
-        request,
+    return request._replace(
         companions=tuple(files.get(name_of(line), line) for line in request.companions),
         framework_version=f"=={plan.framework_version}",
         cuda=plan.cuda,
@@ -62,7 +61,7 @@ def request_with_kept(
 def without(request: Request, names: Collection[str]) -> Request:
     """The request without some packages."""
     lines = tuple(line for line in request.companions if name_of(line) not in names)
-    return replace(request, companions=lines)
+    return request._replace(companions=lines)
 
 
 def with_local_wheels(found: Solution) -> Solution:
@@ -81,7 +80,7 @@ def with_local_wheels(found: Solution) -> Solution:
         for line in found.plan.requirements
     )
     warnings = (*found.plan.warnings, _local_wheel(local, versions))
-    return replace(found, plan=replace(found.plan, requirements=lines, warnings=warnings))
+    return replace(found, plan=found.plan._replace(requirements=lines, warnings=warnings))
 
 
 def _is_local(url: str) -> bool:

@@ -25,7 +25,6 @@ from provision.cli.page.questions import (
     marked,
 )
 from provision.cli.render.install import as_uv, host_install
-from provision.model.frozen import asdict, replace
 from provision.model.plan import Plan, Request
 from provision.model.planfile import matrix_to_json, plan_to_json
 from provision.resolve import describe, matrix_with, resolve_with
@@ -106,7 +105,7 @@ class Answers:
             best = examiner.examine(choice.best, request, whole=True)
             parts = {
                 **self._parts(best, examiner, request, choice),
-                "alternatives": self._nodes.add([*map(asdict, choice.alternatives)]),
+                "alternatives": self._nodes.add([one._asdict() for one in choice.alternatives]),
             }
             self._plans[key] = self._nodes.of(self._nodes.shape(tuple(parts)), [*parts.values()])
         return self._plans[key]
@@ -121,7 +120,7 @@ class Answers:
         other = id(choice) if examiner.has_old else None  # a warning may name another build
         key = (id(best.build), *fares, request.python, examiner.read_of(best.build), other)
         if key not in self._described:
-            plan = replace(describe(best, examiner, request), alternatives=choice.alternatives)
+            plan = describe(best, examiner, request)._replace(alternatives=choice.alternatives)
             shown = _without(self._shown(plan), examiner.holes)
             self._described[key] = {name: self._nodes.add(one) for name, one in shown.items()}
         return self._described[key]
@@ -129,15 +128,13 @@ class Answers:
     def _refusal(self, plan: Plan, found: Mapping[str, str]) -> Node:
         """The node of a refusal; the same one is rendered once."""
         assert plan.error is not None
-        error = replace(
-            plan.error,
+        error = plan.error._replace(
             message=_without(plan.error.message, found),
             fix=_without(plan.error.fix, found),
         )
-        plan = replace(
-            plan,
+        plan = plan._replace(
             driver_have=_without(plan.driver_have, found),
-            gpus=tuple(replace(gpu, name=_without(gpu.name, found)) for gpu in plan.gpus),
+            gpus=tuple(gpu._replace(name=_without(gpu.name, found)) for gpu in plan.gpus),
             error=error,
         )
         if plan not in self._refusals:

@@ -10,32 +10,26 @@ import json
 import shlex
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from provision.model.plan import RUNS, TITLES, Plan
 from provision.output.look import WIDTH
 from provision.resolve.builds import Build
 from provision.resolve.packages import EVERYWHERE
 
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from provision.model.frozen import dataclass
-
 _VENV = ".venv"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostInstall:
+class HostInstall(NamedTuple):
     """What is installed on a host, whatever installs it.
 
-    `packages` are requirement lines, the framework's first. `index` is the URL of the index to use
+    `packages` are requirement lines, the framework's first. `index_url` is that of the index to use
     beside the installer's default one; None: only the default one. `remarks` are sentences.
     """
 
     name: str
     python: str
-    index: str | None
+    index_url: str | None
     packages: tuple[str, ...]
     remarks: tuple[str, ...]
 
@@ -46,7 +40,7 @@ def host_install(plan: Plan, build: Build) -> HostInstall:
     return HostInstall(
         name=f"{plan.framework}-{plan.framework_version}-{plan.wheel_tag or f'cuda{plan.cuda}'}",
         python=str(plan.python),
-        index=first.address if first.url else None,
+        index_url=first.address if first.url else None,
         packages=(first.requirement, *plan.requirements),
         remarks=(
             f"{build.name} for {plan.arch} and Python {plan.python}: {RUNS[plan.verdict]}.",
@@ -61,11 +55,12 @@ def as_uv(install: HostInstall) -> str:
     the default one: https://docs.astral.sh/uv/concepts/indexes/
     """
     remarks = [f"uv downloads Python {install.python} if the host has none."]
-    if install.index:
+    if install.index_url:
         remarks.append(
-            f"uv prefers {install.index}; only packages that it lacks come from the default index."
+            f"uv prefers {install.index_url}; only packages that it lacks come from the default "
+            "index."
         )
-    index = [("--index", install.index)] if install.index else []
+    index = [("--index", install.index_url)] if install.index_url else []
     return _script(
         (*install.remarks, *remarks),
         [("uv", "venv", "--python", install.python, _VENV)],
@@ -102,7 +97,7 @@ def _pip(install: HostInstall) -> tuple[Sequence[Sequence[str]], ...]:
         [(f"python{install.python}", "-m", "venv", _VENV)],
         [
             (f"{_VENV}/bin/python", "-m", "pip", "install"),
-            *([("--extra-index-url", install.index)] if install.index else []),
+            *([("--extra-index-url", install.index_url)] if install.index_url else []),
             *zip(_beside_pip(install)),
         ],
     )
@@ -118,7 +113,7 @@ def as_conda(install: HostInstall) -> str:
         "conda installs Python and pip; pip installs the wheels.",
         *_without_priority(install),
     ]
-    index = [f"--extra-index-url {install.index}"] if install.index else []
+    index = [f"--extra-index-url {install.index_url}"] if install.index_url else []
     return "\n".join(
         [
             *_comments(remarks),
@@ -199,17 +194,17 @@ def _indexes(plan: Plan) -> Iterator[str]:
 
 def _without_priority(install: HostInstall) -> Iterator[str]:
     """Why pip cannot take the framework from the wrong index; or that it may take either."""
-    if install.index is None:
+    if install.index_url is None:
         return
     framework = install.packages[0]
     if "+" in framework:
         yield (
             "pip has no order of indexes, but PyPI has no local versions, so "
-            f"{framework} comes from {install.index}."
+            f"{framework} comes from {install.index_url}."
         )
     else:
         yield (
-            f"pip has no order of indexes: {framework} comes from {install.index} or from the "
+            f"pip has no order of indexes: {framework} comes from {install.index_url} or from the "
             "default index."
         )
 

@@ -5,16 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from provision.model.plan import RUNS, TITLES, Alternative, Blocked, Cell, GpuVerdict, Plan, Verdict
 from provision.output import chinese
 from provision.output.text import answer, command, row, table
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from provision.model.frozen import dataclass
 
 _MOST_ROWS = 12
 # How a verdict is written in a cell of the matrix.
@@ -40,8 +35,7 @@ _DRIVERS: Mapping[Verdict, str] = {
 _CODE = re.compile(rf" \(({'|'.join(RUNS)})\)$")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Installing:
+class Installing(NamedTuple):
     """What to type for a plan that fits: the command that builds its image, and those that install
     it without a container. `toolkit`: CUDA must be there; else the wheels bring it.
     """
@@ -145,7 +139,7 @@ def _decision(plan: Plan, installing: Installing | None) -> list[str]:
         *row("driver", f"{plan.driver_have or 'not found'} (minimum {least}){how}"),
         *row("cuda", cuda),
         *row("image", image),
-        *row("wheels", f"{what}{plan.index}"),
+        *row("wheels", f"{what}{plan.index_url}"),
     ]
 
 

@@ -15,7 +15,6 @@ from provision.fleet.nodes.calls import NodeCall, NodeFailure
 from provision.fleet.nodes.program import NodeProgram
 from provision.fleet.nodes.work import NodeAnswer, NodeLimits, ask_nodes
 from provision.model.facts import host_to_json, parse_host, read_host_file
-from provision.model.frozen import replace
 from provision.model.plan import HostFacts
 from provision.output.files import write_whole
 
@@ -75,7 +74,7 @@ def collect(
 def facts_of(name: str, value: Any) -> HostFacts | NodeFailure:  # noqa: ANN401  JSON
     """A node's facts, from the host file that it sent."""
     try:
-        return replace(parse_host(json.dumps(value), label=name), label=name)
+        return parse_host(json.dumps(value), label=name)._replace(label=name)
     except (ValueError, KeyError, TypeError, Failure) as error:
         return NodeFailure(
             code="node-failed",

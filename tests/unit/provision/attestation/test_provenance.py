@@ -63,7 +63,7 @@ from tests.unit.provision.lock.test_lock import PLAN
 IMAGE, CONFIG = f"sha256:{'a1' * 32}", f"sha256:{'c0' * 32}"
 START = datetime(2026, 11, 21, 9, 30, tzinfo=timezone(timedelta(hours=2)))
 BASE_DIGEST = f"sha256:{'ba' * 32}"
-PINNED = replace(PLAN, base=replace(PLAN.base, digest=BASE_DIGEST)) if PLAN.base else PLAN
+PINNED = PLAN._replace(base=PLAN.base._replace(digest=BASE_DIGEST)) if PLAN.base else PLAN
 BOOTSTRAP = Base(
     kind="bootstrap", reference="bootstrap", python="3.11", glibc="2.36", suite="bookworm",
     digest=BASE_DIGEST,
@@ -227,7 +227,7 @@ def test_a_base_is_told_by_what_identifies_it_everywhere(
     base: Base | None, expected: dict[str, str]
 ) -> None:
     assert public_base(base) == expected
-    plan = replace(PLAN, base=base)
+    plan = PLAN._replace(base=base)
     assert not refused(bom(plan=plan))
     named = build_definition(lock_of(plan=plan), build())["resolvedDependencies"]
     assert len(named) == (4 if "digest" in expected else 3)
@@ -292,7 +292,7 @@ def test_a_request_is_told_without_what_was_not_asked() -> None:
     request = Request(
         cuda="11.7",
         companions=("numpy<2",),
-        index="https://u:canary@e.example/simple",
+        index_url="https://u:canary@e.example/simple",
         base="oci:/home/canary",
     )
     assert public_request(request) == {
@@ -334,7 +334,7 @@ def test_a_wheel_s_file_is_told_by_its_name(url: str, expected: str | None) -> N
 
 def test_a_bill_is_valid_by_the_format_s_own_schema() -> None:
     assert not refused(bom())
-    assert not refused(bom(plan=replace(PLAN, base=BOOTSTRAP), debian=DEBIAN))
+    assert not refused(bom(plan=PLAN._replace(base=BOOTSTRAP), debian=DEBIAN))
 
 
 def test_the_schema_would_notice() -> None:
@@ -371,7 +371,7 @@ def test_a_bill_names_the_base_by_its_digest() -> None:
 
 
 def test_a_bill_names_the_debian_packages_of_a_base_made_here() -> None:
-    found = bom(plan=replace(PLAN, base=BOOTSTRAP), debian=(*DEBIAN, DEBIAN[0]))
+    found = bom(plan=PLAN._replace(base=BOOTSTRAP), debian=(*DEBIAN, DEBIAN[0]))
     purls = [p["purl"] for p in found["components"] if p.get("purl", "").startswith("pkg:deb/")]
     assert purls == [
         "pkg:deb/debian/libc6@2.36-9%2Bdeb12u9?distro=bookworm",
@@ -438,7 +438,7 @@ def test_no_text_in_a_plan_makes_a_bill_invalid(reference: str, suite: str, cudn
         base = Base(
             kind=kind, reference=reference, python="3.11", glibc=None, suite=suite, digest=reference
         )
-        made = bom(plan=replace(PLAN, base=base, cudnn=cudnn), debian=DEBIAN)
+        made = bom(plan=PLAN._replace(base=base, cudnn=cudnn), debian=DEBIAN)
         assert not refused(made)
 
 
@@ -475,7 +475,7 @@ def test_no_list_in_a_bill_has_the_library_s_order() -> None:
             for item in value.values():
                 check(item)
 
-    made = bom(plan=replace(PLAN, base=BOOTSTRAP), debian=DEBIAN)
+    made = bom(plan=PLAN._replace(base=BOOTSTRAP), debian=DEBIAN)
     assert len(made["components"]) == 7
     check(made)
 
@@ -546,8 +546,7 @@ SECRETIVE = lock_of(
     wheel("a", url=f"https://user:{CANARY}@e.example/a.whl?{CANARY}=1#{CANARY}"),
     wheel("b", seed=1, url=f"file:///home/{CANARY}/b-1.0-py3-none-any.whl"),
     wheel("c", seed=2, url=f"/home/{CANARY}/c.whl"),
-    plan=replace(
-        PLAN,
+    plan=PLAN._replace(
         base=Base(
             kind="registry",
             reference=f"oci:/home/{CANARY}/base",
@@ -555,7 +554,7 @@ SECRETIVE = lock_of(
             glibc=None,
             digest=BASE_DIGEST,
         ),
-        index=f"https://{CANARY}@e.example/simple",
+        index_url=f"https://{CANARY}@e.example/simple",
         requirements=(f"x @ https://{CANARY}@e.example/x.whl",),
     ),
 )
@@ -568,7 +567,7 @@ def test_nothing_of_the_machine_is_in_the_documents(
         monkeypatch.setenv(name, str(tmp_path / CANARY))
     asked = Request(
         companions=(f"x @ file:///home/{CANARY}/x.whl",),
-        index=f"https://u:{CANARY}@e.example/simple?{CANARY}",
+        index_url=f"https://u:{CANARY}@e.example/simple?{CANARY}",
         base=f"oci-archive:/home/{CANARY}.tar",
     )
     made = make_documents(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -276,8 +275,8 @@ def recorded(day: int, verdict: str = "fit", signer: Any = MINE, **more: Any) ->
     return seal(made, signer)
 
 
-OLD_DRIVER = host(replace(FACTS, driver="470.1"))
-ELSEWHERE = host(replace(FACTS, gpus=(L4,)))
+OLD_DRIVER = host(FACTS._replace(driver="470.1"))
+ELSEWHERE = host(FACTS._replace(gpus=(L4,)))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import os
 import re
 import stat
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, NoReturn
@@ -257,7 +256,7 @@ def test_what_goes_into_a_record_comes_out(facts: HostFacts, verdict: str, level
 
 @given(HOSTS)
 def test_the_order_of_the_slots_is_no_other_kind_of_machine(facts: HostFacts) -> None:
-    turned = replace(facts, gpus=None if facts.gpus is None else facts.gpus[::-1])
+    turned = facts._replace(gpus=None if facts.gpus is None else facts.gpus[::-1])
     assert host(facts).slug == host(turned).slug
     assert host(facts).is_like(host(turned))
 
@@ -748,7 +747,7 @@ def test_a_record_is_found_by_image_and_kind_of_machine(tmp_path: Path) -> None:
 
 
 def test_a_driver_is_not_the_kind_of_machine(tmp_path: Path) -> None:
-    newer = host(replace(FACTS, driver="580.95.05"))
+    newer = host(FACTS._replace(driver="580.95.05"))
     assert record_path(tmp_path, IMAGE, host()) == record_path(tmp_path, IMAGE, newer)
 
 
@@ -796,7 +795,7 @@ def judged(made: dict[str, Any] | None = None, **changes: Any) -> Judgement:
 
 
 L4 = Gpu(name="NVIDIA L4", compute_capability=(8, 9))
-DRIVERLESS = replace(FACTS, driver=None)
+DRIVERLESS = FACTS._replace(driver=None)
 
 
 @pytest.mark.parametrize(
@@ -813,7 +812,7 @@ DRIVERLESS = replace(FACTS, driver=None)
         pytest.param({}, {"host": host(engine="docker 28")}, None, 0, "Fit", id="another engine"),
         pytest.param(
             {},
-            {"host": host(replace(FACTS, gpus=(replace(H100, uuid="GPU-9"), H100)))},
+            {"host": host(FACTS._replace(gpus=(H100._replace(uuid="GPU-9"), H100)))},
             None,
             0,
             "Fit",
@@ -821,7 +820,7 @@ DRIVERLESS = replace(FACTS, driver=None)
         ),
         pytest.param(
             {},
-            {"host": host(replace(FACTS, driver="580.95.05"))},
+            {"host": host(FACTS._replace(driver="580.95.05"))},
             "record-driver-changed",
             7,
             "the driver is now 580.95.05",
@@ -837,7 +836,7 @@ DRIVERLESS = replace(FACTS, driver=None)
         ),
         pytest.param(
             {},
-            {"host": host(replace(FACTS, gpus=(H100,)))},
+            {"host": host(FACTS._replace(gpus=(H100,)))},
             "record-other-host",
             7,
             "this is a machine with 1 x NVIDIA H100",
@@ -845,7 +844,7 @@ DRIVERLESS = replace(FACTS, driver=None)
         ),
         pytest.param(
             {},
-            {"host": host(replace(FACTS, gpus=(H100, L4)))},
+            {"host": host(FACTS._replace(gpus=(H100, L4)))},
             "record-other-host",
             7,
             "1 x NVIDIA L4 (8.9)",
@@ -853,7 +852,7 @@ DRIVERLESS = replace(FACTS, driver=None)
         ),
         pytest.param(
             {},
-            {"host": host(replace(FACTS, gpus=(replace(H100, mig=True), H100)))},
+            {"host": host(FACTS._replace(gpus=(H100._replace(mig=True), H100)))},
             "record-other-host",
             7,
             "MIG",
@@ -861,7 +860,7 @@ DRIVERLESS = replace(FACTS, driver=None)
         ),
         pytest.param(
             {},
-            {"host": host(replace(FACTS, arch="aarch64"))},
+            {"host": host(FACTS._replace(arch="aarch64"))},
             "record-other-host",
             7,
             "aarch64",
@@ -974,7 +973,7 @@ DRIVERLESS = replace(FACTS, driver=None)
         ),
         pytest.param(
             {"verdict": "unfit"},
-            {"host": host(replace(FACTS, driver="580.95.05"))},
+            {"host": host(FACTS._replace(driver="580.95.05"))},
             "record-driver-changed",
             7,
             "580.95.05",
@@ -994,7 +993,7 @@ def test_a_record_is_worth_what_it_still_proves(
 
 
 def test_every_change_is_told_and_whether_it_matters() -> None:
-    facts = replace(FACTS, driver="580.95.05", gpus=(replace(H100, uuid="GPU-9"), H100))
+    facts = FACTS._replace(driver="580.95.05", gpus=(H100._replace(uuid="GPU-9"), H100))
     found = judged(host=host(facts, kernel="6.8.0", engine="docker 28.0"))
     told = {change.what: (change.was, change.now, change.matters) for change in found.changed}
     assert told["driver"] == ("535.104.05", "580.95.05", True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -71,7 +70,7 @@ def test_the_plan_is_for_the_gpus_that_are_kept() -> None:
     cut = read_cut("A40", load())
     assert planned_for([here], ()) == (here,)
     (found,) = planned_for([here], cut)
-    assert found == replace(here, gpus=cut)
+    assert found == here._replace(gpus=cut)
     refuse_contradiction([Gpu(compute_capability=(8, 6))], cut)
     refuse_contradiction([Gpu(compute_capability=(7, 0))], ())
     with pytest.raises(BadInputError, match="removes its code") as caught:
@@ -115,14 +114,14 @@ def test_an_engine_does_not_cut() -> None:
     ],
 )
 def test_a_lock_without_code_for_a_gpu_is_refused(gpus: Any, refused: str | None) -> None:
-    plan = replace(PLAN, framework_version="2.0.1", cuda="11.7", wheel_tag="cu117", arch="x86_64")
+    plan = PLAN._replace(framework_version="2.0.1", cuda="11.7", wheel_tag="cu117", arch="x86_64")
     if refused is None:
         refuse_without_code([plan], gpus, load())
         return
     with pytest.raises(NothingCompatibleError, match=refused) as caught:
         refuse_without_code([plan], gpus, load())
     assert caught.value.code == "no-gpu-code"
-    refuse_without_code([replace(plan, cuda="1.0")], gpus, load())  # not in the catalog
+    refuse_without_code([plan._replace(cuda="1.0")], gpus, load())  # not in the catalog
 
 
 def test_the_two_lists_of_tegra_agree() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -115,7 +114,7 @@ def test_the_first_index_that_has_it_serves_and_the_log_says_why_the_others_did_
     )
     assert [line.split(" ")[0] for line in told] == ["first", "second"]
     assert "500" in told[0]
-    assert made.plan.index == index.url("good")
+    assert made.plan.index_url == index.url("good")
     assert [w.name for w in made.wheels] == ["numpy", "torch"]
     because = made.plan.reasons[-1].message
     default = index.url("simple")
@@ -148,7 +147,7 @@ def test_a_login_in_the_address_serves_and_is_written_nowhere(index: LocalIndex)
     told: list[str] = []
     made = make_lock(plan(row), Request(), ca_bundle=None, offline=False, tell=told.append)
     assert "canary" not in made.text
-    assert made.plan.index == index.url("login")
+    assert made.plan.index_url == index.url("login")
     assert told == []
 
 
@@ -205,12 +204,12 @@ def test_out_of_reach_the_newest_within_reach_is_named(
     request = Request(cuda="12.6", python="3.11")
     made = resolve(hosts, request, load())
     assert made.wheel_tag == "cu126"
-    gone = replace(made.indexes[0], url=index.url("broken"))
+    gone = made.indexes[0]._replace(url=index.url("broken"))
     settings = BuildSettings(ca=None, offline=offline, state=tmp_path, env={})
     packages = PackageChoice(hosts, request, load(), settings, Console())
     with pytest.raises(IndexUnreachableError) as caught:
         lock_for(
-            replace(made, indexes=(gone,)), hosts, request, load(), settings, Console(), packages
+            made._replace(indexes=(gone,)), hosts, request, load(), settings, Console(), packages
         )
     assert caught.value.exit_code == 5
     assert caught.value.fix.startswith(fix)
@@ -234,13 +233,13 @@ def test_out_of_reach_a_pinned_release_is_pypis_own_build(
     request = Request(python="3.11", **asked)  # type: ignore[arg-type]
     made = resolve(hosts, request, load())
     assert made.wheel_tag == "cu118"
-    gone = replace(made.indexes[0], url=index.url("broken"))
+    gone = made.indexes[0]._replace(url=index.url("broken"))
     settings = BuildSettings(ca=None, offline=False, state=tmp_path, env={})
     packages = PackageChoice(hosts, request, load(), settings, Console())
 
     def found() -> Lock:
         return lock_for(
-            replace(made, indexes=(gone,)), hosts, request, load(), settings, Console(), packages
+            made._replace(indexes=(gone,)), hosts, request, load(), settings, Console(), packages
         )
 
     if tag is None:

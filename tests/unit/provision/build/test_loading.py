@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -90,7 +89,7 @@ class Lab:
         )
 
         subject = LoadSubject(
-            plan=replace(self.plan, requirements=self.asked),
+            plan=self.plan._replace(requirements=self.asked),
             layers=[layer],
             base=self.image(),
             python="/usr/bin/python3.11",
@@ -219,7 +218,7 @@ def test_the_debian_packages_with_missing_libraries_are_named(
     fix: str,
 ) -> None:
     assert PLAN.base is not None
-    lab.plan = replace(PLAN, base=replace(PLAN.base, kind=kind))
+    lab.plan = PLAN._replace(base=PLAN.base._replace(kind=kind))
     lab.base = {**BASE, **{f"usr/bin/{name}": program() for name in programs}}
     lab.add("torchvision", "0.15.2", {f"torchvision/{MODULE}": elf(needed=needed)})
     assert refused(lab).fix.endswith((fix, f"{fix}: --base IMAGE"))

@@ -9,7 +9,6 @@ import threading
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +101,7 @@ def versions(lock: Lock) -> dict[str, str]:
 
 
 def request_of(index: LocalIndex, *companions: str, **more: Any) -> Request:
-    return Request(companions=companions, index=index.url("simple"), base="bootstrap", **more)
+    return Request(companions=companions, index_url=index.url("simple"), base="bootstrap", **more)
 
 
 def with_nvcc(index: LocalIndex, *companions: str, **more: Any) -> Request:
@@ -280,7 +279,7 @@ def test_another_python_is_taken_where_the_package_is_newer(
     index: LocalIndex, tmp_path: Path, said: list[str]
 ) -> None:
     index.more += [compiled("fast", "1.0", "cp311"), compiled("fast", "2.0", "cp312")]
-    request = Request(companions=("fast",), index=index.url("simple"))
+    request = Request(companions=("fast",), index_url=index.url("simple"))
     plan, _ = planned(request, tmp_path)
     assert (plan.python, plan.base.python if plan.base else None) == ("3.12", "3.12")
     assert said == []
@@ -290,7 +289,7 @@ def test_a_pinned_python_is_kept_and_named_as_the_obstacle(
     index: LocalIndex, tmp_path: Path, said: list[str]
 ) -> None:
     index.more += [compiled("fast", "1.0", "cp311"), compiled("fast", "2.0", "cp312")]
-    request = Request(companions=("fast",), index=index.url("simple"), python="3.11")
+    request = Request(companions=("fast",), index_url=index.url("simple"), python="3.11")
     plan, _ = planned(request, tmp_path)
     assert plan.python == "3.11"
     assert "Use --python 3.12" in said[-1]
@@ -328,7 +327,7 @@ def test_an_extra_that_the_requested_release_refuses_is_an_error_with_the_releas
 def test_an_extra_is_a_warning_where_a_project_pins_both(index: LocalIndex, tmp_path: Path) -> None:
     index.more += WITH_EXTRA
     request = request_of(index, "transformers==5.0.0", framework_version="==2.0.1")
-    plan, lock = planned(replace(request, declared_in="app.txt, line 1"), tmp_path)
+    plan, lock = planned(request._replace(declared_in="app.txt, line 1"), tmp_path)
     assert versions(lock)["transformers"] == "5.0.0"
     assert "extra-unmet" in [warning.code for warning in plan.warnings]
 
@@ -460,7 +459,7 @@ def test_another_release_of_the_framework_is_taken_for_its_cuda(
     """Builds of the newest PyTorch for CUDA 12 have no code for an RTX 5090; an older one has."""
     facts, request = host("580.95.05", "12.0"), request_of(index, "kernels")
     preferred = resolve([facts], request, load())
-    older = resolve([facts], replace(request, cuda="12.9"), load())
+    older = resolve([facts], request._replace(cuda="12.9"), load())
     assert older.framework_version != preferred.framework_version
     index.more += kernels({"1.0": ("12",)})
     for plan in (preferred, older):
@@ -1037,7 +1036,7 @@ def test_the_base_is_known_before_the_packages_are_resolved(
 
     monkeypatch.setattr("images.registry.digest.resolve_digest", registry)
     index.more += [pure("accelerate", "1.0", "torch>=2.0"), *preferred()]
-    request = replace(request_of(index, "accelerate"), base=base)
+    request = request_of(index, "accelerate")._replace(base=base)
     catalog, console = load(), Console()
     settings = BuildSettings(ca=None, offline=False, state=tmp_path, env={})
     start = require_plan(resolve([A100], request, catalog))

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,7 +31,7 @@ PLAN = Plan(
     framework_version="2.0.1",
     cuda="11.7",
     wheel_tag="cu117",
-    index="pypi",
+    index_url="pypi",
     python="3.11",
     arch="x86_64",
     gpus=(GpuVerdict(name=GPU, compute_capability="8.0", runs="sm_80", ok=True),),
@@ -217,7 +216,7 @@ def test_an_image_with_cuda_compat_needs_no_newer_driver(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "pylock.toml"
-    plan = replace(PLAN, compat_package="cuda-compat-11-7")
+    plan = PLAN._replace(compat_package="cuda-compat-11-7")
     path.write_text(finished(UV_LOCK, plan, None, offline=True))
     assert main(["export", "kubernetes", IMAGE, "--lock", str(path)]) == 0
     out = capsys.readouterr().out

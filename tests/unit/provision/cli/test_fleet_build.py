@@ -15,7 +15,6 @@ from provision.fleet.classes import classes_of
 from provision.fleet.hostfiles import FleetHost
 from provision.fleet.images import FleetImage, FleetPlan, FleetResolver, plan_fleet
 from provision.model.facts import host_to_json
-from provision.model.frozen import replace
 from provision.model.plan import HostFacts, Plan, Request
 from tests.kit import schemas
 from tests.kit.hosts import host
@@ -35,7 +34,7 @@ DIGEST = f"h.example/p@sha256:{'1' * 64}"
 
 
 def fleet(**hosts: HostFacts) -> FleetPlan:
-    named = [FleetHost(replace(facts, label=name), f"{name}.json") for name, facts in hosts.items()]
+    named = [FleetHost(facts._replace(label=name), f"{name}.json") for name, facts in hosts.items()]
     return plan_fleet(classes_of(named), FleetResolver(Request(), CATALOG))
 
 
@@ -93,9 +92,9 @@ def test_tags_are_those_of_build_and_never_twice_the_same() -> None:
     for plan, tag in (
         (PLAN, "gpu-provision:pytorch2.9.1-cu128"),
         (PLAN, "gpu-provision:pytorch2.9.1-cu128-2"),
-        (replace(PLAN, arch="aarch64"), "gpu-provision:pytorch2.9.1-cu128-aarch64"),
+        (PLAN._replace(arch="aarch64"), "gpu-provision:pytorch2.9.1-cu128-aarch64"),
         (PLAN, "gpu-provision:pytorch2.9.1-cu128-3"),
-        (replace(PLAN, flavour="devel"), "gpu-provision:pytorch2.9.1-cu128-devel"),
+        (PLAN._replace(flavour="devel"), "gpu-provision:pytorch2.9.1-cu128-devel"),
     ):
         found = free_tag(plan, taken)
         assert found == tag

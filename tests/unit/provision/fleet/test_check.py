@@ -12,7 +12,6 @@ from provision.fleet.check import check_image, judge_class
 from provision.fleet.classes import NodeClass, classes_of
 from provision.fleet.hostfiles import FleetHost
 from provision.model.facts import host_to_json
-from provision.model.frozen import replace
 from provision.model.plan import HostFacts, Plan, Request
 from provision.resolve import resolve
 from tests.kit.fake_engine import PLAN, TAG, Engine
@@ -63,7 +62,7 @@ COMPAT = plan_for(OLD_H100, cuda="13.0")
         pytest.param(COMPAT, H100, True, "direct", id="compat that is not needed"),
         pytest.param(CU130, OLD_4090, False, "driver-too-old", id="a GeForce takes no compat"),
         pytest.param(
-            replace(PLAN, framework_version="99.1"), A100, None, "no-such-build", id="not known"
+            PLAN._replace(framework_version="99.1"), A100, None, "no-such-build", id="not known"
         ),
     ],
 )
@@ -94,7 +93,7 @@ def test_an_image_runs_where_it_was_planned_for(facts: HostFacts) -> None:
 
 
 def classes(**hosts: HostFacts) -> tuple[NodeClass, ...]:
-    named = [FleetHost(replace(facts, label=name), f"{name}.json") for name, facts in hosts.items()]
+    named = [FleetHost(facts._replace(label=name), f"{name}.json") for name, facts in hosts.items()]
     return classes_of(named)
 
 

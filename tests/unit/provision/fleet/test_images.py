@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,6 @@ from provision.fleet.classes import NodeClass, classes_of
 from provision.fleet.hostfiles import FleetHost
 from provision.fleet.images import FleetPlan, FleetResolver, plan_fleet
 from provision.fleet.what_if import DriverChange, change_driver
-from provision.model.frozen import replace
 from provision.model.plan import HostFacts, Request
 from provision.resolve import fitting_builds, resolve
 from tests.kit.hosts import host
@@ -27,13 +27,13 @@ OLD_B200 = host("535.104.05", "NVIDIA B200")
 B200 = host("580.95.05", "NVIDIA B200")
 K80 = host("470.82.01", "Tesla K80")
 GRACE = host("580.95.05", "NVIDIA GH200 480GB", arch="aarch64")
-NONE = replace(host(None), gpus=())
+NONE = host(None)._replace(gpus=())
 DARK = HostFacts()
 RADEON = host(None, "AMD Instinct MI300X")
 
 
 def classes(*facts: HostFacts) -> tuple[NodeClass, ...]:
-    hosts = [replace(one, label=f"n{number}") for number, one in enumerate(facts)]
+    hosts = [one._replace(label=f"n{number}") for number, one in enumerate(facts)]
     return classes_of(FleetHost(one, f"{one.label}.json") for one in hosts)
 
 
@@ -109,7 +109,7 @@ def test_the_builds_of_several_hosts_are_those_of_each(
     request_: Request, hosts: list[HostFacts]
 ) -> None:
     """What the cover relies on; and it asks the resolver itself."""
-    hosts = [replace(one, label=f"n{number}") for number, one in enumerate(hosts)]
+    hosts = [one._replace(label=f"n{number}") for number, one in enumerate(hosts)]
     together = fitting_builds(hosts, request_, CATALOG)
     assert bool(together) == (resolve(hosts, request_, CATALOG).error is None)
     for one in hosts:

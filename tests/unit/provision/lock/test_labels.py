@@ -38,8 +38,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-MINE = replace(
-    SMALL,
+MINE = SMALL._replace(
     cudnn="8.5.0.96",
     driver_have="515.65.01",
     driver_need="450.80.02",
@@ -69,8 +68,7 @@ def test_the_labels_of_one_lock_are_the_same_every_time() -> None:
 
 def test_the_plan_comes_back_from_the_labels_without_the_host() -> None:
     found = plan_of(labels_for(LOCKED, "1"), "image")
-    hostless = replace(
-        MINE,
+    hostless = MINE._replace(
         verdict="unverified",
         driver_have=None,
         driver_need=None,
@@ -85,7 +83,7 @@ def test_the_labels_name_the_debian_packages_that_were_requested_alone() -> None
     """What these brought is in the lock, which the image has."""
     added = DebianPackage(name="libx264-164", version="2:0.164", sha256="0" * 64)
     base = Base(kind="bootstrap", reference="b", python="3.11", glibc=None, apt=("ffmpeg",))
-    lock = replace(LOCKED, plan=replace(MINE, base=replace(base, added=(added,))))
+    lock = replace(LOCKED, plan=MINE._replace(base=base._replace(added=(added,))))
     labels = labels_for(lock, "1")
     assert "libx264" not in labels[PLAN]
     assert plan_of(labels, "image").base == base
@@ -233,7 +231,7 @@ def test_a_lock_without_base_is_refused() -> None:
 def test_a_plan_that_says_why_it_is_none_is_read_back() -> None:
     from provision.model.planfile import plan_from_json, plan_to_json
 
-    none = replace(MINE, verdict="none", error=PlanError(code="a", message="b", fix="c"))
+    none = MINE._replace(verdict="none", error=PlanError(code="a", message="b", fix="c"))
     assert plan_from_json(plan_to_json(none)) == none
 
 

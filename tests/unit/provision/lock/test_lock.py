@@ -15,7 +15,6 @@ from provision.lock import uv
 from provision.lock.lockfile import read_lock, read_lock_file, refuse_unlocked, write_lock
 from provision.lock.network import make_secrets
 from provision.lock.wheels import finished as finish
-from provision.model.frozen import replace
 from provision.model.plan import Base, DebianPackage, IndexCandidate, Plan, Request
 from provision.model.planfile import (
     plan_from_json,
@@ -34,7 +33,7 @@ PLAN = Plan(
     framework_version="2.0.1",
     cuda="11.7",
     wheel_tag="cu117",
-    index="pypi",
+    index_url="pypi",
     python="3.11",
     arch="x86_64",
     base=Base(kind="registry", reference="python:3.11-slim", python="3.11", glibc="2.36"),
@@ -248,7 +247,7 @@ def test_plans_survive_json_and_toml() -> None:
 def test_debian_packages_survive_json_and_toml() -> None:
     added = DebianPackage(name="libstdc++6", version="1:2.36~rc1-9+deb12u9", sha256="0" * 64)
     assert PLAN.base is not None
-    plan = replace(PLAN, base=replace(PLAN.base, apt=("ffmpeg", "g++"), added=(added,)))
+    plan = PLAN._replace(base=PLAN.base._replace(apt=("ffmpeg", "g++"), added=(added,)))
     table = tomllib.loads(tomli_w.dumps(without_nulls(plan_to_json(plan))))
     assert table["base"]["apt"] == ["ffmpeg", "g++"]
     assert plan_from_json(table) == plan

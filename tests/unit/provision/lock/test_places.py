@@ -90,7 +90,7 @@ def test_a_page_of_links_is_known_by_its_links(
 def test_a_mirror_that_serves_a_listing_is_an_index(behaviour: str, index: LocalIndex) -> None:
     """Without hashes on the page uv downloads the wheel for its hash."""
     url = index.url(behaviour)
-    found = indexes_of(plan(candidate(url, "--index"), candidate(nobody())), Request(index=url))
+    found = indexes_of(plan(candidate(url, "--index"), candidate(nobody())), Request(index_url=url))
     assert found == {"torch": url, "numpy": index.url("simple")}
 
 
@@ -227,7 +227,7 @@ def test_a_mirror_that_answered_is_not_called_unreachable(index: LocalIndex) -> 
     silent = nobody()
     asked = plan(candidate(url, "--index"), candidate(silent))
     with pytest.raises(IndexUnreachableError) as caught:
-        find_wheels(asked, Request(index=url), ca_bundle=None, offline=False, tell=print)
+        find_wheels(asked, Request(index_url=url), ca_bundle=None, offline=False, tell=print)
     assert caught.value.message == (
         f"No index that answers has torch==2.0.1+cu117, and {silent}/torch/ could not be reached."
     )

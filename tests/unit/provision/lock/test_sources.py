@@ -279,7 +279,7 @@ PLAN = Plan(
     framework_version="2.0.1",
     cuda="11.7",
     wheel_tag="cu117",
-    index="pypi",
+    index_url="pypi",
     python="3.11",
     arch="x86_64",
     base=Base(kind="registry", reference="python:3.11-slim", python="3.11", glibc="2.36"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -268,7 +267,7 @@ def test_a_pipe_is_as_good_as_a_file() -> None:
 def test_a_byte_order_mark_is_no_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("host.json").write_bytes(b'\xef\xbb\xbf{"driver": "470"}')
-    assert read_host_file("host.json") == replace(HostFacts(), driver="470", label="host.json")
+    assert read_host_file("host.json") == HostFacts()._replace(driver="470", label="host.json")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ slip in the data shows.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -126,7 +125,7 @@ def plan(*hosts: HostFacts, request: Request | None = None) -> Plan:
 def detected(driver: str, *gpus: str, by: str = "nvml") -> HostFacts:
     """A host as `provision detect` reads it."""
     sources = (("driver", "/sys/module/nvidia/version"), ("gpus", by))
-    return replace(host(driver, *gpus), sources=sources)
+    return host(driver, *gpus)._replace(sources=sources)
 
 
 def is_driven(name: str, driver: str) -> bool:
@@ -221,8 +220,8 @@ def test_of_several_gpus_the_one_is_named_and_only_it_is_marked() -> None:
 
 
 def test_of_several_hosts_the_one_is_named() -> None:
-    new = replace(host("580.95.05", "NVIDIA GeForce RTX 5090"), label="new.json")
-    old = replace(host("535.104.05", "NVIDIA GeForce RTX 5090"), label="old.json")
+    new = host("580.95.05", "NVIDIA GeForce RTX 5090")._replace(label="new.json")
+    old = host("535.104.05", "NVIDIA GeForce RTX 5090")._replace(label="old.json")
     made = plan(new, old)
     assert made.error is not None
     assert made.error.message.startswith("old.json: Driver 535.104.05 does not support")
@@ -262,8 +261,7 @@ def test_what_agrees_with_the_documents_is_no_warning() -> None:
             id="the list of bound devices says nothing of whether they start",
         ),
         pytest.param(
-            replace(
-                detected("535.104.05", "NVIDIA GeForce RTX 5090"),
+            detected("535.104.05", "NVIDIA GeForce RTX 5090")._replace(
                 sources=(("driver", "PROVISION_DRIVER"), ("gpus", "nvml")),
             ),
             id="a driver that the user states is not the one that listed them",
@@ -293,7 +291,7 @@ def test_where_no_first_branch_is_documented_there_is_a_warning_at_most() -> Non
 def test_the_driver_of_jetpack_has_the_cuda_of_its_branch() -> None:
     """JetPack 7 numbers it 580.00, below the first one of that branch for other machines."""
     thor, other = (
-        plan(replace(host("580.00", gpu), arch="aarch64")) for gpu in ("NVIDIA Thor", "NVIDIA GB10")
+        plan(host("580.00", gpu)._replace(arch="aarch64")) for gpu in ("NVIDIA Thor", "NVIDIA GB10")
     )
     assert (thor.cuda, thor.verdict) == ("13.0", "direct")
     assert other.verdict == "minor-version"
@@ -423,7 +421,7 @@ def test_a_host_file_is_believed_about_its_processor_and_warned_of() -> None:
     made = plan(host("580.95.05", "NVIDIA GH200 480GB"))
     assert made.arch == "x86_64"
     assert "gpu-other-arch" in {warning.code for warning in made.warnings}
-    assert plan(replace(host("580.95.05", "NVIDIA GH200 480GB"), arch=None)).arch == "aarch64"
+    assert plan(host("580.95.05", "NVIDIA GH200 480GB")._replace(arch=None)).arch == "aarch64"
 
 
 def test_the_processor_is_shown_where_it_is_not_the_usual_one() -> None:

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import pytest
 
 from provision.catalog.loading import load
-from provision.model.frozen import replace
 from provision.model.plan import HostFacts, Plan, Request
 from provision.model.request import parse_request
 from provision.resolve import resolve
@@ -151,7 +150,7 @@ def drawn(count: int, seed: int) -> Iterator[Asked]:
             hosts = [host(rng.choice(DRIVERS), first, rng.choice(GPUS))]
         elif shape < 0.25:
             other = host(rng.choice(DRIVERS), rng.choice(GPUS), label="node-b")
-            hosts = [replace(hosts[0], label="node-a"), other]
+            hosts = [hosts[0]._replace(label="node-a"), other]
         yield Asked(hosts, request)
 
 
@@ -210,18 +209,18 @@ def _after_warning(asked: Asked, plan: Plan, fix: str) -> Asked | None:
     """What there is to plan after the fix of a warning; None: it changes neither."""
     hosts, request = asked
     if fix.startswith("Remove --base: "):
-        return Asked(hosts, replace(request, base=None))
+        return Asked(hosts, request._replace(base=None))
     if found := re.match(r"Specify it: --python ([\d.]+)", fix):
-        return Asked(hosts, replace(request, python=found[1]))
+        return Asked(hosts, request._replace(python=found[1]))
     if found := re.match(r"Use --framework (\w+);", fix):
         assert found[1] == request.framework
-        return Asked(hosts, replace(request, asked_as=None))
+        return Asked(hosts, request._replace(asked_as=None))
     if found := re.match(r"Use --cuda (\S+) --framework-version (\S+?)\.$", fix):
         release = f"=={found[2]}"
-        return Asked(hosts, replace(request, cuda=found[1], framework_version=release))
+        return Asked(hosts, request._replace(cuda=found[1], framework_version=release))
     if found := re.match(r"Pin its last version: --with ((\S+?)==\S+)$", fix):
         others = (one for one in request.companions if one != found[2])
-        return Asked(hosts, replace(request, companions=(*others, found[1])))
+        return Asked(hosts, request._replace(companions=(*others, found[1])))
     if found := re.match(r"Upgrade the driver to one that natively supports CUDA ([\d.]+)", fix):
         toolkit = CATALOG.toolkit(found[1])
         assert toolkit is not None
@@ -232,7 +231,7 @@ def _after_warning(asked: Asked, plan: Plan, fix: str) -> Asked | None:
                 one.with_driver(driver) if version(one.driver or "0") < version(driver) else one
                 for one in hosts
             ],
-            replace(request, cuda=plan.cuda, framework_version=release),
+            request._replace(cuda=plan.cuda, framework_version=release),
         )
     return None
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from provision.catalog.loading import load
@@ -109,7 +107,7 @@ def test_a_fleet_is_judged_by_the_drivers_that_run_by_minor_version() -> None:
     # No table is asked whether 470 drives the GPU: the driver lists it.
     listed = (("driver", "/proc/driver/nvidia/version"), ("gpus", "nvml"))
     new = host("535.104.05", "9.0", label="new")
-    old = replace(host("470.82.01", "9.0", label="old"), sources=listed)
+    old = host("470.82.01", "9.0", label="old")._replace(sources=listed)
     request = tensorflow("2.16.2")
     assert plan(request, new).verdict == "minor-version"
     assert plan(request, old).verdict == "forward"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -71,8 +69,7 @@ def test_a_plan_serves_every_gpu_and_a_refusal_has_a_fix(
 @given(REQUESTS, HOSTS)
 def test_every_alternative_resolves(request_: Request, host: HostFacts) -> None:
     for row in plan(request_, host).alternatives:
-        named = replace(
-            request_,
+        named = request_._replace(
             cuda=row.cuda,
             framework_version=f"=={row.framework_version}",
             python=None if "without --python" in row.why else request_.python,
@@ -91,7 +88,7 @@ def test_a_newer_driver_never_takes_a_plan_away(request_: Request, host: HostFac
     for branch, driver in zip(CATALOG.branches, DRIVERS, strict=True):
         if branch.dropped_below > oldest:
             break
-        driven = replace(host, driver=driver)
+        driven = host._replace(driver=driver)
         served = plans(request_, driven)
         assert served_by is None or served, f"{served_by} served, {driver} does not"
         if served and served_by is None and plan(request_, driven).compat_package is None:
@@ -101,7 +98,7 @@ def test_a_newer_driver_never_takes_a_plan_away(request_: Request, host: HostFac
 @settings(max_examples=150)
 @given(REQUESTS, HOSTS, GPUS)
 def test_another_gpu_never_helps(request_: Request, host: HostFacts, other: Gpu) -> None:
-    more = replace(host, gpus=(*(host.gpus or ()), other))
+    more = host._replace(gpus=(*(host.gpus or ()), other))
     before, after = plan(request_, host), plan(request_, more)
     assert before.error is None or after.error is not None
     if after.error is None:
@@ -111,7 +108,7 @@ def test_another_gpu_never_helps(request_: Request, host: HostFacts, other: Gpu)
 @settings(max_examples=100)
 @given(REQUESTS, HOSTS, HOSTS)
 def test_a_second_host_never_helps(request_: Request, one: HostFacts, other: HostFacts) -> None:
-    other = replace(other, arch=one.arch, label="other")
+    other = other._replace(arch=one.arch, label="other")
     assume(not plans(request_, one))
     assert not plans(request_, one, other)
 
@@ -119,7 +116,7 @@ def test_a_second_host_never_helps(request_: Request, one: HostFacts, other: Hos
 @settings(max_examples=100)
 @given(REQUESTS, st.lists(HOSTS, min_size=2, max_size=4))
 def test_the_order_of_hosts_does_not_matter(request_: Request, hosts: list[HostFacts]) -> None:
-    named = [replace(host, arch="x86_64", label=f"h{i}") for i, host in enumerate(hosts)]
+    named = [host._replace(arch="x86_64", label=f"h{i}") for i, host in enumerate(hosts)]
     first = plan(request_, *named)
     second = plan(request_, *named[::-1])
     assert plans(request_, *named) == (first.error is None)
@@ -157,7 +154,7 @@ def test_the_matrix_and_the_plan_agree(request_: Request, host: HostFacts) -> No
 @settings(max_examples=100)
 @given(HOSTS)
 def test_a_gpu_that_nobody_knows_makes_every_plan_unverified(host: HostFacts) -> None:
-    unknown = replace(host, gpus=(Gpu(name="NVIDIA Something 9000"),))
+    unknown = host._replace(gpus=(Gpu(name="NVIDIA Something 9000"),))
     made = plan(Request(), unknown)
     assert made.verdict in {"unverified", "none"}
 

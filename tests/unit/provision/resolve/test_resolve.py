@@ -6,7 +6,6 @@ of the data must not change; the invariants below it hold for every row.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from typing import get_args
 
@@ -123,7 +122,7 @@ def test_what_comes_out(
                      "no-such-build", "aarch64", id="not for this CPU"),
         pytest.param(plan(Request(), host("595.45.04", "Tesla V100-SXM2-16GB")),
                      "gpu-not-driven", "no longer supports", id="the driver dropped it"),
-        pytest.param(plan(Request(), host(), replace(host(), arch="aarch64")),
+        pytest.param(plan(Request(), host(), host()._replace(arch="aarch64")),
                      "mixed-cpu-architectures", "aarch64, x86_64", id="two CPU architectures"),
     ],
 )  # fmt: skip
@@ -182,9 +181,9 @@ def test_an_index_that_has_nothing_that_runs_is_not_named() -> None:
 
 
 def test_a_named_index_is_asked_first() -> None:
-    made = plan(Request(cuda="11.7", index="https://m.example/s"), host("515.65.01", "8.6"))
+    made = plan(Request(cuda="11.7", index_url="https://m.example/s"), host("515.65.01", "8.6"))
     assert [row.url for row in made.indexes][:2] == ["https://m.example/s"] * 2
-    assert made.index == "https://m.example/s"
+    assert made.index_url == "https://m.example/s"
 
 
 @pytest.mark.parametrize(
@@ -348,7 +347,7 @@ def test_a_devel_image_without_a_registry(request_: Request, code: str | None) -
 
 def test_a_fleet_gets_one_plan_for_its_weakest() -> None:
     made = plan(
-        Request(cuda="11.7"), host("515.65.01", "8.6"), replace(host("470.82.01", "7.0"), label="b")
+        Request(cuda="11.7"), host("515.65.01", "8.6"), host("470.82.01", "7.0")._replace(label="b")
     )
     assert made.verdict == "minor-version"
     assert made.driver_have == "470.82.01"
@@ -357,8 +356,8 @@ def test_a_fleet_gets_one_plan_for_its_weakest() -> None:
 def test_a_fleet_that_cannot_share_hears_who_blocks() -> None:
     made = plan(
         Request(cuda="11.7"),
-        replace(host("515.65.01", "8.6"), label="old"),
-        replace(host("535.104.05", "9.0"), label="new"),
+        host("515.65.01", "8.6")._replace(label="old"),
+        host("535.104.05", "9.0")._replace(label="new"),
     )
     assert made.error is not None
     assert "new: " in made.error.message
@@ -399,7 +398,7 @@ def test_another_gpu_never_helps(
     driver: str, one: ComputeCapability, other: ComputeCapability, cuda: str | None
 ) -> None:
     alone = HostFacts(driver=driver, arch="x86_64", gpus=(Gpu(compute_capability=one),))
-    both = replace(alone, gpus=(*(alone.gpus or ()), Gpu(compute_capability=other)))
+    both = alone._replace(gpus=(*(alone.gpus or ()), Gpu(compute_capability=other)))
     before, after = plan(Request(cuda=cuda), alone), plan(Request(cuda=cuda), both)
     assert before.error is None or after.error is not None
 

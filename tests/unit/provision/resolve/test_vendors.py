@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,8 +85,8 @@ def test_a_gpu_of_another_maker_beside_an_nvidia_one_is_left_out_with_a_note() -
 
 
 def test_of_several_hosts_the_one_without_an_nvidia_gpu_is_named() -> None:
-    good = replace(host("580.95.05", "8.6"), label="good.json")
-    bad = replace(host(None, "Arc A770"), label="bad.json")
+    good = host("580.95.05", "8.6")._replace(label="good.json")
+    bad = host(None, "Arc A770")._replace(label="bad.json")
     made = resolve([good, bad], Request(), CATALOG)
     assert made.error is not None
     assert made.error.message.startswith("bad.json: Arc A770 is not an NVIDIA GPU (Intel).")

@@ -8,7 +8,6 @@ import json
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -175,20 +174,20 @@ def aged(days: float) -> Callable[[dict[str, Any]], None]:
         pytest.param(None, FACTS, ["--level", "standard"], None, id="the level that was asked for"),
         pytest.param(
             None,
-            replace(FACTS, driver="580.95.05"),
+            FACTS._replace(driver="580.95.05"),
             [],
             "record-driver-changed",
             id="the driver was updated",
         ),
         pytest.param(
             None,
-            replace(FACTS, gpus=(replace(H100, uuid="GPU-2"),)),
+            FACTS._replace(gpus=(H100._replace(uuid="GPU-2"),)),
             [],
             "record-other-cards",
             id="another card of the same kind",
         ),
         pytest.param(
-            None, replace(FACTS, gpus=(H100, H100)), [], "record-missing", id="a card more"
+            None, FACTS._replace(gpus=(H100, H100)), [], "record-missing", id="a card more"
         ),
     ],
 )

@@ -283,7 +283,7 @@ def test_a_report_that_is_not_what_was_asked_for_is_refused(
 
 
 def test_a_gpu_that_was_not_given_proves_nothing(here: Place) -> None:
-    here.facts(replace(FACTS, gpus=()))
+    here.facts(FACTS._replace(gpus=()))
     here.engine.suite = claims(report())
     said = main("verify", TAG, "--json")
     assert (said.code, code_of(said)) == (1, "report-contradiction")
@@ -293,8 +293,8 @@ def test_a_gpu_that_was_not_given_proves_nothing(here: Place) -> None:
 @pytest.mark.parametrize(
     "facts",
     [
-        pytest.param(replace(FACTS, gpus=()), id="a machine without a GPU"),
-        pytest.param(replace(FACTS, gpus=None), id="a machine whose GPUs are not known"),
+        pytest.param(FACTS._replace(gpus=()), id="a machine without a GPU"),
+        pytest.param(FACTS._replace(gpus=None), id="a machine whose GPUs are not known"),
     ],
 )
 @pytest.mark.parametrize("level", ["quick", "standard", "full"])
@@ -544,14 +544,14 @@ RESULT = {
         ),
         pytest.param(
             "fit",
-            replace(FACTS, driver="580.95.05"),
+            FACTS._replace(driver="580.95.05"),
             [],
             7,
             "record-driver-changed",
             id="another driver",
         ),
         pytest.param(
-            "fit", replace(FACTS, gpus=(H100, H100)), [], 7, "record-missing", id="a second GPU"
+            "fit", FACTS._replace(gpus=(H100, H100)), [], 7, "record-missing", id="a second GPU"
         ),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from provision.sources.errors import ProjectIncompleteError
 from tests.kit.projects import project
 from tests.unit.provision.lock.test_lock import PLAN
 
-OWN = replace(PLAN, base=Base(kind="bootstrap", reference="bootstrap", python="3.11", glibc="2.36"))
+OWN = PLAN._replace(base=Base(kind="bootstrap", reference="bootstrap", python="3.11", glibc="2.36"))
 LOCK = Lock(text='lock-version = "1.0"\ncreated-by = "x"\npackages = []', plan=OWN, wheels=())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,6 @@ from provision.catalog.loading import load
 from provision.errors import IndexUnreachableError, NothingCompatibleError
 from provision.lock.lockfile import Lock
 from provision.lock.solve import NoSolutionError
-from provision.model.frozen import replace
 from provision.model.plan import Plan, Request
 from provision.resolve import resolve
 from provision.sources.declaration import pythons_of
@@ -144,8 +144,8 @@ def followed(root: Path, way: str) -> None:
 def test_each_way_of_a_fix_plans_once_it_is_in_the_file(
     files: dict[str, str], given: dict[str, str], gpu: str, driver: str, fix: str, tmp_path: Path
 ) -> None:
-    def planned(options: dict[str, str]) -> str | None:
-        found, asked = read_project(tmp_path), replace(Request(), **options)
+    def planned(options: dict[str, Any]) -> str | None:
+        found, asked = read_project(tmp_path), Request()._replace(**options)
         request = request_of(
             found,
             asked,

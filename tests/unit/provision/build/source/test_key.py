@@ -201,7 +201,7 @@ def test_a_request_names_the_file_of_the_wheel_and_its_framework(tmp_path: Path)
     ("has", "plan"),
     [
         pytest.param(["torch-scatter"], PLAN, id="the index has wheels of it by now"),
-        pytest.param([], replace(PLAN, python="3.12"), id="the plan is for another Python"),
+        pytest.param([], PLAN._replace(python="3.12"), id="the plan is for another Python"),
         pytest.param(
             [],
             Plan(
@@ -234,7 +234,7 @@ hashes = {{ sha256 = "%s" }}
 
 def test_a_lock_with_a_wheel_of_this_machine_says_so_and_its_plan_names_no_path() -> None:
     url = "file:///home/me/torch_scatter-2.1.2-py3-none-any.whl"
-    plan = replace(PLAN, requirements=("numpy", f"torch-scatter @ {url}"))
+    plan = PLAN._replace(requirements=("numpy", f"torch-scatter @ {url}"))
     found = with_local_wheels(Solution(text=LOCK.format(url=url), plan=plan))
     assert found.plan.requirements == ("numpy", "torch-scatter==2.1.2")
     [warning] = found.plan.warnings

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ from provision.resolve import resolve
 from tests.kit.hosts import host
 from tests.unit.provision.lock.test_lock import PLAN
 
-CU128 = replace(PLAN, framework_version="2.8.0", cuda="12.8", python="3.12", arch="x86_64")
+CU128 = PLAN._replace(framework_version="2.8.0", cuda="12.8", python="3.12", arch="x86_64")
 
 
 def lacking(name: str, **more: Any) -> NotBuilt:

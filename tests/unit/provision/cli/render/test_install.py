@@ -9,7 +9,6 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +27,9 @@ PYTORCH = IndexCandidate(
     name="PyTorch index (cu117)", url=URL, requirement="torch==2.0.1+cu117", why="its own index"
 )
 PYPI = IndexCandidate(name="PyPI", url=None, requirement="torch==2.0.1", why="the cu117 build")
-OWN = replace(PYTORCH, name="--index", url="https://me:s3cret@mirror.example/simple")
-TENSORFLOW = replace(PYPI, requirement="tensorflow[and-cuda]==2.18.1", why="published there")
-JAX = replace(PYPI, requirement="jax[cuda12]==0.5.0", why="published there")
+OWN = PYTORCH._replace(name="--index", url="https://me:s3cret@mirror.example/simple")
+TENSORFLOW = PYPI._replace(requirement="tensorflow[and-cuda]==2.18.1", why="published there")
+JAX = PYPI._replace(requirement="jax[cuda12]==0.5.0", why="published there")
 
 BOOTSTRAP = Base(kind="bootstrap", reference="bootstrap", python="3.11", glibc="2.36")
 PLAN = Plan(
@@ -68,7 +67,7 @@ BUILD = Build(
 
 def installed(*, system: bool = False, **changes: Any) -> HostInstall:
     build = BUILD._replace(libraries="system" if system else "wheels")
-    return host_install(replace(PLAN, **changes), build)
+    return host_install(PLAN._replace(**changes), build)
 
 
 def remarks(*, system: bool = False, **changes: Any) -> str:
@@ -217,7 +216,7 @@ def test_for_uv_it_reads_like_this() -> None:
     [
         pytest.param({}, "torch==2.0.1+cu117 comes from https://index.", id="a local version"),
         pytest.param(
-            {"indexes": (replace(OWN, requirement="torch==2.0.1"),)},
+            {"indexes": (OWN._replace(requirement="torch==2.0.1"),)},
             "torch==2.0.1 comes from https://mirror.example/simple or from the default index",
             id="a version that PyPI may have, too",
         ),
@@ -265,7 +264,7 @@ def test_what_the_image_would_bring_is_said(changes: dict[str, Any], said: str) 
 
 def test_no_login_is_printed() -> None:
     for render in FORMATS.values():
-        assert "s3cret" not in render(installed(indexes=(OWN, replace(OWN, requirement="x"))))
+        assert "s3cret" not in render(installed(indexes=(OWN, OWN._replace(requirement="x"))))
 
 
 def test_whatever_a_host_file_has_stays_a_comment() -> None:
@@ -302,7 +301,7 @@ def test_what_is_printed_installs_the_builds_of_the_pytorch_index(
     install = HostInstall(
         name="x",
         python=python,
-        index=indexes.url("pytorch"),
+        index_url=indexes.url("pytorch"),
         packages=("torch==2.0.1+cu117", "torchvision==0.15.2"),
         remarks=("A # and a '.",),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -35,7 +34,7 @@ PLAN = Plan(
     framework_version="2.0.1",
     cuda="11.7",
     wheel_tag="cu117",
-    index="https://index.example/cu117",
+    index_url="https://index.example/cu117",
     python="3.10",
     cudnn="8.5.0.96",
     arch="x86_64",
@@ -156,7 +155,7 @@ INSTALLING = Installing(
 
 
 def test_a_plan_reads_like_this() -> None:
-    one = replace(PLAN, gpus=PLAN.gpus[:1])
+    one = PLAN._replace(gpus=PLAN.gpus[:1])
     assert describe_plan(one, INSTALLING).splitlines() == [
         "Yes: PyTorch 2.0.1 for CUDA 11.7 runs on NVIDIA A100 with driver 470.82.01.",
         "",
@@ -200,20 +199,20 @@ def test_a_plan_reads_like_this() -> None:
             {"gpus": PLAN.gpus[:1] * 2}, "runs on 2 x NVIDIA A100 with", id="equal GPUs are counted"
         ),
         pytest.param(
-            {"gpus": tuple(replace(PLAN.gpus[0], name=name) for name in "abc")},
+            {"gpus": tuple(PLAN.gpus[0]._replace(name=name) for name in "abc")},
             "runs on all 3 GPUs with",
             id="many kinds are a number",
         ),
     ],
 )
 def test_the_answer_of_a_plan(changes: dict[str, Any], says: str) -> None:
-    shown = " ".join(describe_plan(replace(PLAN, **{"gpus": PLAN.gpus[:1], **changes})).split())
+    shown = " ".join(describe_plan(PLAN._replace(**{"gpus": PLAN.gpus[:1], **changes})).split())
     assert says in shown
 
 
 def test_no_code_of_a_verdict_is_shown() -> None:
-    rows = tuple(replace(PLAN.alternatives[0], why=f"newer ({code})") for code in RUNS)
-    shown = describe_plan(replace(PLAN, alternatives=rows))
+    rows = tuple(PLAN.alternatives[0]._replace(why=f"newer ({code})") for code in RUNS)
+    shown = describe_plan(PLAN._replace(alternatives=rows))
     assert "--framework-version 2.7.1: newer\n" in shown
     assert [code for code in ("direct", "forward", "unverified") if code in shown] == []
 
@@ -247,7 +246,7 @@ def test_a_plan_explains_itself_when_asked() -> None:
 
 
 def test_equal_gpus_share_a_row() -> None:
-    eight = replace(PLAN, gpus=(PLAN.gpus[0],) * 8)
+    eight = PLAN._replace(gpus=(PLAN.gpus[0],) * 8)
     assert "  8 x NVIDIA A100  8.0         sm_80  ok" in describe_plan(eight).splitlines()
 
 
@@ -256,7 +255,7 @@ def test_who_blocks_what_is_a_table() -> None:
         Blocked(host=None, gpu=gpu, compute_capability=cc, served_by=served, message="m")
         for gpu, cc, served in (("GTX 1080 Ti", "6.1", "CUDA 10.2 to 12.6"), ("B", "12.0", None))
     )
-    none = replace(PLAN, blocked=rows, error=PlanError(code="a", message="It cannot.", fix="Do."))
+    none = PLAN._replace(blocked=rows, error=PlanError(code="a", message="It cannot.", fix="Do."))
     assert describe_plan(none).splitlines()[3:6] == [
         "  GPU          cap.  supported by",
         "  GTX 1080 Ti  6.1   CUDA 10.2 to 12.6",
@@ -288,8 +287,7 @@ def test_the_matrix_of_the_whole_catalog_fits_a_terminal(framework: Any) -> None
 
 
 def test_a_refusal_reads_like_this() -> None:
-    none = replace(
-        PLAN,
+    none = PLAN._replace(
         verdict="none",
         gpus=(),
         reasons=(),
@@ -435,7 +433,7 @@ REQUESTS = {
     "a base made here": Request(cuda="12.1", base="bootstrap"),
     "another framework": Request(framework="tensorflow"),
     "no such version": Request(framework_version="==9.9"),
-    "a long address": Request(cuda="11.7", index="https://mirror.example/" + "long/" * 30),
+    "a long address": Request(cuda="11.7", index_url="https://mirror.example/" + "long/" * 30),
 }
 HOSTS = [
     HostFacts(),

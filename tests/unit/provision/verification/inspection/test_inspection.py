@@ -6,7 +6,6 @@ import argparse
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -242,8 +241,8 @@ def test_the_fix_names_the_debian_packages(
 def test_an_image_is_what_it_says_it_was_made_to_be(
     change: dict[str, Any], words: str | None
 ) -> None:
-    made = replace(SMALL, cuda="11.7", framework_version="2.0.1", python="3.11")
-    label = json.dumps(plan_to_json(replace(made, **change)))
+    made = SMALL._replace(cuda="11.7", framework_version="2.0.1", python="3.11")
+    label = json.dumps(plan_to_json(made._replace(**change)))
     one = check(judged(looked(torch(), labels={PLAN: label})), "packages")
     assert one["status"] == ("fail" if words else "pass"), one
     assert words is None or words in one["message"]

@@ -250,10 +250,10 @@ TABLES: dict[str, TableKeys] = {
             "gpu": flag,
             "python_tags": _PYTHON_TAGS,
             "glibc": text,
-            "size_max_bytes": number,
             "source": text,
         },
         {
+            "size_max_bytes": number,
             "pins": many(text, "requirements"),
             "stands_for": many(text, "packages"),
             "extra_python_tags": many(text, "Python tags", empty=True),

@@ -1,9 +1,9 @@
 """NVIDIA's download server in small: directories and manifests of the shape that it has.
 
 The shape follows NVIDIA's own below https://developer.download.nvidia.com/compute/: the directory
-pages of nvidia-driver, cuda and cudnn; redistrib_610.57.04, 615.71.09 (which has no cuda_compat)
-and 620.70.06.json of the driver; redistrib_13.3.1, 13.4.2 and 13.5.0.json of CUDA;
-redistrib_9.27.0.json of cuDNN. Dates, versions and CUDAs of those are theirs; hashes and sizes are
+pages of nvidia-driver and cuda; redistrib_610.57.04, 615.71.09 (which has no cuda_compat)
+and 620.70.06.json of the driver; redistrib_13.3.1, 13.4.2 and 13.5.0.json of CUDA.
+Dates, versions and CUDAs of those are theirs; hashes and sizes are
 made up.
 """
 
@@ -81,22 +81,6 @@ def cuda(label: str, date: object, shipped: str | None = None, **changes: object
         "nvidia_driver": component("nvidia_driver", shipped) if shipped else None,
     }
     return manifest("cuda", label, date, **{**parts, **changes})
-
-
-def cudnn(label: str, version: str, date: object, cudas: Sequence[str]) -> bytes:
-    """cuDNN's manifest, with the platform that NVIDIA's own has in two shapes at once."""
-    both = [
-        component("cudnn", version, platforms=["x"], cudas=cudas)["x"] for cudas in (["13"], [])
-    ]
-    entry = component("cudnn", version, cudas=cudas)
-    entry["windows-arm64"] = {**both[0], **both[1]}
-    return manifest(
-        "cudnn",
-        label,
-        date,
-        cudnn=entry,
-        cudnn_samples=component("cudnn_samples", version, platforms=["source"]),
-    )
 
 
 def directory(

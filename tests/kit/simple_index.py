@@ -15,7 +15,6 @@ import hashlib
 import html
 import io
 import json
-import ssl
 import threading
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,18 +26,26 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from provision.catalog.catalog import Catalog
+from provision.catalog.index.fetch import FetchLimits
 from provision.catalog.loading import load
+from provision.catalog.overlay import Overlay, read_overlay, write_overlay
 from provision.catalog.reading import DATA
+from provision.catalog.refresh import Refreshed, refresh
+from provision.catalog.refresh.store import to_overlay
 from provision.catalog.tables import FILES
-from tests.kit.manifest_maker import cuda, cudnn, directory, driver
+from tests.kit.manifest_maker import cuda, directory, driver
 
 JSON_TYPE = "application/vnd.pypi.simple.v1+json"
 UPLOADED = "2030-01-02T03:04:05"
+TODAY = "2030-05-05"
+QUICK = FetchLimits(
+    connect_s=2.0, read_s=1.0, request_s=3.0, total_s=20.0, pause_s=0.3, backoff_s=0.01
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wheel:
-    """A wheel of the index; `size` is what the index claims where that is not the truth."""
+    """A wheel of the index."""
 
     name: str
     data: bytes
@@ -46,7 +53,6 @@ class Wheel:
     requires_python: str | None = None
     yanked: bool = False
     uploaded: str | None = UPLOADED
-    size: int | None = None
 
     @property
     def project(self) -> str:
@@ -119,12 +125,9 @@ class SimpleIndex:
     speaks_json: bool = True
     offers_metadata: bool = True
     gives_ranges: bool = True
-    tells_times: bool = True
     packs: bool = False
-    in_chunks: bool = False
     page_of_tags: int = 1000
     login: str | None = None
-    chain: Path | None = None
     asked: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
     port: int = 0
@@ -135,7 +138,7 @@ class SimpleIndex:
 
     @property
     def url(self) -> str:
-        return f"http{'s' if self.chain else ''}://{self.address}/simple"
+        return f"http://{self.address}/simple"
 
     @property
     def whl(self) -> str:
@@ -188,11 +191,11 @@ def json_page(project: str, wheels: Sequence[Wheel], index: SimpleIndex) -> byte
             "filename": wheel.name,
             "url": f"../../files/{quote(wheel.name)}",
             "hashes": {"sha256": wheel.sha256},
-            "size": len(wheel.data) if wheel.size is None else wheel.size,
+            "size": len(wheel.data),
             "requires-python": wheel.requires_python,
             "yanked": "broken" if wheel.yanked else False,
         }
-        if wheel.uploaded and index.tells_times:
+        if wheel.uploaded:
             entry["upload-time"] = f"{wheel.uploaded}.123456Z"
         if index.offers_metadata:
             entry["core-metadata"] = {"sha256": hashlib.sha256(wheel.metadata).hexdigest()}
@@ -248,13 +251,7 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *args: object) -> None:
         """Say nothing."""
 
-    def do_HEAD(self) -> None:
-        self.answer()
-
     def do_GET(self) -> None:
-        self.answer()
-
-    def answer(self) -> None:
         index = self.server.index
         headers = {name.lower(): value for name, value in self.headers.items()}
         index.asked.append((self.command, self.path, headers))
@@ -358,18 +355,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         for name, value in {"Content-Type": kind, **headers}.items():
             self.send_header(name, value)
-        if self.server.index.in_chunks and status == 200 and self.command != "HEAD":
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
-            for start in range(0, len(body), 1000):
-                piece = body[start : start + 1000]
-                self.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
-            self.wfile.write(b"0\r\n\r\n")
-            return
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+        self.wfile.write(body)
 
     def send_half(self, body: bytes, kind: str, headers: Mapping[str, str], *, drip: bool) -> None:
         self.send_response(200)
@@ -391,10 +379,6 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, index: SimpleIndex) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.index = index
-        if index.chain is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(index.chain)
-            self.socket = context.wrap_socket(self.socket, server_side=True)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that hangs up is no news."""
@@ -429,14 +413,6 @@ def torch_wheels(version: str, requires: Sequence[str], *, yanked: bool = False)
     return [make_wheel(name, requires, yanked=yanked) for name in names]
 
 
-def build_info(*pairs: str) -> dict[str, str]:
-    """TensorFlow's own word about its build."""
-    text = (
-        "import collections\n\nbuild_info = collections.OrderedDict([" + ", ".join(pairs) + "])\n"
-    )
-    return {"tensorflow/python/platform/build_info.py": text}
-
-
 _AND_CUDA = [
     "numpy>=1.26",
     'nvidia-cuda-runtime-cu12<13.0,>=12.5.82; extra == "and-cuda"',
@@ -447,12 +423,6 @@ _TF_TAGS = "cp312-cp312-manylinux_2_17"
 
 def world() -> SimpleIndex:
     """An index with one release more of everything than `small_catalog` knows."""
-    cuda_build = build_info(
-        "('cuda_compute_capabilities', ['sm_60', 'sm_80', 'compute_90'])",
-        "('cuda_version', '12.5.1')",
-        "('is_cuda_build', True)",
-    )
-    cpu_build = build_info("('is_cuda_build', False)")
     many = "manylinux2014"
     wheels = [
         *torch_wheels("9.0.0", _GPU),
@@ -462,12 +432,14 @@ def world() -> SimpleIndex:
         make_wheel("torchvision-0.90.0-cp312-cp312-manylinux_2_28_x86_64.whl", ["torch==9.0.0"]),
         make_wheel("torchvision-0.91.0-cp312-cp312-manylinux_2_28_x86_64.whl", ["torch==9.1.0"]),
         make_wheel("torchaudio-2.11.0-cp312-cp312-manylinux_2_28_x86_64.whl"),
-        make_wheel(f"tensorflow-5.0.0-{_TF_TAGS}_x86_64.{many}_x86_64.whl", _AND_CUDA,
-                   extras=["and-cuda"], files=cuda_build),
-        make_wheel(f"tensorflow-5.1.0-{_TF_TAGS}_x86_64.{many}_x86_64.whl", _AND_CUDA,
-                   extras=["and-cuda"], files=cuda_build),
-        make_wheel(f"tensorflow-5.1.0-{_TF_TAGS}_aarch64.{many}_aarch64.whl", _AND_CUDA,
-                   extras=["and-cuda"], files=cpu_build),
+        *(
+            make_wheel(f"tensorflow-{one}.{many}_{arch}.whl", _AND_CUDA, extras=["and-cuda"])
+            for one, arch in (
+                (f"5.0.0-{_TF_TAGS}_x86_64", "x86_64"),
+                (f"5.1.0-{_TF_TAGS}_x86_64", "x86_64"),
+                (f"5.1.0-{_TF_TAGS}_aarch64", "aarch64"),
+            )
+        ),
         make_wheel("jaxlib-0.90.0-cp312-cp312-manylinux_2_27_x86_64.whl"),
         make_wheel("jaxlib-0.91.0-cp312-cp312-manylinux_2_27_x86_64.whl"),
         make_wheel("jaxlib-0.91.0-cp312-cp312-manylinux_2_27_aarch64.whl"),
@@ -515,7 +487,6 @@ def world() -> SimpleIndex:
     pages = {
         **directory("nvidia-driver", {"390.30": driver("390.30", "2018-03-29")}),
         **directory("cuda", {"9.0.1": cuda("9.0.1", "2017-09-25")}),
-        **directory("cudnn", {"7.0.1": cudnn("7.0.1", "7.0.1.13", "2017-08-01", ["9"])}),
     }
     return SimpleIndex(wheels=wheels, tags=tags, images=images, pages=pages)
 
@@ -534,6 +505,28 @@ def small_catalog(directory: Path, **tables: Sequence[Mapping[str, object]]) -> 
             raw.pop(table, None)
         (directory / name).write_text(json.dumps(raw), encoding="utf-8")
     return load(directory)
+
+
+def refreshed(catalog: Catalog, at: SimpleIndex, *sources: str, **options: Any) -> Refreshed:
+    """A refresh from a running index."""
+    given: dict[str, Any] = {
+        "sources": sources,
+        "index": at.url,
+        "pytorch_index": at.whl,
+        "nvidia": at.nvidia,
+        "today": TODAY,
+        "limits": QUICK,
+        "env": {"PATH": "/nosuch"},
+        **options,
+    }
+    return refresh(catalog, **given)
+
+
+def laid_over(folder: Path, found: Refreshed, previous: Overlay | None = None) -> Catalog:
+    """The catalog of FOLDER/data after the refresh was written and read again."""
+    path = folder / "copy" / "catalog.json"
+    write_overlay(path, to_overlay(found, previous))
+    return load(folder / "data", overlay=read_overlay(path))
 
 
 def _build(

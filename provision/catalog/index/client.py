@@ -69,19 +69,6 @@ class Index:
         """
         return each(groups, self._first_readable, troubles)
 
-    def sizes(
-        self, group: Sequence[LinuxWheel], troubles: list[SourceError], *, ask: bool
-    ) -> list[int]:
-        """The sizes of some wheels, in bytes, queried if the page does not say; [] if one of them
-        stays unknown.
-        """
-        sizes = {wheel.file.url: wheel.file.size for wheel in group}
-        silent = {url: url for url, size in sizes.items() if size is None}
-        if silent and ask:
-            sizes |= each(silent, self.fetcher.length, troubles)
-        known = [size for size in sizes.values() if size is not None]
-        return known if len(known) == len(sizes) else []
-
     def peek(self, wheel: LinuxWheel, name: str) -> bytes:
         """A file of a wheel, read with range requests. SourceError: missing, damaged, or the server
         supports no ranges.

@@ -133,14 +133,16 @@ class PageFetcher:
     def get(self, url: str, *, accept: str, limit_bytes: int) -> Reply:
         """A whole body, decoded. SourceError: why it failed."""
         headers = {"Accept": accept, "Accept-Encoding": "gzip"}
-        return self._ask("GET", url, headers, limit_bytes)
-
-    def length(self, url: str) -> int:
-        """The size of a file in bytes, by HEAD."""
-        length = self._ask("HEAD", url, {}, 0).length
-        if length is None:
-            raise SourceError(f"{_shown(url)} does not report its size.", fix=_LATER_FIX)
-        return length
+        self._check(url)
+        tries = Tries(self._patience)
+        while True:
+            self._refuse_late(host_of(url))
+            try:
+                return self._exchange(url, headers, limit_bytes)
+            except BrokenOff as trouble:
+                error = self._failure(trouble, url)
+                if error.silent or not tries.again(trouble):
+                    raise error from trouble
 
     def with_login(self, url: str) -> str:
         """The URL with the login for its host, if there is one."""
@@ -150,18 +152,6 @@ class PageFetcher:
             return url
         netloc = f"{':'.join(quote(word, safe='') for word in login)}@{parts.netloc}"
         return parts._replace(netloc=netloc).geturl()
-
-    def _ask(self, method: str, url: str, headers: Mapping[str, str], limit_bytes: int) -> Reply:
-        self._check(url)
-        tries = Tries(self._patience)
-        while True:
-            self._refuse_late(host_of(url))
-            try:
-                return self._exchange(method, url, headers, limit_bytes)
-            except BrokenOff as trouble:
-                error = self._failure(trouble, url)
-                if error.silent or not tries.again(trouble):
-                    raise error from trouble
 
     @staticmethod
     def _check(url: str) -> None:
@@ -180,12 +170,10 @@ class PageFetcher:
                 fix=_LATER_FIX,
             )
 
-    def _exchange(
-        self, method: str, url: str, headers: Mapping[str, str], limit_bytes: int
-    ) -> Reply:
+    def _exchange(self, url: str, headers: Mapping[str, str], limit_bytes: int) -> Reply:
         ends = min(time.monotonic() + self.limits.request_s, self._ends)
         wait_s = min(self.limits.read_s, max(ends - time.monotonic(), 0.001))
-        with self.client.open(method, url, headers, login=self._login, wait_s=wait_s) as incoming:
+        with self.client.open("GET", url, headers, login=self._login, wait_s=wait_s) as incoming:
             self._judge(incoming)
             body = incoming.read(limit_bytes, ends - time.monotonic(), decode=True)
         if len(body) > limit_bytes:

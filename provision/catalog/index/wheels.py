@@ -18,6 +18,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from provision.catalog.index.pages import PageFile
+from provision.model.environment import environment_of, requirement_of
 
 _PLATFORM = re.compile(r"(manylinux1|manylinux2010|manylinux2014|manylinux_2_(\d{1,3})|linux)_(.+)")
 _GLIBC = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}
@@ -158,7 +159,7 @@ def parse_metadata(data: bytes) -> IndexMetadata:
 def _read_requirement(text: str) -> Requirement | None:
     try:
         with PARSING:
-            return Requirement(text)
+            return requirement_of(text)
     except InvalidRequirement:
         return None
 
@@ -167,19 +168,7 @@ def needed(
     metadata: IndexMetadata, arch: str, *, extra: str = "", python: str = "3.12"
 ) -> tuple[Requirement, ...]:
     """What an installer adds on Linux on that machine; with an extra: only what the extra adds."""
-    environment = {
-        "os_name": "posix",
-        "sys_platform": "linux",
-        "platform_system": "Linux",
-        "platform_machine": arch,
-        "platform_python_implementation": "CPython",
-        "implementation_name": "cpython",
-        "python_version": python,
-        "python_full_version": f"{python}.0",
-        "implementation_version": f"{python}.0",
-        "platform_release": "",
-        "platform_version": "",
-    }
+    environment = environment_of(python, arch)
 
     def holds(requirement: Requirement, name: str) -> bool:
         if requirement.marker is None:
@@ -258,6 +247,12 @@ def minor_of(text: str) -> str | None:
 def _is_cuda(requirement: Requirement) -> bool:
     name = canonicalize_name(requirement.name)
     return name == "cuda-toolkit" or _RUNTIME.fullmatch(name) is not None
+
+
+def sizes_of(wheels: Sequence[LinuxWheel]) -> list[int]:
+    """The sizes of some wheels, in bytes; []: the page does not say that of each."""
+    sizes = [wheel.file.size for wheel in wheels if wheel.file.size is not None]
+    return sizes if len(sizes) == len(wheels) else []
 
 
 def first_upload(wheels: Iterable[LinuxWheel]) -> str | None:

@@ -140,3 +140,10 @@ class Refreshed:
     def exit_code(self) -> int:
         """0 if at least one of the queried sources could be read, even in part; else 5."""
         return Exit.DONE if self.readings else Exit.UNREACHABLE
+
+
+def template_of(shipped: str, override: str | None, end: str) -> str:
+    """A URL with a placeholder such as {tag}; an override is one, too, or what is before `end`."""
+    if override is None or "{" in override:
+        return override or shipped
+    return f"{override.rstrip('/')}/{end}"

@@ -23,10 +23,9 @@ from provision.catalog.refresh.manifests import (
     parse_labels,
     parse_manifest,
 )
-from provision.catalog.refresh.model import Asking, SourceReading
+from provision.catalog.refresh.model import Asking, SourceReading, template_of
 
 TOOLKIT = "cuda-toolkit"
-_PLACEHOLDER = "{product}"
 _FIX = "Check that the URL is NVIDIA's download server or a mirror of it: --nvidia URL"
 
 
@@ -101,15 +100,6 @@ def full_version(version: Version) -> str:
     return str(version)
 
 
-def redist_template(shipped: str, override: str | None) -> str:
-    """The URL of a product's directory, with {product} in it; an override is such a URL, or the
-    parent of the products' directories.
-    """
-    if override is None:
-        return shipped
-    return override if _PLACEHOLDER in override else f"{override.rstrip('/')}/{{product}}/redist/"
-
-
 def branch_of(label: str) -> int:
     """The branch of a driver."""
     return int(label.partition(".")[0])
@@ -120,12 +110,12 @@ class Redist:
 
     def __init__(self, asking: Asking, product: str) -> None:
         override = asking.nvidia
-        template = redist_template(asking.known.catalog.redist_template, override)
+        template = template_of(asking.known.catalog.redist_template, override, "{product}/redist/")
         name = "NVIDIA" if override is None else host_of(template)
         place = "NVIDIA's download server" if override is None else f"the copy of it at {name}"
         self.reading = asking.reading(name, place, f"redistrib_*.json of {product}")
         self._asking, self._product, self._fetcher = asking, product, asking.fetcher
-        directory = template.replace(_PLACEHOLDER, product).rstrip("/")
+        directory = template.replace("{product}", product).rstrip("/")
         self._url = f"{asking.fetcher.add_login(directory)}/"
 
     def note(self, text: str) -> None:

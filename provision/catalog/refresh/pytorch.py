@@ -36,9 +36,10 @@ from provision.catalog.index.wheels import (
     needed,
     python_of,
     requires_python,
+    sizes_of,
 )
 from provision.catalog.refresh.known import CurrentRows, as_version
-from provision.catalog.refresh.model import Asking, SourceReading
+from provision.catalog.refresh.model import Asking, SourceReading, template_of
 
 COMPANIONS = ("torchvision", "torchaudio")
 _PROJECT = "torch"
@@ -69,7 +70,7 @@ def read_torch(asking: Asking) -> SourceReading:
             reading.troubles.append(_silent(read[key][0]))
         if tag is not None:
             row = _row(key, tag, group, "pypi", build)
-            if sizes := index.sizes(group, reading.troubles, ask=build is not None):
+            if sizes := sizes_of(group):
                 row |= {"size_min_bytes": min(sizes), "size_max_bytes": max(sizes)}
             reading.add("builds", **row)
     _add_releases(reading, asking, groups, read)
@@ -79,7 +80,7 @@ def read_torch(asking: Asking) -> SourceReading:
 def read_pytorch_index(asking: Asking) -> SourceReading:
     """The rows of `builds` that the tags' pages list."""
     known, override = asking.known, asking.pytorch_index
-    template = address_template(known.catalog.pytorch_index_template, override)
+    template = template_of(known.catalog.pytorch_index_template, override, _PLACEHOLDER)
     name = "the PyTorch index" if override is None else host_of(template)
     place = name if override is None else f"the PyTorch index at {name}"
     reading = asking.reading(name, place, "the pages of torch, one a wheel tag")
@@ -118,13 +119,6 @@ def read_pytorch_index(asking: Asking) -> SourceReading:
             build = {"cuda": cuda_of_tag(tag)}
         reading.add("builds", **_row((version, arch), tag, group, "pytorch", build))
     return reading
-
-
-def address_template(shipped: str, override: str | None) -> str:
-    """The URL of a tag's index, with {tag} in it; an override is such a URL, or its parent."""
-    if override is None:
-        return shipped
-    return override if _PLACEHOLDER in override else f"{override.rstrip('/')}/{_PLACEHOLDER}"
 
 
 def judge_build(read: Read, arch: str) -> dict[str, object] | None:

@@ -25,6 +25,7 @@ from provision.catalog.index.wheels import (
     needed,
     python_of,
     requires_python,
+    sizes_of,
 )
 from provision.catalog.refresh.known import as_version
 from provision.catalog.refresh.model import Asking, SourceReading
@@ -57,7 +58,7 @@ def read_tensorflow(asking: Asking) -> SourceReading:
             "python_tags": list(cpython_tags(group)),
             "glibc": glibc_of(group),
         }
-        if sizes := index.sizes(group, reading.troubles, ask=key in read):
+        if sizes := sizes_of(group):
             columns["size_max_bytes"] = max(sizes)
         if key in read:
             before = [v for v, known_arch in rows if known_arch == arch and v <= version]

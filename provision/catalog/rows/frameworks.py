@@ -95,8 +95,8 @@ class TensorflowWheel(NamedTuple):
     gpu: bool
     python_tags: tuple[str, ...]
     glibc: str
-    size_max_bytes: int
     source: str
+    size_max_bytes: int | None = None
     pins: tuple[str, ...] = ()
     stands_for: tuple[str, ...] = ()
     extra_python_tags: tuple[str, ...] | None = None

@@ -11,19 +11,24 @@ from typing import Any
 import pytest
 
 from provision.catalog.catalog import Catalog
-from provision.catalog.index.fetch import FetchLimits, PageFetcher
+from provision.catalog.index.fetch import PageFetcher
 from provision.catalog.loading import load
-from provision.catalog.refresh import Refreshed, refresh
+from provision.catalog.refresh import Refreshed
 from provision.catalog.refresh.known import CurrentRows
 from provision.catalog.refresh.model import Asking, SourceReading
 from tests.kit.manifest_maker import cuda, directory, driver
-from tests.kit.simple_index import SimpleIndex, make_wheel, small_catalog, world
+from tests.kit.simple_index import (
+    QUICK,
+    TODAY,
+    SimpleIndex,
+    make_wheel,
+    refreshed,
+    small_catalog,
+    world,
+)
 from tools.collect import __main__ as program
 from tools.collect.images import add_cuda_images, add_python_images, cuda_of_image
 from tools.collect.proposal import proposed, unlisted, without_newest
-
-TODAY = "2030-05-05"
-FAST = FetchLimits(connect_s=2.0, read_s=1.0, request_s=3.0, total_s=20.0, backoff_s=0.01)
 
 
 @pytest.fixture
@@ -38,17 +43,7 @@ def catalog(tmp_path: Path) -> Catalog:
 
 
 def run(catalog: Catalog, at: SimpleIndex, *sources: str) -> Refreshed:
-    return refresh(
-        catalog,
-        among=program.every_source(at.address),
-        sources=sources,
-        index=at.url,
-        pytorch_index=at.whl,
-        nvidia=at.nvidia,
-        today=TODAY,
-        limits=FAST,
-        env={"PATH": "/nosuch"},
-    )
+    return refreshed(catalog, at, *sources, among=program.every_source(at.address))
 
 
 def files(found: Refreshed, tmp_path: Path) -> dict[str, Any]:
@@ -163,7 +158,7 @@ def test_an_image_tag_names_cuda(tag: str, cuda_version: str | None) -> None:
 def read_tags(catalog: Catalog, add: Any, *tags: str) -> SourceReading:
     asking = Asking(
         known=CurrentRows(catalog),
-        fetcher=PageFetcher(limits=FAST, env={}),
+        fetcher=PageFetcher(limits=QUICK, env={}),
         today=TODAY,
         env={},
         index_url=None,

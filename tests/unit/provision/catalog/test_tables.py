@@ -89,7 +89,9 @@ class TestTensorflow:
     def test_an_aarch64_wheel_is_taken_as_cpu_only(self, catalog: Catalog) -> None:
         rows = [row for row in catalog.tensorflow_wheels if row.arch == "aarch64"]
         assert not any(row.gpu or row.pins for row in rows)
-        assert {row.confidence for row in rows if row.size_max_bytes > 1_000_000} == {"likely"}
+        assert {row.confidence for row in rows if (row.size_max_bytes or 0) > 1_000_000} == {
+            "likely"
+        }
 
     def test_an_empty_wheel_says_what_it_stands_for(self, catalog: Catalog) -> None:
         (wheel,) = [

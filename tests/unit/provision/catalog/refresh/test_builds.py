@@ -22,8 +22,8 @@ from provision.catalog.index.wheels import (
     needed,
     parse_metadata,
 )
+from provision.catalog.refresh.model import template_of
 from provision.catalog.refresh.pytorch import (
-    address_template,
     cuda_of_tag,
     judge_build,
     judge_companions,
@@ -245,7 +245,5 @@ def test_a_build_needs_the_glibc_of_each_of_its_wheels(
         pytest.param("https://m.example/{tag}/simple", "https://m.example/{tag}/simple", id="any"),
     ],
 )
-def test_a_mirror_of_the_pytorch_index_is_named_by_the_address_above_its_tags(
-    override: str | None, template: str
-) -> None:
-    assert address_template("https://x.example/whl/{tag}", override) == template
+def test_a_mirror_is_named_by_its_address(override: str | None, template: str) -> None:
+    assert template_of("https://x.example/whl/{tag}", override, "{tag}") == template

@@ -7,33 +7,28 @@ import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from provision.catalog.catalog import Catalog
-from provision.catalog.index.fetch import FetchLimits
-from provision.catalog.loading import load
-from provision.catalog.overlay import Overlay, read_overlay, write_overlay
 from provision.catalog.refresh import SOURCES, CatalogChange, Refreshed, _chosen, refresh
 from provision.catalog.refresh.model import RefreshOfflineError, UnknownSourceError
 from provision.catalog.refresh.store import to_overlay
 from provision.catalog.refresh.words import describe_changes, refreshed_to_json
 from provision.errors import Exit
 from tests.kit.simple_index import (
+    TODAY,
     UPLOADED,
     Fault,
     SimpleIndex,
+    laid_over,
     make_wheel,
+    refreshed,
     small_catalog,
     torch_wheels,
     world,
 )
 
-TODAY = "2030-05-05"
-FAST = FetchLimits(
-    connect_s=2.0, read_s=1.0, request_s=3.0, total_s=20.0, pause_s=0.3, backoff_s=0.01
-)
 DEFAULT = ("pypi",)
 LINUX = "manylinux_2_28_x86_64.whl"
 
@@ -49,20 +44,6 @@ def catalog(tmp_path: Path) -> Catalog:
     return small_catalog(tmp_path / "data")
 
 
-def run(catalog: Catalog, at: SimpleIndex, *sources: str, **options: Any) -> Refreshed:
-    given: dict[str, Any] = {
-        "sources": sources,
-        "index": at.url,
-        "pytorch_index": at.whl,
-        "nvidia": at.nvidia,
-        "today": TODAY,
-        "limits": FAST,
-        "env": {"PATH": "/nosuch"},
-        **options,
-    }
-    return refresh(catalog, **given)
-
-
 def changes(found: Refreshed, kind: str, table: str | None = None) -> list[CatalogChange]:
     return [c for c in found.changes if c.kind == kind and table in {None, c.table}]
 
@@ -73,20 +54,13 @@ def row(found: Refreshed, table: str, **key: object) -> Mapping[str, object]:
     return rows[0]
 
 
-def laid_over(tmp_path: Path, found: Refreshed, previous: Overlay | None = None) -> Catalog:
-    """The catalog after the refresh was written and read again."""
-    path = tmp_path / "copy" / "catalog.json"
-    write_overlay(path, to_overlay(found, previous))
-    return load(tmp_path / "data", overlay=read_overlay(path))
-
-
 # ---- what is read ----
 
 
 def test_a_new_release_brings_its_builds_and_its_companion(
     catalog: Catalog, index: SimpleIndex, tmp_path: Path
 ) -> None:
-    found = run(catalog, index, "torch")
+    found = refreshed(catalog, index, "torch")
     assert found.failures == ()
     release = row(found, "releases", version="9.1.0")
     assert release["torchvision"] == "0.91.0"
@@ -108,7 +82,7 @@ def test_pins_for_the_other_machine_alone_make_a_cpu_build(
     index.wheels = torch_wheels(
         "9.1.0", ['nvidia-cuda-runtime-cu12==12.6.77; platform_machine == "x86_64"']
     )
-    found = run(catalog, index, "torch")
+    found = refreshed(catalog, index, "torch")
     tags = {(r["arch"], r["tag"]) for r in found.rows["builds"] if r["version"] == "9.1.0"}
     assert tags == {("x86_64", "cu126"), ("aarch64", "cpu")}
 
@@ -117,7 +91,7 @@ def test_a_build_whose_cuda_stands_nowhere_is_left_out_and_told(
     catalog: Catalog, index: SimpleIndex
 ) -> None:
     index.wheels = [make_wheel(f"torch-9.1.0-cp312-cp312-{LINUX}", ["numpy"])]
-    found = run(catalog, index, "torch")
+    found = refreshed(catalog, index, "torch")
     assert "builds" not in found.rows
     assert [(f.source, f.partial) for f in found.failures] == [("torch", True)]
     assert found.exit_code == Exit.DONE
@@ -126,7 +100,7 @@ def test_a_build_whose_cuda_stands_nowhere_is_left_out_and_told(
 def test_tensorflow_is_read_by_its_extra_and_the_release_before_it(
     catalog: Catalog, index: SimpleIndex
 ) -> None:
-    found = run(catalog, index, "tensorflow")
+    found = refreshed(catalog, index, "tensorflow")
     release = row(found, "tensorflow_releases", version="5.1.0")
     assert (release["cuda"], release["cudnn"], release["libraries"]) == ("12.5", "9.3", "extra")
     assert (release["sm"], release["upload_time"]) == (None, UPLOADED)
@@ -141,7 +115,7 @@ def test_tensorflow_with_exact_pins_is_for_their_cuda(catalog: Catalog, index: S
     requires = ['nvidia-cuda-runtime-cu12==12.8.90; extra == "and-cuda"']
     name = f"tensorflow-5.2.0-cp312-cp312-{LINUX}"
     index.wheels = [make_wheel(name, requires, extras=["and-cuda"])]
-    found = run(catalog, index, "tensorflow")
+    found = refreshed(catalog, index, "tensorflow")
     release = row(found, "tensorflow_releases", version="5.2.0")
     assert (release["cuda"], release["cudnn"], "note" in release) == ("12.8", None, False)
     assert row(found, "tensorflow_wheels")["pins"] == ["nvidia-cuda-runtime-cu12==12.8.90"]
@@ -155,7 +129,7 @@ def test_a_stub_of_tensorflow_names_whose_place_it_takes(
     index.wheels.append(
         make_wheel("tensorflow-5.1.0-cp312-cp312-manylinux_2_17_aarch64.whl", requires)
     )
-    found = run(catalog, index, "tensorflow")
+    found = refreshed(catalog, index, "tensorflow")
     wheel = row(found, "tensorflow_wheels", version="5.1.0", arch="aarch64")
     assert (wheel["gpu"], wheel["stands_for"]) == (False, ["tensorflow-cpu-aws"])
 
@@ -163,7 +137,7 @@ def test_a_stub_of_tensorflow_names_whose_place_it_takes(
 def test_jax_and_its_plugin_are_read_and_the_driver_is_carried_over(
     catalog: Catalog, index: SimpleIndex
 ) -> None:
-    found = run(catalog, index, "jax")
+    found = refreshed(catalog, index, "jax")
     library = row(found, "jax_releases", version="0.91.0")
     assert (library["archs"], library["glibc"]) == (["x86_64", "aarch64"], "2.27")
     plugin = row(found, "jax_plugins", version="0.91.0")
@@ -173,7 +147,7 @@ def test_jax_and_its_plugin_are_read_and_the_driver_is_carried_over(
 
 
 def test_the_pytorch_index_confirms_and_adds_builds(catalog: Catalog, index: SimpleIndex) -> None:
-    found = run(catalog, index, "torch", "pytorch-index")
+    found = refreshed(catalog, index, "torch", "pytorch-index")
     likely = row(found, "builds", tag="cu118")
     assert likely["existence"] == "confirmed"
     assert changes(found, "confirmed", "builds")[0].key["tag"] == "cu118"
@@ -185,7 +159,7 @@ def test_the_pytorch_index_confirms_and_adds_builds(catalog: Catalog, index: Sim
 def test_the_pytorch_index_alone_adds_no_build_of_an_unknown_release(
     catalog: Catalog, index: SimpleIndex
 ) -> None:
-    found = run(catalog, index, "pytorch-index")
+    found = refreshed(catalog, index, "pytorch-index")
     assert all(r["version"] == "9.0.0" for r in found.rows["builds"])
     told = changes(found, "new", "builds")
     assert len(told) == 1
@@ -197,7 +171,7 @@ def test_wheels_of_other_tags_and_projects_on_a_page_are_passed_over(
 ) -> None:
     everything = [wheel for wheels in index.tags.values() for wheel in wheels]
     index.tags = dict.fromkeys(index.tags, everything)
-    found = run(catalog, index, "torch", "pytorch-index")
+    found = refreshed(catalog, index, "torch", "pytorch-index")
     tags = {(r["version"], r["tag"], r["arch"]) for r in found.rows["builds"]}
     assert ("9.0.0", "cu126", "aarch64") not in tags
     assert {tag for _, tag, _ in tags} <= {"cpu", "cu118", "cu126", "cu130"}
@@ -206,7 +180,7 @@ def test_wheels_of_other_tags_and_projects_on_a_page_are_passed_over(
 def test_a_wheel_above_the_tags_is_a_cpu_build_and_no_other(
     catalog: Catalog, index: SimpleIndex
 ) -> None:
-    found = run(catalog, index, "pytorch-index")
+    found = refreshed(catalog, index, "pytorch-index")
     cpu = row(found, "builds", tag="cpu", arch="aarch64")
     assert cpu["at"] == ["pytorch", "pypi"]
     assert not changes(found, "new", "releases")
@@ -221,14 +195,14 @@ def test_a_withdrawn_release_is_told(catalog: Catalog, index: SimpleIndex) -> No
         dataclasses.replace(w, yanked=True) if w.name.startswith("torch-9.0.0") else w
         for w in index.wheels
     ]
-    found = run(catalog, index, "torch")
+    found = refreshed(catalog, index, "torch")
     assert row(found, "releases", version="9.0.0")["yanked"] is True
     assert "yanked was no, is yes" in changes(found, "changed", "releases")[0].sentence
 
 
 def test_a_python_that_came_later_is_followed(catalog: Catalog, index: SimpleIndex) -> None:
     index.wheels.append(make_wheel(f"torch-9.0.0-cp314-cp314-{LINUX}"))
-    found = run(catalog, index, "torch")
+    found = refreshed(catalog, index, "torch")
     build = row(found, "builds", version="9.0.0", tag="cu126")
     assert "cp314-cp314" in str(build["python_tags"])
     assert set(build) >= {"version", "tag", "arch", "source", "as_of"}
@@ -242,7 +216,7 @@ def test_what_was_assumed_is_confirmed_by_reading(index: SimpleIndex, tmp_path: 
         "cudnn": None, "nccl": None, "glibc": "2.28", "glibc_confidence": "assumed",
         "existence": "likely", "at": ["pypi"],
     }  # fmt: skip
-    found = run(small_catalog(tmp_path / "data", builds=[known]), index, "torch")
+    found = refreshed(small_catalog(tmp_path / "data", builds=[known]), index, "torch")
     build = row(found, "builds", version="9.0.0", tag="cu126")
     assert (build["existence"], build["glibc_confidence"]) == ("confirmed", "confirmed")
     assert build["python_confidence"] == "confirmed"
@@ -257,7 +231,7 @@ def test_a_fact_that_cannot_change_is_kept_as_the_catalog_has_it(
         make_wheel(f"torch-9.0.0-{tag}-manylinux_2_17_x86_64.whl", ["cuda-toolkit==13.0.3"])
         for tag in ("cp312-cp312", "cp313-cp313", "cp313-cp313t", "cp314-cp314")
     ]
-    build = row(run(catalog, index, "torch"), "builds", version="9.0.0", arch="x86_64")
+    build = row(refreshed(catalog, index, "torch"), "builds", version="9.0.0", arch="x86_64")
     assert build["tag"] == "cu126"
     assert "cp314-cp314" in str(build["python_tags"])
     assert "glibc" not in build
@@ -269,8 +243,8 @@ def test_a_fact_that_cannot_change_is_kept_as_the_catalog_has_it(
 def test_a_second_refresh_finds_nothing_to_do(
     catalog: Catalog, index: SimpleIndex, tmp_path: Path
 ) -> None:
-    after = laid_over(tmp_path, run(catalog, index))
-    again = run(after, index)
+    after = laid_over(tmp_path, refreshed(catalog, index))
+    again = refreshed(after, index)
     assert again.rows == {}
     assert all("not kept" in change.sentence for change in again.changes)
     assert again.sources == {}
@@ -279,30 +253,31 @@ def test_a_second_refresh_finds_nothing_to_do(
 def test_the_same_pages_give_the_same_rows_in_the_same_order(
     catalog: Catalog, index: SimpleIndex
 ) -> None:
-    first, second = run(catalog, index), run(catalog, index)
+    first, second = refreshed(catalog, index), refreshed(catalog, index)
     assert json.dumps(to_overlay(first, None).tables) == json.dumps(to_overlay(second, None).tables)
     assert first.changes == second.changes
 
 
-def test_html_and_json_say_the_same_but_for_times_and_sizes_which_are_asked_for(
+def test_html_and_json_say_the_same_but_for_times_and_sizes(
     catalog: Catalog, index: SimpleIndex
 ) -> None:
-    from_json = row(run(catalog, index, "torch"), "builds", version="9.1.0", arch="x86_64")
+    from_json = row(refreshed(catalog, index, "torch"), "builds", version="9.1.0", arch="x86_64")
     index.speaks_json = False
-    from_html = run(catalog, index, "torch")
+    from_html = refreshed(catalog, index, "torch")
     said = [c for c in changes(from_html, "new", "builds") if c.key["arch"] == "x86_64"]
     after = said[0].after
-    assert {k: v for k, v in from_json.items() if k in after} == {
-        k: v for k, v in after.items() if k in from_json
+    both = from_json.keys() & after.keys()
+    assert {name: from_json[name] for name in both} == {name: after[name] for name in both}
+    assert from_json.keys() - after.keys() == {
+        *("version", "tag", "arch", "source", "as_of", "size_min_bytes", "size_max_bytes"),
     }
-    assert after["size_max_bytes"]
 
 
 def test_a_row_that_the_catalog_would_not_take_is_told_and_not_kept(
     catalog: Catalog, index: SimpleIndex, tmp_path: Path
 ) -> None:
     index.wheels.append(make_wheel("jaxlib-0.92.0-cp312-cp312-linux_x86_64.whl"))  # no glibc
-    found = run(catalog, index, "jax")
+    found = refreshed(catalog, index, "jax")
     told = [c for c in changes(found, "new", "jax_releases") if c.key["version"] == "0.92.0"]
     assert "not kept: " in told[0].sentence
     assert all(r["version"] != "0.92.0" for r in found.rows["jax_releases"])
@@ -312,9 +287,9 @@ def test_a_row_that_the_catalog_would_not_take_is_told_and_not_kept(
 def test_a_copy_grows_and_forgets_sources_that_no_row_names(
     catalog: Catalog, index: SimpleIndex
 ) -> None:
-    first = to_overlay(run(catalog, index, "torch"), None)
+    first = to_overlay(refreshed(catalog, index, "torch"), None)
     index.wheels = [dataclasses.replace(w, yanked="torch-9" in w.name) for w in index.wheels]
-    later = run(catalog, index, "torch", today="2030-06-06")
+    later = refreshed(catalog, index, "torch", today="2030-06-06")
     second = to_overlay(later, first)
     assert second.date == "2030-06-06"
     release = next(r for r in second.tables["releases"] if r["version"] == "9.0.0")
@@ -331,7 +306,7 @@ def test_a_copy_grows_and_forgets_sources_that_no_row_names(
 def test_a_partly_newer_row_of_a_copy_names_both_sources(
     catalog: Catalog, index: SimpleIndex
 ) -> None:
-    first = run(catalog, index, "torch")
+    first = refreshed(catalog, index, "torch")
     previous = to_overlay(first, None)
     newer = dataclasses.replace(
         first,
@@ -346,7 +321,7 @@ def test_a_partly_newer_row_of_a_copy_names_both_sources(
 def test_sources_name_hosts_and_no_login(catalog: Catalog, index: SimpleIndex) -> None:
     index.login = "ann:canary"
     url = index.url.replace("http://", "http://ann:canary@")
-    found = run(catalog, index, *DEFAULT, index=url)
+    found = refreshed(catalog, index, *DEFAULT, index=url)
     assert found.failures == ()
     text = json.dumps([dict(found.sources), refreshed_to_json(found)])
     text += describe_changes(found, SOURCES)
@@ -359,7 +334,7 @@ def test_sources_name_hosts_and_no_login(catalog: Catalog, index: SimpleIndex) -
 
 def test_offline_says_so_at_once(catalog: Catalog, index: SimpleIndex) -> None:
     with pytest.raises(RefreshOfflineError) as caught:
-        run(catalog, index, offline=True)
+        refreshed(catalog, index, offline=True)
     assert caught.value.exit_code == Exit.UNREACHABLE
     assert index.asked == []
 
@@ -395,7 +370,9 @@ def test_sources_are_named_one_by_one_or_by_whom_they_ask(
 def test_without_the_pytorch_index_the_default_builds_are_found_and_the_rest_is_said(
     catalog: Catalog, index: SimpleIndex
 ) -> None:
-    found = run(catalog, index, pytorch_index="http://127.0.0.1:9/whl", nvidia="http://127.0.0.1:9")
+    found = refreshed(
+        catalog, index, pytorch_index="http://127.0.0.1:9/whl", nvidia="http://127.0.0.1:9"
+    )
     assert [f.source for f in found.failures] == [
         "pytorch-index",
         "driver-manifests",
@@ -413,7 +390,7 @@ def test_without_the_pytorch_index_the_default_builds_are_found_and_the_rest_is_
 def test_a_source_that_fails_does_not_stop_the_others(catalog: Catalog, index: SimpleIndex) -> None:
     index.faults["/simple/tensorflow/"] = Fault(status=500)
     index.faults["/compute/cuda/redist/"] = Fault(status=500)
-    found = run(catalog, index)
+    found = refreshed(catalog, index)
     assert {f.source: f.partial for f in found.failures} == {
         "tensorflow": False,
         "cuda-manifests": False,
@@ -425,7 +402,7 @@ def test_a_source_that_fails_does_not_stop_the_others(catalog: Catalog, index: S
 
 def test_where_every_source_fails_the_exit_says_so(catalog: Catalog, index: SimpleIndex) -> None:
     index.faults["/simple/torch/"] = Fault(status=500)
-    found = run(catalog, index, "torch")
+    found = refreshed(catalog, index, "torch")
     assert (found.exit_code, found.rows) == (Exit.UNREACHABLE, {})
     assert "no source could be read" in describe_changes(found, SOURCES)
 
@@ -435,7 +412,7 @@ def test_a_damaged_metadata_costs_a_second_try_and_not_the_release(
 ) -> None:
     name = "torch-9.1.0-cp312-cp312-manylinux_2_28_x86_64.whl"
     index.faults[f"/files/{name}.metadata"] = Fault(body=b"changed")
-    found = run(catalog, index, "torch")
+    found = refreshed(catalog, index, "torch")
     assert found.failures == ()
     assert row(found, "builds", version="9.1.0", arch="x86_64")["tag"] == "cu130"
 
@@ -444,7 +421,7 @@ def test_an_unreadable_build_is_a_partial_failure(catalog: Catalog, index: Simpl
     for wheel in index.wheels:
         if "9.1.0" in wheel.name and "x86_64" in wheel.name and wheel.project == "torch":
             index.faults[f"/files/{wheel.name}.metadata"] = Fault(body=b"changed")
-    found = run(catalog, index, "torch")
+    found = refreshed(catalog, index, "torch")
     assert [(f.source, f.partial, "the index says" in f.message) for f in found.failures] == [
         ("torch", True, True)
     ]
@@ -455,14 +432,14 @@ def test_an_index_without_the_project_fails_that_source(
     catalog: Catalog, index: SimpleIndex
 ) -> None:
     index.wheels = [w for w in index.wheels if w.project != "torch"]
-    found = run(catalog, index, "torch", "jax")
+    found = refreshed(catalog, index, "torch", "jax")
     assert [f.source for f in found.failures] == ["torch"]
     assert "lists no wheel of torch for Linux" in found.failures[0].message
 
 
 def test_progress_hears_every_request(catalog: Catalog, index: SimpleIndex) -> None:
     heard: list[str] = []
-    found = run(catalog, index, *DEFAULT, on_progress=heard.append)
+    found = refreshed(catalog, index, *DEFAULT, on_progress=heard.append)
     assert sorted(line.partition(": ")[0] for line in heard) == [a.url for a in found.asked]
     assert all(": HTTP " in line for line in heard)
 
@@ -471,7 +448,7 @@ def test_an_address_that_cannot_be_is_a_failure_of_its_sources(
     catalog: Catalog, index: SimpleIndex
 ) -> None:
     names = ("torch", "pytorch-index")
-    found = run(catalog, index, *names, index="file:///srv", pytorch_index="http://[")
+    found = refreshed(catalog, index, *names, index="file:///srv", pytorch_index="http://[")
     assert [f.source for f in found.failures] == [*names]
     assert found.exit_code == Exit.UNREACHABLE
 
@@ -481,7 +458,7 @@ def test_an_address_that_cannot_be_is_a_failure_of_its_sources(
 
 def test_the_words_fit_a_terminal(catalog: Catalog, index: SimpleIndex) -> None:
     index.faults["/simple/tensorflow/"] = Fault(status=500)
-    text = describe_changes(run(catalog, index), SOURCES)
+    text = describe_changes(refreshed(catalog, index), SOURCES)
     assert max(len(line) for line in text.splitlines()) <= 80
     flat = " ".join(text.split())
     assert "PyTorch 9.1.0 is new at" in flat

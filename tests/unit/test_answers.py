@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from provision.catalog.loading import load
 from provision.cli.groups import EXPORTS
 from provision.cli.main import main
 from provision.cli.options import what_if_gpu
+from provision.cli.page.site import data
 from provision.cli.render.install import host_install
 from provision.cli.render.plan import describe_plan
 from provision.fleet.check import check_image
@@ -36,9 +38,11 @@ from provision.resolve.builds import build_of
 from provision.resolve.specifiers import driver_is_at_least
 from tests.kit.exports import IMAGE
 from tests.kit.local_index import pure, serving_uv
+from tests.kit.pages import answered, planned, random_questions
 
 CATALOG = load()
 REQUESTS = 320
+PAGES, QUESTIONS = 2, 100
 FAMILIES = ("A100", "H100", "V100", "T4", "K80", "RTX 3090", "RTX 5090", "GB200", "8.0", "12.0")
 DRIVERS = tuple(
     dict.fromkeys(
@@ -310,13 +314,38 @@ def test_no_answer_contradicts_the_plan(tmp_path: Path, capsys: pytest.CaptureFi
     answers = Answers(tmp_path, capsys)
     for case in drawn(REQUESTS, seed=7):
         answers.of(case)
-    if answers.wrong:
-        Path("/tmp/answers-wrong.txt").write_text(
-            "\n".join(answers.wrong) + "\n" + str(answers.count)
-        )
     assert answers.wrong == []
     kinds = ("have", "install", "label", "product", "placed", "fleet check", "doctor FILE")
     assert min(answers.count[kind] for kind in (*kinds, *EXPORTS)) >= 20
+
+
+def test_the_page_answers_as_the_plan_does() -> None:
+    """Pages for two neighbours in the table and one of the newest GPUs, whose first driver branch
+    is among three.
+    """
+    rng = random.Random(7)
+    count: Counter[str] = Counter()
+    rows = CATALOG.branches
+    newest = [(g, rows.index(b)) for g in CATALOG.gpus if (b := CATALOG.first_branch(g.chip or ""))]
+    for seed in range(PAGES):
+        at = rng.randrange(len(CATALOG.gpus) - 1)
+        gpu, first = rng.choice(newest[-20:])
+        gpus = tuple(dict.fromkeys([*CATALOG.gpus[at : at + 2], gpu]))
+        branches = (*rows[first - 1 : first + 1], rng.choice(rows[first + 1 :]))
+        catalog = CATALOG.with_tables(gpus=gpus, branches=branches)
+        page = data(catalog, lambda _: None)
+        for question in random_questions(catalog, QUESTIONS, seed):
+            found = answered(page, question)
+            commands = found.pop("commands")
+            assert found == planned(question, catalog), question
+            count[found["verdict"]] += 1
+            count["not driven"] += "which needs driver branch" in str(found["error"])
+            if commands:
+                words = dict(zip(*[iter(shlex.split(commands["build"])[2:])] * 2, strict=True))
+                built = {**question, "cuda": words["--cuda"], "python": words["--python"]}
+                again = planned(built, catalog)["framework"]["version"]
+                assert again == words["--framework-version"], question
+    assert min(count[verdict] for verdict in ("direct", "minor-version", "not driven")) >= 5, count
 
 
 @pytest.mark.parametrize(

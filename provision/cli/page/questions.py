@@ -18,6 +18,7 @@ from provision.resolve.specifiers import version
 
 ARCHS = ("x86_64", "aarch64")
 _NOWHERE = ".77777"  # no driver has such a number, so that its text is found in an answer
+_SINCE = ".66666"  # nor this one, which is below it
 _ZEROS = ".0.0.0.0"  # the same version, in a spelling that no other text has
 
 
@@ -82,7 +83,7 @@ def marked(catalog: Catalog) -> Catalog:
     return catalog.with_tables(
         branches=tuple(row._replace(max_cuda=row.max_cuda + _ZEROS) for row in catalog.branches),
         gpus=tuple(
-            row._replace(driver_from=row.driver_from and row.driver_from + _NOWHERE)
+            row._replace(driver_from=row.driver_from and row.driver_from + _SINCE)
             for row in catalog.gpus
         ),
     )
@@ -96,8 +97,8 @@ def holes(gpu: GpuModel, drivers: DriverRange, catalog: Catalog) -> dict[str, st
     if gpu.driver_from:
         found[gpu.driver_from] = "{since}"
     first = first_driver(gpu, catalog) or ""
-    if first.endswith(_NOWHERE):  # that of another product, perhaps
-        found.setdefault(first, first.removesuffix(_NOWHERE))
+    if first.endswith(_SINCE):  # that of another product, perhaps
+        found.setdefault(first, first.removesuffix(_SINCE))
     if drivers.sample and drivers.native:
         found |= {drivers.sample: "{driver}", drivers.native + _ZEROS: "{native}"}
     return found

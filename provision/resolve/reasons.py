@@ -45,7 +45,7 @@ def reasons(
 ) -> tuple[Reason, ...]:
     """Why this build, this driver verdict, this code, this Python, this base, this index."""
     build, catalog = best.build, examiner.catalog
-    exact = _of_all(best, request, examiner)
+    exact = of_all(best, request, examiner)
     found = [
         Reason(
             code="build-chosen",
@@ -113,7 +113,7 @@ def reasons(
     return tuple(found)
 
 
-def _of_all(best: Candidate, request: Request, examiner: Examiner) -> str:
+def of_all(best: Candidate, request: Request, examiner: Examiner) -> str:
     """What the chosen build is among those that fit; of newer ones, why they were passed over."""
     if request.framework_version and not request.led_by:
         return "the requested release"

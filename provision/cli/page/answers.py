@@ -33,6 +33,7 @@ from provision.resolve.builds import Build, build_of, builds_of
 from provision.resolve.candidates import OF_A_REQUEST, Asked, Candidate, Examiner
 from provision.resolve.fleet import Fleet, Site, read_fleet
 from provision.resolve.host_warnings import fleet_warnings
+from provision.resolve.reasons import of_all
 from provision.resolve.rules.base import brands_of
 from provision.resolve.rules.driven_gpus import (
     driven_blocker,
@@ -118,7 +119,8 @@ class Answers:
         """
         fares = best.verdict, best.python, best.python_why, best.base, best.has_cudnn
         other = id(choice) if examiner.has_old else None  # a warning may name another build
-        key = (id(best.build), *fares, request.python, examiner.read_of(best.build), other)
+        among = of_all(best, request, examiner)  # names a newer build
+        key = (id(best.build), *fares, request.python, examiner.read_of(best.build), other, among)
         if key not in self._described:
             plan = describe(best, examiner, request)._replace(alternatives=choice.alternatives)
             shown = _without(self._shown(plan), examiner.holes)
@@ -134,6 +136,7 @@ class Answers:
         )
         plan = plan._replace(
             driver_have=_without(plan.driver_have, found),
+            driver_need=_without(plan.driver_need, found),
             gpus=tuple(gpu._replace(name=_without(gpu.name, found)) for gpu in plan.gpus),
             error=error,
         )

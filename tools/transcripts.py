@@ -52,7 +52,7 @@ def unknown_machine() -> Iterator[None]:
     facts = HostFacts(arch="x86_64", python="3.11")
     before = Path.cwd()
     with (
-        mock.patch("provision.cli.options.this_host", return_value=facts),
+        mock.patch("provision.host.detect", return_value=facts),
         mock.patch.dict(os.environ, {"XDG_DATA_HOME": "/nowhere"}),
     ):
         os.chdir(ROOT / "tests" / "data" / "docs")

@@ -1,32 +1,38 @@
-"""The doctor after a failed step: what its output means on this machine."""
+"""The doctor after a failed step, where it is installed: what the output means on this machine."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from images.errors import Failure
+from provision.cli.registry import part_of
 from provision.errors import Exit
 
 if TYPE_CHECKING:
-    from provision.doctor.model import Cause
     from provision.output.console import Console
 
-_SHOWN = 3
 # Usage errors have been explained already; nothing that ran has failed.
 _NOT_ASKED = frozenset({Exit.USAGE, Exit.NOTHING_COMPATIBLE, Exit.BUG})
 
 
-def causes_of_failure(failure: Failure) -> tuple[Cause, ...]:
-    """Root causes that the output of a failed step shows, the most likely first; often none."""
+class Explanation(NamedTuple):
+    """Root causes, the most likely first: as JSON, and the first one in words."""
+
+    json: Sequence[Mapping[str, Any]] = ()
+    text: str = ""
+
+
+def causes_of_failure(failure: Failure) -> Explanation:
+    """What the output of a failed step shows; often nothing."""
     if failure.exit_code in _NOT_ASKED or not (failure.log or failure.detail):
-        return ()
-    return _causes([(failure.code, failure.log or failure.detail)])
+        return Explanation()
+    return _explained([(failure.code, failure.log or failure.detail)])
 
 
-def causes_of_report(report: Mapping[str, Any]) -> tuple[Cause, ...]:
-    """Root causes behind the checks of a suite that failed."""
-    return _causes(
+def causes_of_report(report: Mapping[str, Any]) -> Explanation:
+    """What is behind the checks of a suite that failed."""
+    return _explained(
         [
             (check["id"], "\n".join(_words(check)))
             for check in report.get("checks", ())
@@ -35,30 +41,17 @@ def causes_of_report(report: Mapping[str, Any]) -> tuple[Cause, ...]:
     )
 
 
-def tell(causes: Sequence[Cause], console: Console) -> None:
+def tell(found: Explanation, console: Console) -> None:
     """Print the first one."""
-    if causes:
-        from provision.cli.render.doctor import describe_step
-
-        console.say(describe_step(causes[0]))
+    if found.text:
+        console.say(found.text)
 
 
-def _causes(texts: Sequence[tuple[str, str]]) -> tuple[Cause, ...]:
-    """The machine is probed only if the text shows something: that takes a second or more."""
+def _explained(texts: Sequence[tuple[str, str]]) -> Explanation:
     if not texts:  # such as where there is no memory to load more
-        return ()
-    from provision.doctor import diagnose
-
-    if not diagnose(texts).causes:
-        return ()
-    from provision.doctor.here import this_machine
-    from provision.doctor.probes import read_facts
-
-    diagnosis = diagnose(texts, read_facts(this_machine()), facts_of="texts")
-    if diagnosis.unexplained:
-        return ()  # what is known does not say why the step failed
-    sure = [cause for cause in diagnosis.causes if cause.confidence != "low"]
-    return tuple(sure[:_SHOWN])
+        return Explanation()
+    doctor = part_of("doctor", "commands.step")
+    return Explanation() if doctor is None else Explanation(*doctor.explained(texts))
 
 
 def _words(check: Mapping[str, Any]) -> list[str]:

@@ -5,38 +5,26 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
 from images.text.printable import printable
-from provision.cli.examples import examples_of
+from provision.cli.option import name_of
+from provision.cli.registry import SECTIONS
 from provision.errors import BadInputError
+from provision.model.request import quoted
 from provision.output.called import as_called
 from provision.output.look import columns
 from provision.output.stdout import print_result
 
 MOST_LINES = 40
-SECTIONS = (
-    ("start", ("plan", "doctor", "build", "run")),
-    ("test", ("verify", "inspect", "monitor", "batch", "compare")),
-    ("share", ("lock", "bundle", "wheel", "export")),
-    ("cluster", ("fleet", "gate")),
-    ("care", ("detect", "ls", "rm", "store", "catalog", "clean")),
+_FIRST = (
+    "provision plan",
+    "provision plan --gpu 'RTX 4090' --driver 580.95.05",
+    "provision build --cuda 12.8",
+    "provision doctor train.log",
 )
-"""The commands as the first help groups them."""
-_RARE = """
---verbose --extra --group --without --framework-version --base --apt --flavour --index --snapshot
---ca-bundle --offline --bundle --builder --level --require --bytecode --exclude-unneeded
---compression --cut --lazy --cache-from --sbom --provenance --no-provenance --key --timeout --junit
---markdown --prometheus --baseline --record --no-record --attach-record --check-provenance --trust
---case --sarif --undo --ssh-config --at-once --way --provision --drain-at-most --interface
---master-address --sizes
-"""
-RARE = frozenset(_RARE.split())
-"""Options that a help of more than 40 lines leaves to --help-all."""
-
-
 _MORE = """\
   {0} FILE|-: a log, a Dockerfile, what nvidia-smi printed
   {0} COMMAND --help, {0} --version"""
@@ -62,6 +50,21 @@ class HelpParser(argparse.ArgumentParser):
         self._all = self.add_argument(
             "--help-all", nargs=0, action=_HelpAll, help=argparse.SUPPRESS
         )
+        self._examples: Callable[[], Sequence[str]] = tuple
+
+    def describe(self, text: str, examples: Callable[[], Sequence[str]]) -> None:
+        """What the command does, as its line in a list has it, and what can be typed."""
+        self.description = f"{text[0].upper()}{text[1:]}."
+        self._examples = examples
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001  no other way
+            super()._check_value(action, value)
+        raise BadInputError(
+            f"Unknown {name_of(action)} {quoted(str(value))}.", fix=f"Use {either(action.choices)}."
+        )
 
     def error(self, message: str) -> NoReturn:
         raise BadInputError(f"{printable(message, limit=300)}.", fix=f"See {self.prog} --help")
@@ -78,14 +81,22 @@ class HelpParser(argparse.ArgumentParser):
             return text
         before = [(action, action.help) for action in self._actions]
         self._all.help = "show every option"
-        epilog, self.epilog = self.epilog, _first_example(self.epilog)
         for action in self._actions:
-            if RARE.intersection(action.option_strings):
+            if getattr(action, "rare", False):
                 action.help = argparse.SUPPRESS
-        text = super().format_help()
+        text = self._formatted(2)
         for action, help_ in before:
             action.help = help_
-        self.epilog = epilog
+        return text
+
+    def _formatted(self, most: int | None = None) -> str:
+        """The help, with this many examples at its end."""
+        lines = self._examples()[:most]
+        about = self.epilog
+        examples = "\n".join(("examples:", *(f"  {line}" for line in lines))) if lines else None
+        self.epilog = "\n\n".join(filter(None, (None if most else about, examples))) or None
+        text = super().format_help()
+        self.epilog = about
         return text
 
     def whole_help(self) -> str:
@@ -97,7 +108,7 @@ class HelpParser(argparse.ArgumentParser):
             self.usage = " ".join(("%(prog)s", *_usage(self._actions)))
             said = str(self.description)
             self.description = "\n".join(filled(said, columns=help_width()))
-        return super().format_help()
+        return self._formatted()
 
 
 class FirstParser(HelpParser):
@@ -121,10 +132,16 @@ class FirstParser(HelpParser):
         wide = help_width()
         for title, names in SECTIONS:
             lines.append(f"{title}:")
-            for name in names:
-                lines += filled(says.get(name, ""), f"  {name:<9}", " " * 11, columns=wide)
-        lines += ["", _MORE.format(called), ""]
-        return as_called("\n".join([*lines, self.epilog or ""]))
+            for name in filter(says.get, names):
+                lines += filled(says[name], f"  {name:<9}", " " * 11, columns=wide)
+        lines += ["", _MORE.format(called), "", "examples:"]
+        return as_called("\n".join([*lines, *(f"  {line}" for line in _FIRST), ""]))
+
+
+def either(words: Iterable[str]) -> str:
+    """A list of words, one of which is to be chosen."""
+    *first, last = words
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def _usage(actions: Sequence[argparse.Action]) -> Iterator[str]:
@@ -139,21 +156,6 @@ def _usage(actions: Sequence[argparse.Action]) -> Iterator[str]:
             word = str(action.metavar)
             several = {"*": f"[{word} ...]", "+": f"{word} [{word} ...]", "?": f"[{word}]"}
             yield several.get(str(action.nargs), f"{word} ..." if action.choices else word)
-
-
-def _first_example(epilog: str | None) -> str | None:
-    """The last part of an epilog with two examples."""
-    return None if epilog is None else "\n".join(epilog.split("\n\n")[-1].split("\n")[:3])
-
-
-def sentence(text: str) -> str:
-    """The help of a command as a sentence."""
-    return f"{text[0].upper()}{text[1:]}."
-
-
-def described(name: str, help_: str) -> dict[str, Any]:
-    """What a parser of a command is made with."""
-    return {"description": sentence(help_), "epilog": examples_of(name)}
 
 
 def help_width() -> int:

@@ -16,14 +16,14 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from images.errors import FULL, DiskFullError, Failure
 from images.system.interruption import ENDING
 from images.text.printable import printable
-from provision.cli.consult import causes_of_failure, tell
-from provision.cli.groups import GROUPS, Command
-from provision.cli.parser import COMMANDS, build_parser, parse
+from provision.cli.consult import Explanation, causes_of_failure, tell
+from provision.cli.parser import build_parser, parse
+from provision.cli.registry import Command, names, part_of
 from provision.errors import BadInputError, Exit
 from provision.output import look
 from provision.output.called import begin
@@ -36,11 +36,7 @@ from provision.output.stdout import (
 )
 from provision.version import VERSION
 
-if TYPE_CHECKING:
-    from provision.doctor.model import Cause
-
 LEAVE_WITHIN_S = 5.0
-_KNOWN = frozenset(one.name for one in (*COMMANDS, *GROUPS))
 RUN_SCRIPT = "PROVISION_RUN_SCRIPT"  # the path of ./run, as it was typed
 
 
@@ -68,14 +64,14 @@ def main(
             from provision.cli.start import do_start
 
             return do_start(console)
-        if name not in _KNOWN and not name.startswith("--"):
-            from provision.cli import box
-
-            if box.is_given(name):
+        if name not in names() and not name.startswith("--"):
+            box = part_of("doctor", "commands.box")
+            if box is not None and box.is_given(name):
                 with box.command_for(words, console.say) as chosen:
                     name = chosen[0]
                     return _run(parse(chosen))
-            box.refuse_unknown(name, _KNOWN)
+            if not name.startswith("-"):
+                _refuse_unknown(name)
         args = parse(words)
         console = Console(verbose=args.verbose)
         as_json = args.json
@@ -91,6 +87,17 @@ def main(
         if lacking is None:
             return _bug(console)
         return _fail(console, lacking, command=name, as_json=as_json)
+
+
+def _refuse_unknown(word: str) -> NoReturn:
+    """Refuse a first word that is no command and names nothing to look at. BadInputError."""
+    from images.text.nearby import alike, did_you_mean
+    from provision.model.request import quoted
+
+    raise BadInputError(
+        f"{quoted(word)} names no command, file or directory.",
+        fix=did_you_mean(alike(word, names())) or "List the commands: provision --help",
+    )
 
 
 def _run(args: argparse.Namespace, console: Console | None = None) -> int:
@@ -182,9 +189,9 @@ def _no_memory() -> Failure:
 def run() -> NoReturn:
     """Entry point of the `provision` command."""
     if "_ARGCOMPLETE" in os.environ:
-        from provision.cli.completion import complete
+        from argcomplete import autocomplete
 
-        complete(build_parser())
+        autocomplete(build_parser())
     open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -194,7 +201,7 @@ def run() -> NoReturn:
             signal.signal(number, _interrupt)
     _keep_others_out()
     look.begin()
-    begin(os.environ.pop(RUN_SCRIPT, ""), sys.argv[0], _KNOWN)
+    begin(os.environ.pop(RUN_SCRIPT, ""), sys.argv[0], names())
     drop_relative_path_entries()
     code = main(when_interrupted=_leave_whatever_happens)
     if code == Exit.INTERRUPTED:
@@ -205,13 +212,11 @@ def run() -> NoReturn:
     sys.exit(code)
 
 
-def _failure_json(command: str, failure: Failure, causes: Sequence[Cause]) -> dict[str, Any]:
+def _failure_json(command: str, failure: Failure, causes: Explanation) -> dict[str, Any]:
     error = {"code": failure.code, "message": failure.message, "fix": failure.fix}
     extra: dict[str, Any] = {"verdict": "none"} if command == "plan" else {}
-    if causes:
-        from provision.doctor.account import causes_json
-
-        extra["doctor"] = causes_json(causes)
+    if causes.json:
+        extra["doctor"] = causes.json
     return {"schema": 1, **extra, "error": error}
 
 

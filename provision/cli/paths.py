@@ -53,7 +53,9 @@ def mended_home() -> Path:
 
 
 def absolute_file(option: str, text: str) -> Path:
-    """The absolute path of a file, since other processes have other working directories."""
+    """The absolute path of a file, since other processes have other working directories.
+    BadInputError: it has no name.
+    """
     from pathlib import Path
 
     if not text:
@@ -62,6 +64,7 @@ def absolute_file(option: str, text: str) -> Path:
 
 
 def read_reference(what: str, text: str) -> Reference:
+    """The name of an image in a registry. BadInputError: it is too long."""
     from images.registry import parse_reference
 
     if len(text) > 400:
@@ -70,3 +73,41 @@ def read_reference(what: str, text: str) -> Reference:
             fix="Write it as REGISTRY/PATH:TAG, for example team/torch:cu117",
         )
     return parse_reference(text)
+
+
+def existing_file(option: str, text: str) -> Path:
+    """An input file; a missing one is reported before any work begins."""
+    from images.text.nearby import no_such, or_nearby
+
+    path = absolute_file(option, text)
+    if not path.exists():
+        raise BadInputError(
+            no_such("file", text, option=option),
+            fix=or_nearby(text, f"Name a file: {option} DIR/FILE"),
+        )
+    return path
+
+
+def today() -> str:
+    """The date, as in rows of the catalog (UTC)."""
+    from datetime import datetime, timezone
+
+    return datetime.now(timezone.utc).date().isoformat()
+
+
+def output_folder(text: str) -> Path:
+    """The directory of --output, made if it is not there. BadInputError: it cannot be."""
+    from pathlib import Path
+
+    from images.text.printable import printable
+
+    folder = Path(text)
+    shown = printable(text, limit=100)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInputError(
+            f"--output {shown} cannot be made: {error.strerror}.",
+            fix="Name a directory that you may write to: --output DIR",
+        ) from error
+    return folder

@@ -21,7 +21,8 @@ ELSEWHERE = "provision plan --gpu 'RTX 4090' --driver 580.95.05"
 
 def do_start(console: Console) -> int:
     """Read this machine, plan for it, and print what to type."""
-    from provision.cli.options import read_catalog, this_host
+    from provision.cli.hosts import this_host
+    from provision.cli.settings import read_catalog
     from provision.model.plan import Request
     from provision.resolve import resolve
 

@@ -1,30 +1,119 @@
-"""`provision monitor`, `batch` and `compare`: commands of the suite, which images call `verify`."""
+"""The options of the suite, and what they ask of it."""
 
 from __future__ import annotations
 
 import argparse
-import os
-import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from provision.output.called import as_called
-from provision.output.console import Console
+from provision.cli.option import option
+from provision.cli.paths import existing_file
+from provision.errors import BadInputError
+from provision.model.request import quoted
+
+if TYPE_CHECKING:
+    from provision.verification.suite import SuiteRequest
 
 
-def do_suite(args: argparse.Namespace, console: Console) -> int:
-    """Run the command of the suite, which has its own options. `batch IMAGE` runs in that image:
-    it needs a framework; its help does not.
-    """
-    name, *rest = args.words
-    asks_help = not {"-h", "--help"}.isdisjoint(rest)
-    if name == "batch" and rest and not rest[0].startswith("-") and not asks_help:
-        from provision.cli.parser import parse
-        from provision.cli.run import do_run
+def suite_options(verb: argparse.ArgumentParser) -> None:
+    """How much is checked."""
+    group = verb.add_argument_group("suite")
+    level_option(group)
+    option(
+        group,
+        "--require",
+        "NAMES",
+        "fail if these checks are skipped (gpu,nccl,...)",
+        rare=True,
+        runs=True,
+    )
 
-        return do_run(parse(["run", rest[0], "--", "verify", name, *rest[1:]]), console)
-    from images.system.foreground import attend, is_terminal
-    from provision.verification.suite import suite_directory
 
-    argv = [sys.executable, str(suite_directory()), name, *rest]
-    called = as_called(f"provision {name}").removesuffix(f" {name}")
-    env = {**os.environ, "GPU_PROVISION_CALLED": called}
-    return attend(argv, env=env, terminal=is_terminal())
+def level_option(to: argparse._ActionsContainer, default: str | None = None) -> None:
+    """--level; a command that must know whether it was given has no default."""
+    usual = default or "standard"
+    *others, last = (
+        f"{one} (default)" if one == usual else one for one in ("quick", "standard", "full")
+    )
+    option(
+        to,
+        "--level",
+        "LEVEL",
+        f"{', '.join(others)} or {last}",
+        choices=("quick", "standard", "full"),
+        default=default,
+        rare=True,
+    )
+
+
+def timeout_option(to: argparse._ActionsContainer, says: str, default: str = "1800") -> None:
+    """--timeout."""
+    option(
+        to,
+        "--timeout",
+        "SECONDS",
+        f"{says} (default: {default})",
+        default=default,
+        rare=True,
+        runs=True,
+    )
+
+
+def key_option(to: argparse._ActionsContainer) -> None:
+    """--key."""
+    option(to, "--key", "FILE", "Ed25519 private key to sign with (PEM)", rare=True, runs=True)
+
+
+def trust_option(to: argparse._ActionsContainer, requires: tuple[str, ...] = ()) -> None:
+    """--trust."""
+    option(
+        to,
+        "--trust",
+        "FILE",
+        "trust this public key, too (repeatable)",
+        several=True,
+        rare=True,
+        requires=requires,
+    )
+
+
+def read_asked(args: argparse.Namespace) -> SuiteRequest:
+    """The options of the suite."""
+    from provision.verification.suite import SuiteRequest
+
+    return SuiteRequest(
+        level=args.level or "standard",
+        whole=args.level is not None,
+        require=read_names("--require", args.require),
+        only=read_names("--only", getattr(args, "only", None)),
+        timeout_s=read_seconds(getattr(args, "timeout", "1800")),
+    )
+
+
+def read_names(option: str, text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return ()
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    for name in names:
+        if len(name) > 60 or not all(c.isalnum() or c in ".-_" for c in name):
+            raise BadInputError(
+                f"{option}: there is no check {quoted(name)}.", fix="List them: verify --list"
+            )
+    if not names:
+        raise BadInputError(f"{option} needs the name of a check.", fix="List them: verify --list")
+    return names
+
+
+def read_seconds(text: str) -> float:
+    """The value of --timeout, in seconds. BadInputError: it is no number, or more than a week."""
+    if not text.isascii() or not text.isdigit() or not 0 < int(text[:9]) <= 7 * 86400:
+        raise BadInputError(
+            f"--timeout {quoted(text)} is not a number of seconds (at most a week).",
+            fix="For two hours: --timeout 7200",
+        )
+    return float(text)
+
+
+def read_key_files(args: argparse.Namespace) -> list[Path]:
+    """The public keys of --trust. BadInputError: a file is missing."""
+    return [existing_file("--trust", text) for text in args.trust]

@@ -6,44 +6,15 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from provision.cli.option import retyped
+
 if TYPE_CHECKING:
     from provision.model.plan import Gpu, HostFacts
 
 
-def plan_words(args: argparse.Namespace) -> str:
-    """The options that decide the plan beside --with, as the user can type them again. A login in
-    --index is not repeated.
-    """
-    import shlex
-
-    from images.net.address import shown_url
-
-    index = None if args.index is None else shown_url(args.index)
-    single = (
-        ("--cuda", args.cuda),
-        ("--framework", None if args.framework == "pytorch" else args.framework),
-        ("--framework-version", args.framework_version),
-        ("--python", args.python),
-        ("--base", args.base),
-        ("--flavour", args.flavour),
-        ("--index", index),
-        ("--driver", getattr(args, "driver", None)),
-        ("--snapshot", getattr(args, "snapshot", None)),
-        ("--ca-bundle", getattr(args, "ca_bundle", None)),
-    )
-    several = (
-        ("--apt", args.apt),
-        ("--host", getattr(args, "host", ())),
-        ("--gpu", getattr(args, "gpus", ())),
-    )
-    words = [word for option, value in single if value for word in (option, value)]
-    words += [word for option, values in several for one in values for word in (option, one)]
-    return shlex.join(words)
-
-
 def request_words(args: argparse.Namespace, hosts: Sequence[HostFacts] = ()) -> str:
     """What a plan is for, in full: the project, what is installed of it and beside it, and the
-    options of `plan_words`. `hosts`: a host of standard input, which cannot be read again,
+    options of a plan. `hosts`: a host of standard input, which cannot be read again,
     is named by its driver and its GPUs.
     """
     import shlex
@@ -52,15 +23,8 @@ def request_words(args: argparse.Namespace, hosts: Sequence[HostFacts] = ()) -> 
         gpus = dict.fromkeys(map(_gpu_word, hosts[0].gpus))
         args = argparse.Namespace(**{**vars(args), "host": [], "gpus": list(filter(None, gpus))})
         args.driver = hosts[0].driver
-    several = (
-        ("--with", args.companions),
-        ("--extra", args.extras),
-        ("--group", args.groups),
-        ("--without", args.without),
-    )
-    words = [] if args.project is None else [args.project]
-    words += [word for option, values in several for one in values for word in (option, one)]
-    return " ".join(filter(None, (shlex.join(words), plan_words(args))))
+    words = [] if args.project is None else [shlex.quote(args.project)]
+    return " ".join(filter(None, (*words, retyped(args, "packages"), retyped(args, "plan"))))
 
 
 def _gpu_word(gpu: Gpu) -> str | None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from provision.fleet.hostfiles import FleetHost
+from provision.cli.hostfiles import FleetHost
 from provision.model.plan import ComputeCapability, HostFacts
 
 

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from provision.catalog.loading import load
-from provision.cli.page.changes import changes, read_page
-from provision.cli.page.questions import choices, host_of
 from provision.model.plan import Request
+from provision.page.changes import changes, read_page
+from provision.page.questions import choices, host_of
 from provision.resolve import matrix
 from tests import ROOT
 from tests.browser.chromium import Browser, browser
@@ -439,7 +439,7 @@ def test_its_commands_can_be_typed(tab: Browser, page: Path) -> None:
 
 
 def test_the_languages_have_the_same_words_and_holes(tab: Browser, page: Path) -> None:
-    words = json.loads((ROOT / "provision/cli/page/data/words.json").read_text("utf-8"))
+    words = json.loads((ROOT / "provision/page/data/words.json").read_text("utf-8"))
 
     def flat(part: Any, path: str = "") -> dict[str, list[str]]:
         if isinstance(part, str):

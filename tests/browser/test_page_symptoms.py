@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from provision.catalog.loading import load
-from provision.cli.page.site import page as made
 from provision.doctor import diagnose
 from provision.doctor.knowledge import load as knowledge
+from provision.page.site import page as made
 from tests import DATA
 from tests.browser.chromium import Browser, browser
 from tests.browser.test_catalog_page import paste, show, text_of

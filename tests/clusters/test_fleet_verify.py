@@ -42,7 +42,7 @@ sys.path.insert(0, {str(ROOT)!r})
 node, place = os.environ.get("SLURMD_NODENAME") or os.environ.get("NODE"), Path(__file__).parent
 os.environ["XDG_STATE_HOME"] = str(place / "states" / str(node))
 from images.engines import docker
-from provision.cli import commands, options
+from provision import host
 from provision.cli import main as cli
 from tests.kit.fake_engine import FACTS, Engine, broken, report, says
 verdict = gemm = ""
@@ -54,7 +54,7 @@ if verdict == "hangs":
     time.sleep(600)
 suite = broken() if verdict == "broken" else says(report(verdict, float(gemm or 600)))
 docker.Docker.connect = lambda **_: Engine(suite)
-options.this_host = commands.this_host = lambda: FACTS
+host.detect = lambda: FACTS
 sys.exit(cli.main(sys.argv[1:]))
 """
 

@@ -26,13 +26,13 @@ sys.path.insert(0, {str(ROOT)!r})
 node, place = os.environ["SLURMD_NODENAME"], Path(__file__).parent
 os.environ["XDG_STATE_HOME"] = str(place / "states" / node)
 from images.engines import docker
-from provision.cli import gate
+from provision import host
 from provision.cli import main as cli
 from tests.kit.fake_engine import FACTS, Engine, broken, report, says
 said = (place / "says" / node).read_text()
 engine = Engine(broken() if said == "broken" else says(report(said)))
 docker.Docker.connect = lambda **_: engine
-gate.this_host = lambda: FACTS
+host.detect = lambda: FACTS
 sys.exit(cli.main(sys.argv[1:]))
 """
 

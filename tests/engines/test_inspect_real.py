@@ -214,7 +214,7 @@ def test_the_command_does_it_with_little_memory(layout: Layout, tmp_path: Path) 
     code = textwrap.dedent("""
         import argparse, sys
         from provision.output.console import Console
-        from provision.cli.inspect import do_inspect, inspect_options
+        from provision.cli.commands.inspect import do_inspect, inspect_options
         parser = argparse.ArgumentParser()
         parser.add_argument("--json", action="store_true")
         inspect_options(parser)

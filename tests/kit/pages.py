@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from provision.catalog.catalog import Catalog
-from provision.cli.page.questions import choices, host_of
 from provision.model.plan import Request
 from provision.model.planfile import plan_to_json
+from provision.page.questions import choices, host_of
 from provision.resolve import resolve
 from provision.resolve.specifiers import driver_is_at_least, version
 from tests import ROOT

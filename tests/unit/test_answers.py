@@ -17,15 +17,14 @@ import yaml
 
 from provision.build.pipeline import dry_run_argv
 from provision.catalog.loading import load
-from provision.cli.groups import EXPORTS
+from provision.cli.hostfiles import FleetHost
+from provision.cli.hosts import what_if_gpu
 from provision.cli.main import main
-from provision.cli.options import what_if_gpu
-from provision.cli.page.site import data
+from provision.cli.registry import of_group
 from provision.cli.render.install import host_install
 from provision.cli.render.plan import describe_plan
 from provision.fleet.check import check_image
 from provision.fleet.classes import classes_of
-from provision.fleet.hostfiles import FleetHost
 from provision.fleet.images import FleetResolver, plan_fleet
 from provision.lock.lockfile import read_lock_file
 from provision.lock.wheels import finished
@@ -33,6 +32,7 @@ from provision.model.plan import PACKAGES, ComputeCapability, Gpu, HostFacts, Pl
 from provision.model.planfile import plan_from_json, plan_to_json
 from provision.model.request import parse_request
 from provision.output.export.kubernetes import product_label
+from provision.page.site import data
 from provision.resolve import matrix, resolve
 from provision.resolve.builds import build_of
 from provision.resolve.specifiers import driver_is_at_least
@@ -59,6 +59,8 @@ OF_BASES = {"no-wheel-for-python", "no-cuda-base", "base-refuses-to-start"}
 _PRODUCT, _MAJOR = "nvidia.com/gpu.product", "nvidia.com/cuda.driver-version.major"
 _MAJOR_CC, _MINOR = "nvidia.com/gpu.compute.major", "nvidia.com/gpu.compute.minor"
 _ARCHES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+EXPORTS = [one.name for one in of_group("export")]
 
 
 class Case(NamedTuple):

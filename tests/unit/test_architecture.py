@@ -21,8 +21,10 @@ MAY_IMPORT = {"provision": {"provision", "images"}, "images": {"images"}, "verif
 # CONTRIBUTING.md draws the same, and the test reads it there.
 LAYERS = {
     "provision": """
+        page
+        fleet  doctor
         cli
-        build  fleet  doctor
+        build
         verification
         attestation
         resolve  lock
@@ -54,7 +56,7 @@ LAYERS = {
         device
     """,
 }
-MOST_PACKAGES = 13  # of one room
+MOST_PACKAGES = 14
 MOST_LINES = 400  # of one module
 
 # Who may import what from outside, where that is worth holding.

@@ -22,7 +22,6 @@ import pytest
 import yaml
 
 from images.engines import docker
-from provision.cli import commands
 from provision.cli import main as cli
 from tests import ROOT, need
 from tests.kit.fake_engine import FACTS, TAG, Engine, broken, report, says
@@ -48,7 +47,7 @@ def provision() -> int:
     engine = Engine(broken("::error::gone") if said == "broken" else says(report(said)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(docker.Docker, "connect", lambda **_: engine)
-        patch.setattr(commands, "this_host", lambda: FACTS)
+        patch.setattr("provision.host.detect", lambda: FACTS)
         return cli.main(words)
 
 

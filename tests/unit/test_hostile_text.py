@@ -58,8 +58,8 @@ from provision.attestation.record.judge import judge
 from provision.attestation.record.statement import make_statement, parse_statement
 from provision.catalog.overlay import SCHEMA, _checksum
 from provision.cli import main as cli
-from provision.cli.groups import EXPORTS
 from provision.cli.parser import build_parser
+from provision.cli.registry import of_group
 from provision.cli.render.build import describe_check
 from provision.doctor.bundle import collect, open_bundle
 from provision.doctor.probes import ProbedMachine
@@ -107,6 +107,8 @@ from tests.kit.together import together
 from verify.commands.main import main as verify_main
 from verify.model.expectations import ExpectationsError
 from verify.model.expectations import parse as parse_expectations
+
+EXPORTS = [one.name for one in of_group("export")]
 
 PLAN_OF_ALL = Plan(
     verdict="minor-version",

@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple
 
 from images.errors import Failure, refuse_full
 from images.text.printable import printable
+from provision.cli.hostfiles import ENDING
 from provision.errors import BadInputError, HostFileError
-from provision.fleet.hostfiles import ENDING
 from provision.fleet.nodes.calls import NodeCall, NodeFailure
 from provision.fleet.nodes.program import NodeProgram
 from provision.fleet.nodes.work import NodeAnswer, NodeLimits, ask_nodes

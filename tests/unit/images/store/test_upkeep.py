@@ -20,9 +20,8 @@ from images.oci.sources import KnownLayer, Unpacked
 from images.store import Store, default_limit, in_units, store_directory
 from images.store.locks import present
 from images.store.upkeep import MEMO_S
-from provision.cli import store as store_commands
+from provision.cli.commands.store import du, gc, verify
 from provision.cli.sizes import LIMIT_VARIABLE, parse_size, store_limit
-from provision.cli.store import gc_options
 from provision.errors import BadInputError, Exit
 from provision.output.console import Console
 from tests.kit import schemas
@@ -223,9 +222,9 @@ def call(
 ) -> tuple[int, str, dict[str, Any]]:
     """What a command says to people, and as JSON; both from one state where nothing changes."""
     parser = argparse.ArgumentParser()
-    gc_options(parser)
+    gc.options(parser)
     parser.add_argument("--json", action="store_true")
-    run = getattr(store_commands, f"do_{name}")
+    run = {"du": du.run, "gc": gc.run, "verify": verify.run}[name]
     code = run(parser.parse_args([*words]), Console())
     out = capsys.readouterr().out
     return code, out, json.loads(out) if "--json" in words else {}

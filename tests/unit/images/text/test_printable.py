@@ -414,7 +414,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     found = Engine()
     monkeypatch.setattr("images.engines.docker.Docker.connect", lambda **_: found)
-    monkeypatch.setattr("provision.cli.commands.this_host", lambda: FACTS)
+    monkeypatch.setattr("provision.host.detect", lambda: FACTS)
     # Reading the real one for the cause of a failure takes 0.6 s.
     machine = ProbedMachine(root=tmp_path / "machine", env={})
     monkeypatch.setattr("provision.doctor.here.this_machine", lambda: machine)

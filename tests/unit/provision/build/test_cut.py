@@ -23,7 +23,7 @@ from provision.attestation.provenance.bom import ChangedFiles, bill_of_materials
 from provision.build.builder import BuildEngine, choose_builder
 from provision.build.cut import cut_layers, refuse_without_code, report_of
 from provision.catalog.loading import load
-from provision.cli.cut import capabilities, planned_for, read_cut, refuse_contradiction
+from provision.cli.layers import capabilities, planned_for, read_cut, refuse_contradiction
 from provision.errors import BadInputError, NothingCompatibleError
 from provision.lock.lockfile import Lock
 from provision.model.plan import Gpu, HostFacts
@@ -81,8 +81,7 @@ def test_the_plan_is_for_the_gpus_that_are_kept() -> None:
 def test_the_first_line_of_the_output_is_what_the_licences_say(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("provision.cli.commands.this_host", HostFacts)
-    monkeypatch.setattr("provision.cli.options.this_host", HostFacts)
+    monkeypatch.setattr("provision.host.detect", HostFacts)
     words = ("--driver", "535.104.05", "--cuda", "11.7", "--dry-run", "--output", "x", "--json")
     said = main("build", "--cut", "A40", *words)
     assert said.code == 0, said

@@ -26,8 +26,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from images.system.interruption import ENDING
-from provision.cli import commands
 from provision.cli import main as cli
+from provision.cli.commands import lock
 from provision.cli.parser import build_parser
 from provision.output.console import Console
 from provision.version import VERSION
@@ -1163,5 +1163,5 @@ def test_a_lock_may_have_a_name_that_installers_do_not_take(
 ) -> None:
     said: list[str] = []
     monkeypatch.setattr(Console, "warn", lambda _, message, fix: said.append(message + fix))
-    commands._check_lock_name(name, Console())
+    lock._check_lock_name(name, Console())
     assert [name in text and "build --lock" in text for text in said] == [True] * warned

@@ -12,11 +12,10 @@ from contextlib import redirect_stdout
 
 import pytest
 
-from provision.cli.examples import EXAMPLES
-from provision.cli.groups import GROUPS
-from provision.cli.help import MOST_LINES, RARE, SECTIONS, HelpParser
+from provision.cli.help import MOST_LINES, HelpParser
 from provision.cli.main import main
-from provision.cli.parser import COMMANDS, build_parser
+from provision.cli.parser import build_parser
+from provision.cli.registry import GROUPS, SECTIONS, names, of_group
 
 
 def parsers() -> Iterator[HelpParser]:
@@ -55,18 +54,15 @@ def test_a_long_help_says_that_there_is_more() -> None:
     assert "--provenance" not in build.format_help()
 
 
-def test_what_is_rare_exists() -> None:
-    known = {word for one in parsers() for action in one._actions for word in action.option_strings}
-    assert RARE - known == set()
-
-
 def test_every_command_is_in_one_section() -> None:
     listed = [name for _, names in SECTIONS for name in names]
-    assert sorted(listed) == sorted({one.name for one in (*COMMANDS, *GROUPS)} - {"completion"})
+    assert sorted(names().intersection(listed)) == sorted(names() - {"completion"})
+    assert len(listed) == len(set(listed))
 
 
 def test_groups_have_examples() -> None:
-    assert [group.name for group in GROUPS if group.name not in EXAMPLES] == []
+    groups = {name: [*of_group(name)] for name in GROUPS}
+    assert [n for n, all_ in groups.items() if all_ and not any(o.examples for o in all_)] == []
 
 
 @pytest.mark.parametrize("words", [["--help-all"], ["build", "--help-all"]])

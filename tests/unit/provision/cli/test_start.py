@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from provision.catalog.loading import load
-from provision.cli import options, start
-from provision.cli.examples import EXAMPLES
+from provision.cli import start
 from provision.cli.main import main
 from provision.cli.parser import parse
+from provision.cli.registry import commands
 from provision.model.plan import Gpu, HostFacts, Plan, Request
 from provision.resolve import resolve
 
@@ -85,14 +85,17 @@ def test_provision_alone_is_no_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(options, "this_host", lambda: host("580.95.05", (CARD,)))
+    monkeypatch.setattr("provision.host.detect", lambda: host("580.95.05", (CARD,)))
     assert main([]) == 0
     out, err = capsys.readouterr()
     assert "next        provision build\n" in out
     assert not err
 
 
-@pytest.mark.parametrize("command", [c for c in EXAMPLES if c], ids=str)
+EXAMPLES = {one.words: one.examples for one in commands() if one.examples}
+
+
+@pytest.mark.parametrize("command", EXAMPLES, ids=str)
 def test_each_command_has_examples_that_it_takes(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

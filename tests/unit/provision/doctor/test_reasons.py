@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from provision.cli.render.doctor import describe_diagnosis
 from provision.doctor import diagnose
 from provision.doctor.account import of_a_machine, verdict_of
+from provision.doctor.commands.text import describe_diagnosis
 from provision.doctor.outline import outline
 from provision.doctor.reasons import reasons
 from tests import ROOT

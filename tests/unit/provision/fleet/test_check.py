@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from provision.fleet.check import check_image, judge_class
+from provision.cli.hostfiles import FleetHost
+from provision.fleet.check import check_image
 from provision.fleet.classes import NodeClass, classes_of
-from provision.fleet.hostfiles import FleetHost
 from provision.model.facts import host_to_json
 from provision.model.plan import HostFacts, Plan, Request
 from provision.resolve import resolve
+from provision.verification.on_host import judge_host
 from tests.kit.fake_engine import PLAN, TAG, Engine
 from tests.kit.hosts import host
 from tests.unit.provision.cli.test_cli import Said, main
@@ -67,7 +68,7 @@ COMPAT = plan_for(OLD_H100, cuda="13.0")
     ],
 )
 def test_an_image_on_a_node(plan: Plan, facts: HostFacts, runs: object, how: str) -> None:
-    found = judge_class(plan, facts, CATALOG)
+    found = judge_host(plan, facts, CATALOG)
     assert (found.runs, found.how) == (runs, how), found.message
     assert (found.message == "") == (found.runs is True)
 
@@ -88,7 +89,7 @@ def test_an_image_runs_where_it_was_planned_for(facts: HostFacts) -> None:
     plan = resolve([facts], Request(), CATALOG)
     known = facts.gpus and (facts.arch is not None)
     if plan.error is None and known:
-        found = judge_class(plan, facts, CATALOG)
+        found = judge_host(plan, facts, CATALOG)
         assert (found.runs, found.how) == (True, plan.verdict), found.message
 
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provision.catalog.loading import load
+from provision.cli.hostfiles import FleetHost
 from provision.fleet.classes import NodeClass, classes_of
-from provision.fleet.hostfiles import FleetHost
 from provision.fleet.images import FleetPlan, FleetResolver, plan_fleet
 from provision.fleet.what_if import DriverChange, change_driver
 from provision.model.plan import HostFacts, Request

@@ -317,7 +317,7 @@ def test_every_command_ends_with_the_host_unfit(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     facts = HostFacts(arch="x86_64", python="3.11")
-    monkeypatch.setattr("provision.cli.options.this_host", lambda: facts)
+    monkeypatch.setattr("provision.host.detect", lambda: facts)
     assert cli.main([*words, "--gpu", "RTX 5090", "--driver", "535.104.05"]) == 4
     printed = capsys.readouterr()
     shown = " ".join((printed.out + printed.err).split())
@@ -412,7 +412,7 @@ def test_a_gpu_that_is_part_of_a_machine_says_what_machine_it_is(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Asked about on a laptop, it is not planned for the laptop's processor."""
-    monkeypatch.setattr("provision.cli.options.this_host", lambda: HostFacts(arch="x86_64"))
+    monkeypatch.setattr("provision.host.detect", lambda: HostFacts(arch="x86_64"))
     assert cli.main(["plan", "--json", "--gpu", gpu, "--driver", "580.95.05"]) == 0
     assert json.loads(capsys.readouterr().out)["arch"] == arch
 

@@ -104,7 +104,7 @@ def test_a_host_file_of_another_maker_ends_with_the_host_unfit(
 def test_a_word_of_another_maker_is_refused_in_plain_words(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("provision.cli.options.this_host", lambda: HostFacts(arch="x86_64"))
+    monkeypatch.setattr("provision.host.detect", lambda: HostFacts(arch="x86_64"))
     assert cli.main(["plan", "--gpu", "RX 7900"]) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "--gpu 'RX 7900' is not an NVIDIA GPU (AMD)" in said

@@ -59,8 +59,7 @@ class Place:
         return sorted((self.home / "records").glob("*"))
 
     def facts(self, facts: HostFacts) -> None:
-        for module in ("commands", "gate"):
-            self.monkeypatch.setattr(f"provision.cli.{module}.this_host", lambda: facts)
+        self.monkeypatch.setattr("provision.host.detect", lambda: facts)
 
     def ask_the_suite(self, ask: Callable[..., Completed] = run_here) -> None:
         """How its own command line is run on this machine: as users run it, in a process."""

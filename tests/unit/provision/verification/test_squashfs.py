@@ -26,8 +26,6 @@ from provision.attestation.provenance.documents import beside, make_documents
 from provision.attestation.provenance.statement import BuildRun
 from provision.attestation.signing.keys import own_signer
 from provision.catalog.loading import load
-from provision.fleet.verify.order import FleetOrder, read_order
-from provision.fleet.verify.reports import has_report
 from provision.lock.labels import labels_for
 from provision.lock.lockfile import Lock
 from provision.verification import subject
@@ -211,12 +209,14 @@ def test_a_file_that_changes_during_the_run_is_not_proven(
 
 @pytest.mark.usefixtures("sandbox")
 def test_a_report_of_a_node_is_kept_for_the_same_file_alone(here: Place) -> None:
+    fleet = pytest.importorskip("provision.fleet.verify.order", reason="the core alone")
+    has_report = pytest.importorskip("provision.fleet.verify.reports").has_report
     file = good(here)
 
-    def order() -> FleetOrder:
+    def order() -> Any:
         places = ImagePlaces(connect=no_engine, images=here / "images", state=here / "state")
         words: dict[str, Any] = {"level": "standard", "timeout_s": 60, "way": None}
-        return read_order(find_subject(str(file), places), load(), provision="p", **words)
+        return fleet.read_order(find_subject(str(file), places), load(), provision="p", **words)
 
     found = report()
     found["environment"]["image"] = order().image_id

@@ -159,7 +159,7 @@ def test_the_printed_release_runs_there(
 def test_the_machine_that_reads_a_file_is_not_asked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("provision.cli.options.this_host", lambda: pytest.fail("it was read"))
+    monkeypatch.setattr("provision.host.detect", lambda: pytest.fail("it was read"))
     path = tmp_path / "requirements.txt"
     path.write_text("torch==2.5.1\n")
     code, found = asked(capsys, path)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from provision.cli.render.doctor import describe_known, describe_step
+from provision.doctor.commands.text import describe_known, describe_step
 from provision.doctor.judge import explained
 from provision.doctor.knowledge import load
 from provision.doctor.mending.choice import Refusal

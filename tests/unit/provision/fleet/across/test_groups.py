@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from provision.cli.render.fleet_across import describe_across, round_line
 from provision.fleet.across.groups import (
     AcrossError,
     AcrossOrder,
@@ -16,6 +15,7 @@ from provision.fleet.across.groups import (
 )
 from provision.fleet.across.result import exit_code, neighbours, readings, to_json, verify_across
 from provision.fleet.across.search import AcrossDiagnosis
+from provision.fleet.commands.across_text import describe_across, round_line
 from provision.fleet.nodes.calls import NodeCall, NodeFailure
 from provision.fleet.nodes.in_image import NodeRun
 from tests.kit import schemas

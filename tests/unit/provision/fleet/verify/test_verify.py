@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from provision.catalog.loading import load
 from provision.cli import main as cli
-from provision.cli.render.fleet_verify import describe_verified, report_line
 from provision.errors import BadInputError
+from provision.fleet.commands.verify_text import describe_verified, report_line
 from provision.fleet.nodes.calls import NodeCall, NodeFailure
 from provision.fleet.nodes.slurm import SlurmNode
 from provision.fleet.nodes.work import NodeLimits

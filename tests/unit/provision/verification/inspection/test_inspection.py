@@ -17,7 +17,10 @@ from images.inspect.contents import read_image, read_wheel
 from images.inspect.coverage import cover, cover_flags
 from images.inspect.image import Inspection, conclude
 from images.inspect.model import LibraryCode
-from provision.cli.inspect import do_inspect, inspect_options, is_wheel
+from provision.cli.commands.inspect import is_wheel
+from provision.cli.commands.inspect import options as inspect_options
+from provision.cli.commands.inspect import run as do_inspect
+from provision.cli.help import HelpParser
 from provision.cli.render.inspection import describe_inspection
 from provision.errors import BadInputError
 from provision.lock.labels import CUT, PLAN
@@ -350,7 +353,7 @@ def test_the_page_is_80_columns_and_says_first_what_to_do(gpus: list[str]) -> No
 
 
 def options(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
+    parser = HelpParser()
     parser.add_argument("--json", action="store_true")
     inspect_options(parser)
     return parser.parse_args(words)

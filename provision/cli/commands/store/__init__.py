@@ -1,0 +1,1 @@
+"""`provision store ...`: show, check and shrink the store."""

@@ -1,0 +1,65 @@
+"""`provision store du`: what is in the store, and how much disk it uses."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from provision.cli.commands.store.rooms import (
+    directory,
+    existing,
+    in_units,
+    limit_bytes,
+    rooms,
+)
+from provision.errors import Exit
+from provision.output.console import Console
+from provision.output.stdout import print_json, print_result
+from provision.output.text import row, table
+
+if TYPE_CHECKING:
+    from images.store import Usage
+
+EXAMPLES = ("provision store du",)
+
+
+def options(verb: argparse.ArgumentParser) -> None:
+    """None beside --json."""
+    del verb
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Print the usage by kind, and the limit."""
+    from images.store import free_bytes
+
+    with rooms(console) as found:
+        usage = [one for room in found for one in room.du()]
+        limit, free = limit_bytes(), free_bytes(existing())
+    if args.json:
+        print_json(
+            {
+                "schema": 1,
+                "store": str(directory()),
+                "bytes": sum(one.size for one in usage),
+                "limit_bytes": limit,
+                "free_bytes": free,
+                "usage": [{"kind": u.kind, "count": u.count, "bytes": u.size} for u in usage],
+            }
+        )
+    else:
+        print_result(describe_usage(str(directory()), usage, limit=limit, free=free))
+    return Exit.DONE
+
+
+def describe_usage(place: str, usage: Sequence[Usage], *, limit: int, free: int) -> str:
+    """A table of the disk usage, with the limit."""
+    total = sum(one.size for one in usage)
+    lines = [f"store       {place}"]  # a path that can be copied
+    if usage:
+        cells = [(one.kind, f"{one.count}", in_units(one.size)) for one in usage]
+        lines += table([("kind", "files", "size"), *cells])
+    lines += row("total", f"{in_units(total)}; builds keep at most {in_units(limit)}")
+    lines += row("disk", f"{in_units(free)} free")
+    lines += row("free space", "provision store gc --max-size SIZE") if total else []
+    return "\n".join(lines)

@@ -1,0 +1,66 @@
+"""`provision store verify`: everything in the store is read and compared with its digest."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+from provision.cli.commands.store.rooms import (
+    SHOWN,
+    described,
+    directory,
+    in_units,
+    items_json,
+    rooms,
+)
+from provision.errors import Exit
+from provision.output.console import Console
+from provision.output.stdout import print_json, print_result
+from provision.output.text import listed, row
+
+
+def options(verb: argparse.ArgumentParser) -> None:
+    """None beside --json."""
+    del verb
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Check everything in the store; remove and report what is damaged."""
+    with rooms(console) as found:
+        total = sum(one.size for room in found for one in room.du())
+        with console.step("verify", f"reading {in_units(total)} in {directory()}"):
+            reports = [room.verify(_teller(console)) for room in found]
+    damaged = [one for report in reports for one in report.damaged]
+    strangers = [name for report in reports for name in report.strangers]
+    count, size = sum(r.count for r in reports), sum(r.size for r in reports)
+    if args.json:
+        print_json(
+            {
+                "schema": 1,
+                "store": str(directory()),
+                "checked": count,
+                "bytes": size,
+                "damaged": items_json(damaged),
+                "strangers": strangers,
+            }
+        )
+    else:
+        read = f"{count} files, {in_units(size)}"
+        lines = row("store", "damaged files were removed" if damaged else "intact")
+        lines += row("checked", read)
+        lines += listed("removed", described(damaged))
+        lines += listed("unknown", [f"{name} (not touched)" for name in strangers[:SHOWN]])
+        print_result("\n".join(lines))
+    return Exit.UNFIT if damaged else Exit.DONE
+
+
+def _teller(console: Console) -> Callable[[str, int], None]:
+    """Report each file once, with --verbose."""
+    told: set[str] = set()
+
+    def tell(title: str, _: int) -> None:
+        if title not in told:
+            told.add(title)
+            console.detail(title)
+
+    return tell

@@ -1,0 +1,1 @@
+"""The command of the doctor, and what the other commands ask it."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from provision.catalog.catalog import Catalog
-from provision.catalog.overlay import Overlay
+from provision.catalog.overlay import Overlay, extended
 from provision.model.plan import ComputeCapability
 from provision.output.text import row, table
 
@@ -88,12 +88,8 @@ def kept(code: WheelCode, found: Comparison, previous: Overlay | None, today: st
     }
     if found.table == "builds":
         new["existence"] = "confirmed"  # it was read
-    tables = dict(previous.tables) if previous else {}
-    rows = [r for r in tables.get(found.table, ()) if not _is_same(r, found.key)]
-    tables[found.table] = (*rows, new)
-    sources = dict(previous.sources) if previous else {}
-    sources[named] = f"measured {today} in the wheel {file} itself ({code.how})"
-    return Overlay(date=today, sources=sources, tables=tables)
+    text = f"measured {today} in the wheel {file} itself ({code.how})"
+    return extended(previous, today, {found.table: [new]}, {named: text})
 
 
 def to_json(code: WheelCode, found: Comparison, written: str | None) -> dict[str, Any]:
@@ -178,7 +174,3 @@ def _words(sm: tuple[ComputeCapability, ...], ptx: ComputeCapability | None) -> 
 
 def _sm(capability: ComputeCapability, prefix: str = "sm_") -> str:
     return f"{prefix}{capability[0]}{capability[1]}"
-
-
-def _is_same(found: Any, key: dict[str, str]) -> bool:  # noqa: ANN401  a raw row
-    return all(found.get(column) == value for column, value in key.items())

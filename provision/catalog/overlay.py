@@ -189,6 +189,40 @@ def merged(
     return rows
 
 
+def extended(
+    previous: Overlay | None,
+    date: str,
+    tables: Mapping[str, Iterable[Row]],
+    sources: Mapping[str, str],
+) -> Overlay:
+    """The copy with more rows, written on this day; a column of a row replaces that of the row of
+    the same fact. What was measured is a row of its own, behind the others. Sources that no row
+    names are left out.
+    """
+    found: dict[str, dict[tuple[bool, str], Row]] = {}
+    for rows_of in (previous.tables if previous else {}, tables):
+        for table, rows in rows_of.items():
+            kept = found.setdefault(table, {})
+            for row in rows:
+                fact = (row.get("measured") is True, _key(row, IDENTITIES[table].keys))
+                kept[fact] = _replaced(kept.get(fact, {}), row)
+    texts = {**(previous.sources if previous else {}), **sources}
+    used = {key for kept in found.values() for row in kept.values() for key in named_sources(row)}
+    return Overlay(
+        date=date,
+        sources={key: text for key, text in texts.items() if key in used},
+        tables={
+            table: tuple(kept[fact] for fact in sorted(kept, key=lambda fact: fact[0]))
+            for table, kept in found.items()
+        },
+    )
+
+
+def named_sources(row: Row) -> list[str]:
+    """The keys of the sources that a row names."""
+    return [str(key) for name in _sources(row) for key in _listed(row[name])]
+
+
 def with_source_keys(row: Row, form: str) -> Row:
     """The row with each of its source keys replaced."""
     said = {name: [form.format(key) for key in _listed(row[name])] for name in _sources(row)}
@@ -198,7 +232,8 @@ def with_source_keys(row: Row, form: str) -> Row:
 def _replaced(old: Row, columns: Row) -> Row:
     new = {**old, **columns}
     if old.keys() - columns.keys() - _sources(old) and "source" in columns and "source" in old:
-        new["source"] = [*_listed(columns["source"]), *_listed(old["source"])]
+        both = [*_listed(columns["source"]), *_listed(old["source"])]
+        new["source"] = list(dict.fromkeys(map(str, both)))
     return new
 
 

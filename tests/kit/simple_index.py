@@ -10,6 +10,7 @@ tags, "+" written as %2B, and a page above the tags that lists everything. Versi
 from __future__ import annotations
 
 import base64
+import dataclasses
 import gzip
 import hashlib
 import html
@@ -26,12 +27,11 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from provision.catalog.catalog import Catalog
-from provision.catalog.index.fetch import FetchLimits
+from provision.catalog.index.fetch import PATIENCE, FetchLimits
 from provision.catalog.loading import load
 from provision.catalog.overlay import Overlay, read_overlay, write_overlay
 from provision.catalog.reading import DATA
-from provision.catalog.refresh import Refreshed, refresh
-from provision.catalog.refresh.store import to_overlay
+from provision.catalog.refresh import Refreshed, refresh, to_overlay
 from provision.catalog.tables import FILES
 from tests.kit.manifest_maker import cuda, directory, driver
 
@@ -39,7 +39,11 @@ JSON_TYPE = "application/vnd.pypi.simple.v1+json"
 UPLOADED = "2030-01-02T03:04:05"
 TODAY = "2030-05-05"
 QUICK = FetchLimits(
-    connect_s=2.0, read_s=1.0, request_s=3.0, total_s=20.0, pause_s=0.3, backoff_s=0.01
+    patience=dataclasses.replace(
+        PATIENCE, connect_s=2.0, answer_s=1.0, silence_s=1.0, first_wait_s=0.01, longest_wait_s=0.3
+    ),
+    request_s=3.0,
+    total_s=20.0,
 )
 
 

@@ -10,9 +10,8 @@ import pytest
 from provision.catalog.canonical import dump
 from provision.catalog.catalog import Catalog
 from provision.catalog.loading import load
-from provision.catalog.refresh import SOURCES, FetchLimits, Refreshed, refresh
+from provision.catalog.refresh import SOURCES, FetchLimits, Refreshed, refresh, to_overlay
 from provision.catalog.refresh.known import CurrentRows
-from provision.catalog.refresh.store import to_overlay
 from provision.lock.network import ca_bundle
 from tests.need import lacking
 from tools.collect.__main__ import every_source, patch

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
 
 from packaging.version import Version
 
@@ -27,22 +26,7 @@ _FIX = "Check that this machine can reach it, or name a mirror: --registry HOST"
 def read_cuda_images(asking: Asking, registry: str | None) -> SourceReading:
     """NVIDIA's images, of the CUDAs that the catalog goes back to."""
     known = asking.known
-    reading, tags = _tags(asking, (row.reference for row in known.catalog.images), registry)
-    add_cuda_images(reading, tags, asking)
-    return reading
-
-
-def read_python_images(asking: Asking, registry: str | None) -> SourceReading:
-    """The official Python images of the Debian releases that the catalog knows."""
-    known = asking.known
-    reading, tags = _tags(asking, (row.reference for row in known.catalog.python_images), registry)
-    add_python_images(reading, tags, asking)
-    return reading
-
-
-def add_cuda_images(reading: SourceReading, tags: Sequence[str], asking: Asking) -> None:
-    """The images of a list of tags."""
-    known = asking.known
+    reading, tags = _tags(asking, known.catalog.images[0].reference, registry)
     oldest = min(v for row in known.catalog.images if (v := cuda_of_image(row.tag)) is not None)
     listed = [(cuda, tag) for tag in tags if (cuda := cuda_of_image(tag)) is not None]
     for cuda, tag in sorted(listed):
@@ -52,16 +36,16 @@ def add_cuda_images(reading: SourceReading, tags: Sequence[str], asking: Asking)
         elif row is not None:
             status = "seen" if row["status"] == "inferred" else row["status"]
             reading.add("images", tag=tag, status=status, confidence="confirmed")
+    return reading
 
 
-def add_python_images(reading: SourceReading, tags: Sequence[str], asking: Asking) -> None:
-    """The Python images of a list of tags."""
+def read_python_images(asking: Asking, registry: str | None) -> SourceReading:
+    """The official Python images of the Debian releases that the catalog knows."""
     known = asking.known
+    reading, tags = _tags(asking, known.catalog.python_images[0].reference, registry)
     suites = [row.suite for row in known.catalog.debian_suites]
     pythons = [Version(row.python) for row in known.catalog.python_images]
-    listed = {
-        (found[2], Version(found[1])) for tag in tags if (found := _PYTHON_TAG.fullmatch(tag))
-    }
+    listed = {(m[2], Version(m[1])) for tag in tags if (m := _PYTHON_TAG.fullmatch(tag))}
     for suite, python in sorted(listed):
         if suite in suites and python >= min(pythons):
             key = {"python": str(python), "suite": suite}
@@ -70,6 +54,7 @@ def add_python_images(reading: SourceReading, tags: Sequence[str], asking: Askin
         elif suite not in suites and python >= max(pythons):
             what = f"has python {python} for {suite}, a release of Debian that the catalog lacks"
             reading.notes.append(f"{reading.name} {what}.")
+    return reading
 
 
 def cuda_of_image(tag: str) -> Version | None:
@@ -79,10 +64,10 @@ def cuda_of_image(tag: str) -> Version | None:
 
 
 def _tags(
-    asking: Asking, references: Iterable[str], registry: str | None
+    asking: Asking, reference: str, registry: str | None
 ) -> tuple[SourceReading, tuple[str, ...]]:
-    """The tags of the repository of the catalog's images, or of the same below another registry."""
-    repository = next(iter(references)).rpartition(":")[0]
+    """The tags of an image's repository, or of the same one below another registry."""
+    repository = reference.rpartition(":")[0]
     if registry:
         repository = f"{registry.rstrip('/')}/{repository.partition('/')[2]}"
     limits = asking.fetcher.limits

@@ -53,17 +53,19 @@ class AbsentError(SourceError):
     """The server answered that the page does not exist."""
 
 
+PATIENCE = Patience(
+    connect_s=5.0, answer_s=8.0, silence_s=8.0, tries=3, first_wait_s=0.3, longest_wait_s=5.0
+)
+"""For one try; `longest_wait_s` is the longest Retry-After that is honoured."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchLimits:
-    """Limits in seconds and bytes; a pause is the longest Retry-After that is honoured."""
+    """Limits in seconds and bytes, of a request and of all together."""
 
-    connect_s: float = 5.0
-    read_s: float = 8.0
+    patience: Patience = PATIENCE
     request_s: float = 30.0
     total_s: float = 120.0
-    pause_s: float = 5.0
-    backoff_s: float = 0.3
-    attempts: int = 3
     page_bytes: int = 32 << 20
     metadata_bytes: int = 4 << 20
 
@@ -91,15 +93,7 @@ class PageFetcher:
         on_asked: Callable[[AnsweredRequest], None] | None = None,
     ) -> None:
         self.ca_bundle, self.limits = ca_bundle, limits or FetchLimits()
-        limits = self.limits
-        self._patience = Patience(
-            connect_s=limits.connect_s,
-            answer_s=limits.read_s,
-            silence_s=limits.read_s,
-            tries=limits.attempts,
-            first_wait_s=limits.backoff_s,
-            longest_wait_s=limits.pause_s,
-        )
+        self._patience = self.limits.patience
         self.client = HttpClient(
             ca_bundle=ca_bundle,
             patience=self._patience,
@@ -172,7 +166,7 @@ class PageFetcher:
 
     def _exchange(self, url: str, headers: Mapping[str, str], limit_bytes: int) -> Reply:
         ends = min(time.monotonic() + self.limits.request_s, self._ends)
-        wait_s = min(self.limits.read_s, max(ends - time.monotonic(), 0.001))
+        wait_s = min(self._patience.answer_s, max(ends - time.monotonic(), 0.001))
         with self.client.open("GET", url, headers, login=self._login, wait_s=wait_s) as incoming:
             self._judge(incoming)
             body = incoming.read(limit_bytes, ends - time.monotonic(), decode=True)
@@ -229,7 +223,7 @@ class PageFetcher:
             )
         if status in AGAIN:
             trouble = busy(answer)
-            if (trouble.asked_s or 0) > self.limits.pause_s:
+            if (trouble.asked_s or 0) > self._patience.longest_wait_s:
                 raise SourceError(
                     f"{host} asks to wait {trouble.asked_s:.0f} s (HTTP {status}).",
                     fix=_LATER_FIX,

@@ -22,6 +22,7 @@ from pathlib import Path
 from images.errors import Failure
 from provision.catalog.catalog import Catalog
 from provision.catalog.index.fetch import AnsweredRequest, FetchLimits, PageFetcher
+from provision.catalog.overlay import Overlay, extended, named_sources
 from provision.catalog.refresh import jax, nvidia, pytorch, tensorflow
 from provision.catalog.refresh.compare import compare
 from provision.catalog.refresh.known import CurrentRows, ident
@@ -35,9 +36,9 @@ from provision.catalog.refresh.model import (
     SourceReading,
     UnknownSourceError,
 )
-from provision.catalog.refresh.store import named_sources, refused_rows, with_sources
+from provision.catalog.refresh.store import refused_rows, with_sources
 
-__all__ = ["SOURCES", "CatalogChange", "FetchLimits", "Refreshed", "SourceFailure", "refresh"]
+__all__ = ["SOURCES", "FetchLimits", "Refreshed", "refresh", "to_overlay"]
 
 SOURCES: Mapping[str, CatalogSource] = {
     "torch": CatalogSource(
@@ -133,6 +134,11 @@ def refresh(
         asked=asking.fetcher.asked,
         seconds=time.monotonic() - started,
     )
+
+
+def to_overlay(found: Refreshed, previous: Overlay | None) -> Overlay:
+    """The user's copy with what a refresh found."""
+    return extended(previous, found.today, found.rows, found.sources)
 
 
 def _chosen(sources: Sequence[str], among: Mapping[str, CatalogSource]) -> tuple[str, ...]:

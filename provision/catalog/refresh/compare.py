@@ -18,20 +18,9 @@ from provision.catalog.refresh.words import say_change
 
 _FOLLOWED = frozenset(
     {
-        "archs",
-        "at",
-        "existence",
-        "latest_date",
-        "latest_seen",
-        "latest_source",
-        "on_pypi",
-        "python_tags",
-        "size_max_bytes",
-        "size_min_bytes",
-        "status",
-        "torchaudio",
-        "torchvision",
-        "yanked",
+        *("archs", "at", "existence", "latest_date", "latest_seen", "latest_source", "on_pypi"),
+        *("python_tags", "size_max_bytes", "size_min_bytes", "status", "torchaudio"),
+        *("torchvision", "yanked"),
     }
 )
 UNJUDGED = frozenset({"upload_time", "upload_date", "confidence", "pairing_note", "note"})

@@ -147,3 +147,11 @@ def template_of(shipped: str, override: str | None, end: str) -> str:
     if override is None or "{" in override:
         return override or shipped
     return f"{override.rstrip('/')}/{end}"
+
+
+def unsaid(what: str) -> SourceError:
+    """The error for a build whose METADATA does not name a CUDA."""
+    return SourceError(
+        f"The METADATA of {what} does not say which CUDA it is for.",
+        fix="No action is needed; it is skipped.",
+    )

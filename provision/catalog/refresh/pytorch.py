@@ -39,7 +39,7 @@ from provision.catalog.index.wheels import (
     sizes_of,
 )
 from provision.catalog.refresh.known import CurrentRows, as_version
-from provision.catalog.refresh.model import Asking, SourceReading, template_of
+from provision.catalog.refresh.model import Asking, SourceReading, template_of, unsaid
 
 COMPANIONS = ("torchvision", "torchaudio")
 _PROJECT = "torch"
@@ -67,7 +67,7 @@ def read_torch(asking: Asking) -> SourceReading:
         if build is not None:
             tag = tag_of(build["cuda"])
         elif key in read:
-            reading.troubles.append(_silent(read[key][0]))
+            reading.troubles.append(unsaid(read[key][0].file.name))
         if tag is not None:
             row = _row(key, tag, group, "pypi", build)
             if sizes := sizes_of(group):
@@ -183,13 +183,6 @@ def _rank(tag: str) -> tuple[Version, str]:
 def _pinned(requirements: Sequence[Requirement], prefix: str) -> str | None:
     found = named(requirements, prefix)
     return exact(found) if found else None
-
-
-def _silent(wheel: LinuxWheel) -> SourceError:
-    return SourceError(
-        f"The METADATA of {wheel.file.name} does not say which CUDA it is for.",
-        fix="No action is needed; the build is skipped.",
-    )
 
 
 def _row(

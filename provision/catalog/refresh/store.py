@@ -9,7 +9,6 @@ from provision.catalog.loading import load
 from provision.catalog.overlay import Overlay, OverlayError
 from provision.catalog.refresh.compare import FoundRow
 from provision.catalog.refresh.known import CurrentRows, Row, ident
-from provision.catalog.refresh.model import Refreshed
 from provision.catalog.tables import TABLES
 
 # A row of the left table is useless without one of the right.
@@ -48,23 +47,6 @@ def with_sources(
     return tables, sources
 
 
-def to_overlay(refreshed: Refreshed, previous: Overlay | None) -> Overlay:
-    """The copy with what this refresh found; everything else stays, column by column."""
-    tables: dict[str, dict[str, Row]] = {}
-    for rows in (previous.tables if previous else {}, refreshed.rows):
-        for table, found in rows.items():
-            kept = tables.setdefault(table, {})
-            for row in found:
-                kept[ident(table, row)] = _laid(kept.get(ident(table, row), {}), row)
-    sources = {**(previous.sources if previous else {}), **refreshed.sources}
-    used = {key for kept in tables.values() for row in kept.values() for key in named_sources(row)}
-    return Overlay(
-        date=refreshed.today,
-        sources={key: text for key, text in sources.items() if key in used},
-        tables={table: tuple(kept.values()) for table, kept in tables.items()},
-    )
-
-
 def refused_rows(
     tables: Mapping[str, Sequence[Row]], known: CurrentRows, sources: Mapping[str, str], today: str
 ) -> dict[tuple[str, str], str]:
@@ -99,28 +81,9 @@ def refused_rows(
     return refused
 
 
-def named_sources(row: Row) -> list[str]:
-    """The keys of the sources that a row names."""
-    names = [value for column, value in row.items() if column.endswith("source")]
-    return [str(key) for value in names for key in _listed(value)]
-
-
 def _problem(table: str, rows: Iterable[Row], sources: Mapping[str, str], today: str) -> str | None:
     try:
         load(overlay=Overlay(date=today, sources=sources, tables={table: tuple(rows)}))
     except OverlayError as error:
         return error.message
     return None
-
-
-def _laid(old: Row, new: Row) -> Row:
-    """Columns that stay keep their source beside the new one's."""
-    laid = {**old, **new}
-    if old.keys() - new.keys() - {"measured"}:
-        keys = [key for row in (new, old) for key in _listed(row.get("source"))]
-        laid["source"] = list(dict.fromkeys(keys))
-    return laid
-
-
-def _listed(value: object) -> list[object]:
-    return value if isinstance(value, list) else [value]

@@ -6,9 +6,7 @@ What a wheel alone says (for which GPUs it is compiled) is read by `catalog meas
 from __future__ import annotations
 
 from packaging.utils import canonicalize_name
-from packaging.version import Version
 
-from provision.catalog.index.fetch import SourceError
 from provision.catalog.index.wheels import (
     IndexMetadata,
     LinuxWheel,
@@ -28,7 +26,7 @@ from provision.catalog.index.wheels import (
     sizes_of,
 )
 from provision.catalog.refresh.known import as_version
-from provision.catalog.refresh.model import Asking, SourceReading
+from provision.catalog.refresh.model import Asking, SourceReading, unsaid
 
 PROJECT = "tensorflow"
 EXTRA = "and-cuda"
@@ -76,7 +74,7 @@ def read_tensorflow(asking: Asking) -> SourceReading:
             columns |= _release(*read[version, "x86_64"])
             columns |= {"upload_time": first_upload(wheels), "prerelease": False}
             if columns["cuda"] is None:
-                reading.troubles.append(_silent(version))
+                reading.troubles.append(unsaid(f"tensorflow {version}"))
                 continue
         reading.add("tensorflow_releases", **columns)
     return reading
@@ -114,10 +112,3 @@ def _release(wheel: LinuxWheel, metadata: IndexMetadata) -> dict[str, object]:
         "ptx": None,
     }
     return columns | ({} if cuda else {"note": _BOUNDS_NOTE})
-
-
-def _silent(version: Version) -> SourceError:
-    return SourceError(
-        f"The METADATA of tensorflow {version} does not say which CUDA it is for.",
-        fix="No action is needed; the release is skipped.",
-    )

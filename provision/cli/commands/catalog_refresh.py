@@ -36,8 +36,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """Query them, show what is new, and keep it."""
     from provision.catalog.loading import load
     from provision.catalog.overlay import OverlayError, overlay_path, read_overlay, write_overlay
-    from provision.catalog.refresh import SOURCES, refresh
-    from provision.catalog.refresh.store import to_overlay
+    from provision.catalog.refresh import SOURCES, refresh, to_overlay
     from provision.catalog.refresh.words import describe_changes, refreshed_to_json
     from provision.lock.network import ca_bundle
 

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from provision.catalog.catalog import Catalog
-from provision.catalog.index.fetch import PageFetcher
 from provision.catalog.loading import load
 from provision.catalog.refresh import Refreshed
-from provision.catalog.refresh.known import CurrentRows
-from provision.catalog.refresh.model import Asking, SourceReading
 from tests.kit.manifest_maker import cuda, directory, driver
 from tests.kit.simple_index import (
-    QUICK,
     TODAY,
     SimpleIndex,
     make_wheel,
@@ -27,7 +23,7 @@ from tests.kit.simple_index import (
     world,
 )
 from tools.collect import __main__ as program
-from tools.collect.images import add_cuda_images, add_python_images, cuda_of_image
+from tools.collect.images import cuda_of_image
 from tools.collect.proposal import proposed, unlisted, without_newest
 
 
@@ -155,21 +151,6 @@ def test_an_image_tag_names_cuda(tag: str, cuda_version: str | None) -> None:
     assert (str(found) if found else None) == cuda_version
 
 
-def read_tags(catalog: Catalog, add: Any, *tags: str) -> SourceReading:
-    asking = Asking(
-        known=CurrentRows(catalog),
-        fetcher=PageFetcher(limits=QUICK, env={}),
-        today=TODAY,
-        env={},
-        index_url=None,
-        pytorch_index=None,
-        nvidia=None,
-    )
-    reading = asking.reading("docker.io", "docker.io", "tags")
-    add(reading, tags, asking)
-    return reading
-
-
 @pytest.mark.parametrize(
     ("tags", "status"),
     [
@@ -179,26 +160,23 @@ def read_tags(catalog: Catalog, add: Any, *tags: str) -> SourceReading:
         pytest.param(["9.0-base-ubuntu16.04", "latest"], None, id="older than the catalog"),
     ],
 )
-def test_tags_of_cuda_images(catalog: Catalog, tags: Sequence[str], status: str | None) -> None:
-    found = read_tags(catalog, add_cuda_images, *tags).rows
+def test_tags_of_cuda_images(
+    catalog: Catalog, index: SimpleIndex, tags: list[str], status: str | None
+) -> None:
+    index.images["nvidia/cuda"] = tags
+    found = run(catalog, index, "cuda-images").readings["cuda-images"].rows
     assert [row["status"] for _, row in found] == ([status] if status else [])
 
 
-def test_tags_of_python_images(catalog: Catalog) -> None:
-    tags = (
-        "3.12-slim-bookworm",
-        "3.12",
-        "3.13-slim-bookworm",
-        "3.13-slim-nosuch",
-        "3.8-slim-buster",
-    )
-    reading = read_tags(catalog, add_python_images, *tags)
+def test_tags_of_python_images(catalog: Catalog, index: SimpleIndex) -> None:
+    index.images["library/python"] += ["3.8-slim-buster"]
+    reading = run(catalog, index, "python-images").readings["python-images"]
     assert [(row["python"], row.get("confidence")) for _, row in reading.rows] == [
         ("3.12", "confirmed"),
         ("3.13", None),
     ]
     assert reading.notes == [
-        "docker.io has python 3.13 for nosuch, a release of Debian that the catalog lacks."
+        f"{index.address} has python 3.13 for nosuch, a release of Debian that the catalog lacks."
     ]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from provision.catalog.loading import load
-from provision.catalog.overlay import Overlay, read_overlay, write_overlay
+from provision.catalog.overlay import read_overlay
 from provision.cli import main as cli
 from provision.errors import Exit
 from tests.kit.simple_index import Fault, SimpleIndex, world
@@ -193,14 +193,17 @@ def test_a_wheel_that_the_catalog_does_not_have_is_measured_and_not_kept(
     assert not copy.exists()
 
 
-def test_a_measurement_keeps_what_a_refresh_wrote(
-    tmp_path: Path, copy: Path, capsys: pytest.CaptureFixture[str]
+def test_a_build_that_a_refresh_found_is_measured_and_stays(
+    index: SimpleIndex, tmp_path: Path, copy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    row = {"version": "2.15.0", "tag": "cu130", "arch": "x86_64", "existence": "confirmed",
-           "source": ["s"], "as_of": "2026-11-21"}  # fmt: skip
-    write_overlay(copy, Overlay(date="2026-11-21", sources={"s": "t"}, tables={"builds": (row,)}))
-    typed(f"catalog measure {wheel_file(tmp_path, b'sm_80')} --write", capsys)
+    for words in (
+        refresh_from(index),
+        f"catalog measure {wheel_file(tmp_path, b'sm_80 sm_90', '9.1.0', 'cu130')} --write",
+        refresh_from(index),
+    ):
+        assert typed(words, capsys)[0] == Exit.DONE
     kept = load(overlay=read_overlay(copy))
-    builds = {(b.version, b.tag): b for b in kept.torch if b.arch == "x86_64"}
-    assert builds["2.15.0", "cu130"].existence == "confirmed"
-    assert builds["2.0.1", "cu117"].sm == ((8, 0),)
+    (build,) = [b for b in kept.torch_builds("9.1.0", "13.0") if b.arch == "x86_64"]
+    assert (build.sm, build.sm_confidence, build.glibc) == (((8, 0), (9, 0)), "confirmed", "2.28")
+    assert "the package index at 127.0.0.1" in build.source
+    assert "measured" in str(build.sm_source)

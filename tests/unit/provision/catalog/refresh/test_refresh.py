@@ -11,9 +11,14 @@ from pathlib import Path
 import pytest
 
 from provision.catalog.catalog import Catalog
-from provision.catalog.refresh import SOURCES, CatalogChange, Refreshed, _chosen, refresh
-from provision.catalog.refresh.model import RefreshOfflineError, UnknownSourceError
-from provision.catalog.refresh.store import to_overlay
+from provision.catalog.refresh import (
+    SOURCES,
+    Refreshed,
+    _chosen,
+    refresh,
+    to_overlay,
+)
+from provision.catalog.refresh.model import CatalogChange, RefreshOfflineError, UnknownSourceError
 from provision.catalog.refresh.words import describe_changes, refreshed_to_json
 from provision.errors import Exit
 from tests.kit.simple_index import (

@@ -23,7 +23,7 @@ SLOWER = 1e5
 def _family() -> Any:
     """The collectives of the framework that is imported."""
     framework = "jax" if "jax" in sys.modules else "tensorflow"
-    return importlib.import_module("verify.checks.on_{}.collectives".format(framework))
+    return importlib.import_module("verify.checks.collectives.{}".format(framework))
 
 
 def two_gpus() -> None:
@@ -163,7 +163,7 @@ def instead(name: str, work: Callable[..., Any]) -> Callable[[], None]:
 
 def lose_the_broadcast() -> None:
     """The second device keeps what it had."""
-    from verify.checks.on_tensorflow.collectives import _Collectives
+    from verify.checks.collectives.tensorflow import _Collectives
 
     def make(real: Any) -> Any:
         def broadcast(self: Any, value: Any) -> List[Any]:
@@ -177,7 +177,7 @@ def lose_the_broadcast() -> None:
 
 def keep_the_round_before() -> None:
     """A buffer that the second round's numbers do not reach."""
-    from verify.checks.on_tensorflow.collectives import _Collectives
+    from verify.checks.collectives.tensorflow import _Collectives
 
     held: Dict[str, Any] = {}
 

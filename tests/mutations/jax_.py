@@ -333,11 +333,28 @@ def keep_results() -> None:
     replace(jax, "jit", lambda real: lambda step: keeping(real(step)))
 
 
+def save_other(part: str) -> Callable[[], None]:
+    """A file that keeps one part of the state with fewer bits."""
+
+    def seed() -> None:
+        import numpy as np
+
+        def make(real: Any) -> Any:
+            def save(file: Any, **parts: Any) -> None:
+                real(file, **{k: v // 2 if k.startswith(part) else v for k, v in parts.items()})
+
+            return save
+
+        replace(np, "savez", make)
+
+    return seed
+
+
 def compute_in_fp32() -> None:
     """bf16 that is none."""
-    from verify.checks.on_jax import numerics
+    from verify.backends import base
 
-    numerics.NAMES["bf16"] = "float32"
+    base.NAMES["bf16"] = "float32"
 
 
 # Several devices
@@ -526,6 +543,15 @@ _ARITHMETIC: Tuple[Row, ...] = (
     row("numerics.convolution", "a row of results is missing", drop_pixels, "fp32 3x3"),
     row(
         "numerics.determinism", "noise that no seed fixes", forget_the_seed, "from one seed differ"
+    ),
+    row("numerics.checkpoint", "weights come back changed", save_other("model"), "model"),
+    row("numerics.checkpoint", "the optimiser is lost", save_other("optimizer"), "optimizer"),
+    row("numerics.checkpoint", "the key is lost", save_other("random"), "random state"),
+    row(
+        "numerics.checkpoint",
+        "gradients are lost",
+        change_gradients(lambda grad: grad * 0),
+        "did not change any weight",
     ),
 )
 _TRAINING: Tuple[Row, ...] = (

@@ -321,11 +321,11 @@ def run_the_original() -> None:
 
 
 def spoil_the_loss(spoil: Callable[[Any], Any]) -> None:
-    """Put another loss in the place of the cross entropy."""
+    """Put another loss in the place of the mean of squares."""
     import torch
 
-    true = torch.nn.functional.cross_entropy
-    torch.nn.functional.cross_entropy = lambda *given: spoil(true(*given))
+    true = torch.nn.functional.mse_loss
+    torch.nn.functional.mse_loss = lambda *given: spoil(true(*given))
 
 
 def add_noise() -> None:

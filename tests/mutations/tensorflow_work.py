@@ -95,11 +95,10 @@ def forget_the_seed() -> None:
     import numpy as np
     import tensorflow as tf
 
-    replace(
-        tf.random,
-        "normal",
-        lambda _: lambda shape, **_more: np.random.default_rng().standard_normal(shape),
-    )
+    def normal(_self: Any, shape: Any) -> Any:
+        return np.random.default_rng().standard_normal(shape).astype("float32")
+
+    replace(tf.random.Generator, "normal", lambda _: normal)
 
 
 def keep_out_of_checkpoints(name: str) -> Callable[[], None]:

@@ -34,15 +34,16 @@ def shift_the_loss() -> None:
     import torch
 
     spoil_the_loss(
-        "cross_entropy", lambda loss: loss + 1e-3 if loss.dtype is torch.float32 else loss
+        "mse_loss",
+        lambda loss: loss + 1e-3 * loss.detach() if loss.dtype is torch.float32 else loss,
     )
 
 
 def a_gpu() -> None:
     """A GPU whose steps run on the CPU."""
-    from verify.checks.training import loss as training
+    from verify.backends import pytorch
 
-    vars(training)["find"] = lambda _: (None, gpus(1, (8, 0))[0])
+    vars(pytorch.BACKEND)["find"] = lambda _: (None, gpus(1, (8, 0))[0])
 
 
 def scale_gradients() -> None:
@@ -133,10 +134,11 @@ def _unscale_with(spoil: Callable[[Any, Any], Any], *, keep: bool = False) -> No
 
 def start_small() -> None:
     """The scaler skips no step, since it starts with no scale at all."""
-    from verify.checks.training import amp
+    from verify.backends import pytorch_training
 
-    true = amp._scaler
-    amp._scaler = lambda *given, **more: true(*given, **{**more, "first_scale": 1.0})
+    true = pytorch_training.make_scaler
+    change = lambda kind, **more: true(kind, **{**more, "first_scale": 1.0})  # noqa: E731
+    vars(pytorch_training)["make_scaler"] = change
 
 
 def compute_in_fp32() -> None:

@@ -13,8 +13,10 @@ from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence
 
 from verify.backends import sight
 from verify.backends.sight import Sight
+from verify.backends.trainer import Trainer
 from verify.device import driver, nvml
 from verify.model.check import IMAGE, Context, Outcome, Status
+from verify.workloads.networks import Network
 
 DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
 BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
@@ -96,6 +98,11 @@ class Place:
         return self.is_gpu and (self.capability or (0, 0)) >= SINCE.get(dtype, (0, 0))
 
     @property
+    def backend(self) -> Backend:
+        """The framework."""
+        raise NotImplementedError
+
+    @property
     def device(self) -> Any:
         """The framework's own device, or its name."""
         raise NotImplementedError
@@ -116,6 +123,12 @@ class Place:
             said = "GPU {} has compute capability {}.{}, and it comes with {}.{}"
             return said.format(self.index, *(self.capability or (0, 0)), *SINCE[dtype])
         return "CPUs have none" if dtype == "tf32" and not self.is_gpu else None
+
+    def cannot_mix(self, dtype: str) -> Optional[str]:
+        """Why mixed precision with a dtype is not tried here."""
+        if dtype == "bf16" and self.is_gpu and not self.has("bf16"):
+            return "bf16 units come with compute capability 8.0"
+        return None
 
     def scope(self) -> ContextManager[Any]:
         """The context in which work that names no device runs here."""
@@ -179,6 +192,7 @@ class Backend:
     terms: Terms
     dtypes: Tuple[str, ...] = DTYPES[:5]
     layouts: Tuple[str, ...] = ("",)  # of images
+    unordered = False  # whether a network in training may add up in no fixed order
     sure_of_tf32 = True  # whether TF32 is used wherever it is allowed and there
     convolves_groups = True
     computes_references = False  # whether references in float64 are its own CPU's work
@@ -194,6 +208,20 @@ class Backend:
     def lacks_kernel(self, text: str, dtype: str, gpu: Optional[int]) -> bool:  # noqa: ARG002
         """Whether an error says that there is no kernel for a dtype, which is no fault."""
         return False
+
+    def trainer(self, place: Any, network: Network, **options: Any) -> Trainer:
+        """A network in training on a device: see `Trainer`."""
+        raise NotImplementedError
+
+    def use_one_thread(self, place: Any) -> None:
+        """Compute with one thread, on a CPU whose framework can be asked for it at any time."""
+
+    def allow_tf32(self, *, on: bool) -> None:
+        """Whether products and convolutions of fp32 may use TF32."""
+
+    def ask_for_determinism(self) -> Optional[str]:
+        """Ask for runs that repeat, before a device is used; why the framework cannot be asked."""
+        raise NotImplementedError
 
     def sum_in_fp32(self) -> None:
         """Forbid sums in fewer bits, where a framework allows them by default."""

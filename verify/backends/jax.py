@@ -12,8 +12,10 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 from verify.backends import base
 from verify.backends.base import NAMES, ConvolutionCase, Terms, see
 from verify.backends.sight import Sight
+from verify.backends.trainer import Trainer
 from verify.model.check import Context, Outcome
 from verify.model.measures import seconds_each
+from verify.workloads.networks import Network
 
 MAJORS = (13, 12, 11)  # of CUDA, for which there are or were plugins
 TERMS = Terms(
@@ -25,6 +27,11 @@ TERMS = Terms(
 
 class Place(base.Place):
     """A device that JAX computes on."""
+
+    @property
+    def backend(self) -> base.Backend:
+        """JAX."""
+        return BACKEND
 
     @property
     def device(self) -> Any:
@@ -98,6 +105,10 @@ class Place(base.Place):
             return "XLA keeps a CPU's sums in fp16"
         return super().lacks(dtype)
 
+    def cannot_mix(self, dtype: str) -> Optional[str]:
+        """Why mixed precision with a dtype is not tried here."""
+        return "JAX has no loss scaler of its own" if dtype == "fp16" else super().cannot_mix(dtype)
+
     def put(self, values: Any, dtype: str) -> Any:
         """An array of NumPy's numbers, rounded to a dtype, on the device."""
         import jax.numpy as jnp
@@ -162,6 +173,17 @@ class Jax(base.Backend):
         """A device."""
         return Place(kind, index)
 
+    def trainer(self, place: Any, network: Network, **options: Any) -> Trainer:
+        """Layers and optimisers in plain JAX."""
+        from verify.backends.jax_training import JaxTrainer
+
+        return JaxTrainer(place, network, **options)
+
+    def ask_for_determinism(self) -> Optional[str]:
+        """XLA reads its flags once, when it starts."""
+        add_flag("--xla_gpu_deterministic_ops=true")
+        return None
+
     def look(self, context: Context) -> Sight:
         """Start CUDA through JAX, with float64, which is off by default."""
         wide()
@@ -169,6 +191,24 @@ class Jax(base.Backend):
 
 
 BACKEND = Jax()
+
+
+def add_flag(flag: str) -> None:
+    """Add to what XLA reads when it starts."""
+    os.environ["XLA_FLAGS"] = (os.environ.get("XLA_FLAGS", "") + " " + flag).strip()
+
+
+def cut_the_cpu() -> None:
+    """Configure XLA, which has not started yet, for two CPU devices."""
+    if "host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+        add_flag("--xla_force_host_platform_device_count=2")
+
+
+def all_devices(kind: str) -> List[Any]:
+    """All GPUs, or all devices of the CPU."""
+    import jax
+
+    return list(jax.devices("gpu" if kind == "cuda" else "cpu"))
 
 
 def wide() -> None:

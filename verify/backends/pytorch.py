@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import warnings
 from typing import Any, Callable, ContextManager, List, Optional, Sequence, Tuple
 
 from verify.backends import base
 from verify.backends.base import DTYPES, NAMES, ConvolutionCase, Terms
 from verify.backends.sight import Sight, judge_absent, look
+from verify.backends.trainer import Trainer
 from verify.model.check import Context, Outcome
 from verify.model.measures import seconds_each
+from verify.workloads.networks import Network
 
 # torch's messages if a dtype has no kernel. Any other error is a failure.
 NO_KERNEL = re.compile(
@@ -22,6 +26,11 @@ NO_KERNEL = re.compile(
 
 class Place(base.Place):
     """A device that torch computes on."""
+
+    @property
+    def backend(self) -> base.Backend:
+        """PyTorch."""
+        return BACKEND
 
     @property
     def device(self) -> Any:
@@ -54,6 +63,18 @@ class Place(base.Place):
         if is_on_cpu and sums_in_bf16(str(torch.__version__), torch.__config__.show()):
             return "torch {} sums it in bf16 on a CPU without AVX-512".format(torch.__version__)
         return super().lacks(dtype)
+
+    def cannot_mix(self, dtype: str) -> Optional[str]:
+        """Why mixed precision with a dtype is not tried here."""
+        import torch
+
+        if dtype == "fp16" and not self.is_gpu:
+            with warnings.catch_warnings(record=True) as said_so:
+                warnings.simplefilter("always")
+                torch.autocast("cpu", dtype=torch.float16)
+            if said_so or not hasattr(torch.amp, "GradScaler"):
+                return "torch {} has no fp16 autocast on the CPU".format(torch.__version__)
+        return super().cannot_mix(dtype)
 
     def scope(self) -> ContextManager[Any]:
         """Kernels and events are put here."""
@@ -167,6 +188,7 @@ class PyTorch(base.Backend):
     dtypes = DTYPES
     layouts = ("contiguous", "channels_last")
     computes_references = True
+    unordered = True
 
     def place(self, kind: str, index: int = 0) -> Place:
         """A device."""
@@ -179,6 +201,35 @@ class PyTorch(base.Backend):
     def absent(self, seen: Sight) -> Optional[Outcome]:
         """As `sight` has it for torch."""
         return judge_absent(seen)
+
+    def trainer(self, place: Any, network: Network, **options: Any) -> Trainer:
+        """Torch's modules and optimisers."""
+        from verify.backends.pytorch_training import TorchTrainer
+
+        return TorchTrainer(place, network, **options)
+
+    def use_one_thread(self, place: Any) -> None:
+        """On the CPU."""
+        import torch
+
+        if not place.is_gpu:
+            torch.set_num_threads(1)
+
+    def allow_tf32(self, *, on: bool) -> None:
+        """Of cuBLAS and cuDNN."""
+        set_tf32(on=on)
+
+    def ask_for_determinism(self) -> Optional[str]:
+        """Also of cuBLAS, which reads its variable when it starts: the order of its sums may vary
+        with several workspaces.
+        """
+        import torch
+
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)  # noqa: FBT003
+        torch.backends.cudnn.benchmark = False  # it would choose kernels by timing
+        torch.backends.cudnn.deterministic = True
+        return None
 
     def lacks_kernel(self, text: str, dtype: str, gpu: Optional[int]) -> bool:
         """A CPU may lack a dtype; of a GPU's only fp8 depends on more than the capability."""

@@ -8,8 +8,10 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 from verify.backends import base
 from verify.backends.base import NAMES, ConvolutionCase, Terms, see
 from verify.backends.sight import Sight
+from verify.backends.trainer import Trainer
 from verify.model.check import Context, Outcome
 from verify.model.measures import seconds_each
+from verify.workloads.networks import Network
 
 TERMS = Terms(
     "TensorFlow",
@@ -20,6 +22,11 @@ TERMS = Terms(
 
 class Place(base.Place):
     """A device that TensorFlow computes on."""
+
+    @property
+    def backend(self) -> base.Backend:
+        """TensorFlow."""
+        return BACKEND
 
     @property
     def device(self) -> str:
@@ -152,12 +159,48 @@ class TensorFlow(base.Backend):
         """Start CUDA through TensorFlow."""
         return look(context)
 
+    def trainer(self, place: Any, network: Network, **options: Any) -> Trainer:
+        """Keras's layers and optimisers."""
+        from verify.backends.tensorflow_training import KerasTrainer
+
+        return KerasTrainer(place, network, **options)
+
+    def allow_tf32(self, *, on: bool) -> None:
+        """TensorFlow's default is to use it."""
+        allow_tf32(on=on)
+
+    def ask_for_determinism(self) -> Optional[str]:
+        """Since TensorFlow 2.8."""
+        import tensorflow as tf
+
+        ask = getattr(tf.config.experimental, "enable_op_determinism", None)
+        if ask is None:
+            return "this TensorFlow cannot be asked for determinism (2.8 can)"
+        ask()
+        return None
+
     def lacks_kernel(self, text: str, dtype: str, gpu: Optional[int]) -> bool:  # noqa: ARG002
         """By TensorFlow's own words for it."""
         return "No OpKernel" in text or "Could not find device for node" in text
 
 
 BACKEND = TensorFlow()
+
+
+def cut_the_cpu() -> None:
+    """Split the CPU into two logical devices, which is possible only before the first operation."""
+    import tensorflow as tf
+
+    two = [tf.config.LogicalDeviceConfiguration()] * 2
+    tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], two)
+
+
+def all_devices(kind: str) -> List[str]:
+    """The names of all GPUs, or of all devices of the CPU."""
+    import tensorflow as tf
+
+    found = tf.config.list_logical_devices("GPU" if kind == "cuda" else "CPU")
+    return [device.name for device in found]
 
 
 def allow_tf32(*, on: bool) -> None:

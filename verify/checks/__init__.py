@@ -22,7 +22,15 @@ from verify.checks.training import parallel
 from verify.model.check import LEVELS, Check
 
 _EVERYWHERE = (*devices.WITHOUT_FRAMEWORK, *health.CHECKS, *links.CHECKS)
-_SHARED = (*packages.CHECKS, *products.CHECKS, *convolution.CHECKS, *compiled.CHECKS)
+_SHARED = (
+    *packages.CHECKS,
+    *products.CHECKS,
+    *convolution.CHECKS,
+    *reruns.CHECKS,
+    *compiled.CHECKS,
+    *training.CHECKS,
+    memory.LEAK,
+)
 _PYTORCH = (
     *libraries.CHECKS,
     *files.CHECKS,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from verify.backends.pytorch import Place, find
+from verify.backends.base import of
 from verify.device.limits import resident_bytes
 from verify.model.check import Context, Outcome, Status
 from verify.model.measures import Plot, median, pack
-from verify.workloads.models import small_net
+from verify.workloads.networks import small
 
 BATCH = 8
 WARM_UP = 20  # cuDNN's choices, allocator pools and optimiser state are created here
@@ -30,26 +30,18 @@ class MemorySeries:
 
 def check_leak(context: Context) -> Outcome:
     """Train, and read the held memory after each step."""
-    broken, place = find(context)
-    if broken is not None:
+    backend = of(context)
+    broken, place = backend.find(context)
+    if broken:
         return broken
-    return judge_leak(_train(place, context.pick(60, 100, 1000)), place.kind)
+    backend.use_one_thread(place)  # on shared CPUs threads that wait for each other are slow
+    trainer = backend.trainer(place, small(), rate=0.01)
 
+    def step() -> None:
+        """In a function of its own, so that no variable keeps its arrays alive."""
+        float(trainer.step(*trainer.data(BATCH)))
 
-def _train(place: Place, steps: int) -> List[MemorySeries]:
-    import torch
-
-    if not place.is_gpu:
-        torch.set_num_threads(1)  # on shared CPUs threads that wait for each other are slow
-    torch.manual_seed(7)
-    model = small_net()
-    module = model.module.to(place.device)
-    optimiser = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
-
-    def held() -> Optional[int]:
-        return int(torch.cuda.memory_allocated(place.index)) if place.is_gpu else None
-
-    return watch(lambda: _step(model, module, optimiser, place), held, steps)
+    return judge_leak(watch(step, place.held_bytes, context.pick(60, 100, 1000)), place.kind)
 
 
 def watch(
@@ -68,14 +60,6 @@ def watch(
             device += [] if taken is None else [taken]
     found = [MemorySeries("GPU", tuple(device))] if device else []
     return [*found, MemorySeries("host", tuple(host))]
-
-
-def _step(model: Any, module: Any, optimiser: Any, place: Place) -> None:
-    """One step, in its own function so that no variable keeps its tensors alive."""
-    optimiser.zero_grad()
-    model.loss(module, model.make_batch(BATCH, place.device)).backward()
-    optimiser.step()
-    place.synchronize()
 
 
 def slope(held: Sequence[float]) -> float:

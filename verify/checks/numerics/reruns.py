@@ -1,202 +1,113 @@
-"""PyTorch training repeated: twice from one seed, and resumed from a checkpoint.
+"""Training repeated: twice from one seed, and resumed from a checkpoint.
 
-The network has what makes runs differ: sums in no fixed order (index_add), dropout on the device,
-noise on the CPU, a schedule, and an optimiser with state.
+The network has what makes runs differ: a batch's statistics, noise, a rate that falls, an optimiser
+with state, and where the framework can be asked to order them, sums in no fixed order.
 """
 
 from __future__ import annotations
 
-import copy
 import os
-import pickle
 import shutil
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Optional
 
-from verify.backends.pytorch import Place, find
+from verify.backends.base import Backend, of
+from verify.backends.trainer import Trainer
 from verify.checks.numerics.repeats import Repeat, ResumedRun, judge_checkpoint, judge_repeats
-from verify.model.check import Check, Context, Outcome
-from verify.running.children import scratch
+from verify.model.check import Check, Context, Outcome, Status
+from verify.running.children import Child, scratch
+from verify.workloads.networks import varied
 
 STEPS = {"quick": 4, "standard": 20, "full": 100}
-_ROWS, _TOKENS, _WIDTH = 32, 16, 32
+FREE_LIMIT_S = 60.0
+_ROWS = 32
 
 
 def check_determinism(context: Context) -> Outcome:
-    """Train twice with the defaults, and twice with determinism requested."""
-    # cuBLAS reads this when it starts: with several workspaces the order of sums may vary.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    broken, place = find(context)
+    """Train twice with the defaults, in a child since some settings are read once, when the device
+    starts; then twice with determinism requested.
+    """
+    backend = of(context)
+    free = Child(lambda: _twice(backend, context)).wait(FREE_LIMIT_S)
+    reason = backend.ask_for_determinism()
+    if reason:
+        return Outcome(Status.SKIP, reason)
+    asked = _twice(backend, context)
+    if asked["broken"]:
+        return Outcome.from_dict(asked["broken"])
+    beside = _repeat(free.value) if free.returned and not free.value["broken"] else None
+    return judge_repeats(_repeat(asked), beside, asked["kind"], STEPS[context.level])
+
+
+def _twice(backend: Backend, context: Context) -> Dict[str, Any]:
+    broken, place = backend.find(context)
     if broken:
-        return broken
-    steps = STEPS[context.level]
-    _ask_for_determinism(asked=False)
-    free = Repeat.of(_trained(place, steps), _trained(place, steps))
-    _ask_for_determinism(asked=True)
-    asked = Repeat.of(_trained(place, steps), _trained(place, steps))
-    return judge_repeats(asked, free, place.kind, steps)
+        return {"broken": broken.as_dict()}
+    found = Repeat.of(*(_trained(place, STEPS[context.level]) for _ in range(2)))
+    return {"broken": None, "kind": place.kind, **found.measured()}
 
 
-def _ask_for_determinism(*, asked: bool) -> None:
-    import torch
-
-    torch.use_deterministic_algorithms(asked)
-    torch.backends.cudnn.benchmark = False  # it would choose kernels by timing
-    torch.backends.cudnn.deterministic = asked
+def _repeat(said: Dict[str, Any]) -> Repeat:
+    return Repeat(said["differing"], said["total"], float(said["largest"]), said["finite"])
 
 
-def _trained(place: Place, steps: int) -> List[Any]:
-    run = _Run(place, 7)
-    run.go(0, steps)
-    return run.weights()
+def _trained(place: Any, steps: int) -> List[Any]:
+    trainer = _trainer(place, 7)
+    _go(trainer, 0, steps)
+    return trainer.weights()
 
 
-class _Run:
-    """A model in training, and all that its checkpoint must contain."""
-
-    def __init__(self, place: Place, seed: int) -> None:
-        import torch
-
-        torch.manual_seed(seed)
-        self._place = place
-        self._model = _network().to(place.device)
-        parameters = self._model.parameters()
-        self._optimiser = torch.optim.Adam(parameters, lr=0.01)
-        self._schedule = torch.optim.lr_scheduler.StepLR(self._optimiser, step_size=3, gamma=0.9)
-
-    def go(self, first: int, last: int) -> None:
-        """Take the steps with these numbers: a step's data depend only on its number."""
-        import torch
-
-        device = self._place.device
-        for number in range(first, last):
-            generator = torch.Generator().manual_seed(number)
-            tokens = torch.randint(0, 64, (_ROWS, _TOKENS), generator=generator).to(device)
-            images = torch.randn(_ROWS, 3, 8, 8, generator=generator)
-            images = (images + 0.1 * torch.randn(images.shape)).to(device)
-            target = torch.randint(0, 10, (_ROWS,), generator=generator).to(device)
-            self._optimiser.zero_grad()
-            loss = torch.nn.functional.cross_entropy(self._forward(tokens, images), target)
-            loss.backward()
-            self._optimiser.step()
-            self._schedule.step()
-
-    def _forward(self, tokens: Any, images: Any) -> Any:
-        """Tokens are summed by row with index_add, which on a GPU adds in the order of arrival."""
-        import torch
-
-        found = self._model["tokens"](tokens).reshape(-1, _WIDTH)
-        rows = torch.arange(_ROWS, device=tokens.device).repeat_interleave(_TOKENS)
-        sums = torch.zeros(_ROWS, _WIDTH, device=tokens.device).index_add(0, rows, found)
-        seen = self._model["images"](images).mean((2, 3))
-        return self._model["head"](torch.cat([sums, seen], 1))
-
-    def weights(self) -> List[Any]:
-        """Copies of all weights, on the CPU."""
-        return [weight.detach().cpu().clone() for weight in self._model.parameters()]
-
-    def state(self) -> Dict[str, Any]:
-        """A copy of everything that a checkpoint contains, on the CPU."""
-        import torch
-
-        random = {"cpu": torch.get_rng_state()}
-        if self._place.is_gpu:
-            random["cuda"] = torch.cuda.get_rng_state(self._place.index)
-        parts = {
-            "model": self._model.state_dict(),
-            "optimizer": self._optimiser.state_dict(),
-            "schedule": self._schedule.state_dict(),
-            "random state": random,
-        }
-        return copy.deepcopy(parts)
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state`."""
-        import torch
-
-        self._model.load_state_dict(state["model"])
-        self._optimiser.load_state_dict(state["optimizer"])
-        self._schedule.load_state_dict(state["schedule"])
-        torch.set_rng_state(state["random state"]["cpu"])
-        if self._place.is_gpu:
-            torch.cuda.set_rng_state(state["random state"]["cuda"], self._place.index)
+def _trainer(place: Any, seed: int) -> Trainer:
+    network = varied(unordered=place.backend.unordered)
+    found: Trainer = place.backend.trainer(place, network, optimiser="adam", decays=True, seed=seed)
+    return found
 
 
-def _network() -> Any:
-    import torch
-
-    images = (
-        torch.nn.Conv2d(3, 16, 3, padding=1),
-        torch.nn.BatchNorm2d(16),
-        torch.nn.ReLU(),
-        torch.nn.Conv2d(16, _WIDTH, 3, stride=2),
-    )
-    head = (
-        torch.nn.Linear(2 * _WIDTH, _WIDTH),
-        torch.nn.ReLU(),
-        torch.nn.Dropout(0.3),
-        torch.nn.Linear(_WIDTH, 10),
-    )
-    parts = {
-        "tokens": torch.nn.Embedding(64, _WIDTH),
-        "images": torch.nn.Sequential(*images),
-        "head": torch.nn.Sequential(*head),
-    }
-    return torch.nn.ModuleDict(parts)
+def _go(trainer: Trainer, first: int, last: int) -> None:
+    """Take the steps with these numbers: a step's data depend only on its number."""
+    for number in range(first, last):
+        inputs, targets = trainer.data(_ROWS, seed=number)
+        trainer.step(trainer.noisy(inputs), targets)
 
 
 def check_checkpoint(context: Context) -> Outcome:
     """Save during training, restore into new objects and continue: the bits must be the same."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    broken, place = find(context)
+    backend = of(context)
+    backend.ask_for_determinism()
+    broken, place = backend.find(context)
     if broken:
         return broken
-    _ask_for_determinism(asked=True)
     folder = scratch()
     try:
-        resumed = _resume(place, os.path.join(folder, "checkpoint.pt"), STEPS[context.level])
-        return judge_checkpoint(resumed, place.kind)
+        return judge_checkpoint(_resume(place, folder, STEPS[context.level]), place.kind)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _resume(place: Place, path: str, steps: int) -> ResumedRun:
-    """The first run ends before the second begins: they share the random numbers' state."""
-    import torch
-
-    first = _Run(place, 7)
-    first.go(0, steps)
+def _resume(place: Any, folder: str, steps: int) -> ResumedRun:
+    """The first run ends before the second begins: they may share the random numbers' state."""
+    first = _trainer(place, 7)
+    _go(first, 0, steps)
     saved, before = first.state(), first.weights()
-    torch.save(saved, path)
-    first.go(steps, 2 * steps)
-    second = _Run(place, 8)
-    loaded, how = _load(path)
-    second.restore(loaded)
+    path = os.path.join(folder, "checkpoint")
+    first.save(path)
+    misread = first.misread(folder)
+    _go(first, steps, 2 * steps)
+    second = _trainer(place, 8)
+    how = second.load(path)
     back = second.state()
     lost = tuple(name for name in saved if not _equal(saved[name], back[name]))
-    second.go(steps, 2 * steps)
+    _go(second, steps, 2 * steps)
     ends = Repeat.of(first.weights(), second.weights())
     moved = not _equal(before, first.weights())
-    return ResumedRun(ends, moved, lost, os.path.getsize(path), how)
-
-
-def _load(path: str) -> Tuple[Any, str]:
-    """Load with weights_only, which runs no code from the file; torch 1.13's can't read a float."""
-    import torch
-
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True), "loaded weights only"
-    except pickle.UnpicklingError as error:
-        if "Unsupported operand" not in str(error):
-            raise
-    return torch.load(path, map_location="cpu", weights_only=False), "loaded as a pickle"
+    size = sum(os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder))
+    return ResumedRun(ends, moved, (*lost, *misread), size, how)
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Of tensors, and of what a state holds besides: numbers, lists, dictionaries."""
-    import torch
-
-    if torch.is_tensor(one):
-        return bool(torch.is_tensor(other) and torch.equal(one.cpu(), other.cpu()))
+    """Of arrays, and of what a state holds besides: numbers, lists, dictionaries."""
+    shape: Optional[Any] = getattr(one, "shape", None)
+    if shape is not None:
+        return shape == getattr(other, "shape", None) and bool((one == other).all())
     if isinstance(one, Mapping):
         return bool(one.keys() == other.keys()) and all(_equal(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from typing import Tuple
 
+from verify.checks.collectives import jax as collectives
 from verify.checks.on_jax import (
-    collectives,
     devices,
     libraries,
     memory,
-    numerics,
-    parallel,
     speed,
-    training,
 )
+from verify.checks.training import pmap as parallel
 from verify.model.check import Check
 
 CHECKS: Tuple[Check, ...] = (
     *libraries.CHECKS,
     *devices.CHECKS,
-    *numerics.CHECKS,
-    *training.CHECKS,
     *memory.CHECKS,
     *collectives.CHECKS,
     *parallel.CHECKS,

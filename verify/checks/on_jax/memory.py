@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any, List, Mapping
+from typing import Any, Mapping
 
 from verify.backends.jax import Place, every, find
 from verify.checks.memory import free as memory
 from verify.checks.memory import patterns, recovery
-from verify.checks.memory.leaks import MemorySeries, judge_leak, watch
 from verify.checks.memory.patterns import BlockDifference, KeptBlocks, judge_patterns
 from verify.checks.memory.recovery import NO_ADDRESS, MemoryRequest, attempt, judge_recovery
-from verify.checks.on_jax.networks import data, start, stepper, weights
 from verify.model.check import Context, Outcome
 
 ROWS = 256
@@ -97,32 +95,6 @@ def _compare(block: Any, first: Any, inverted: bool) -> Any:  # noqa: FBT001
     return wrong.sum(), at, right[at], block[at]
 
 
-# Training gives it back
-
-
-def check_leak(context: Context) -> Outcome:
-    """Train, and read after each step what is held."""
-    broken, place = find(context)
-    return broken or judge_leak(_held(place, context.pick(60, 100, 1000)), place.kind)
-
-
-def _held(place: Place, steps: int) -> List[MemorySeries]:
-    """Each step creates its batch again, as a data loader does."""
-    import jax
-
-    with place.scope():
-        layers = weights(_SIZES)
-        now = [layers, start(layers)]
-        step = jax.jit(stepper())
-
-        def one() -> None:
-            inputs, targets = data(ROWS, _SIZES[0], _SIZES[-1], "float32")
-            *now[:], found = step(*now, inputs, targets)
-            found.block_until_ready()
-
-        return watch(one, place.held_bytes, steps)
-
-
 # Running out
 
 
@@ -152,6 +124,5 @@ def _ask(place: Place) -> MemoryRequest:
 CHECKS = (
     memory.FREE.read_by(check_free),
     memory.PATTERN.read_by(check_pattern),
-    memory.LEAK.read_by(check_leak),
     memory.RECOVERY.read_by(check_recovery),
 )

@@ -8,10 +8,8 @@ from typing import Any, List, Optional
 from verify.backends.tensorflow import Place, every, find, gpus
 from verify.checks.memory import free as memory
 from verify.checks.memory import patterns, recovery
-from verify.checks.memory.leaks import MemorySeries, judge_leak, watch
 from verify.checks.memory.patterns import BlockDifference, KeptBlocks, judge_patterns
 from verify.checks.memory.recovery import NO_ADDRESS, MemoryRequest, attempt, judge_recovery
-from verify.checks.on_tensorflow.networks import batches, network, prepare, stepper
 from verify.model.check import Context, Outcome
 
 ROWS = 32
@@ -114,26 +112,6 @@ class Pattern:
         return BlockDifference(count, at, int(right[at]), int(block[at]))
 
 
-# Training gives it back
-
-
-def check_leak(context: Context) -> Outcome:
-    """Train, and read after each step what is held."""
-    broken, place = find(context)
-    return broken or judge_leak(_held(place, context.pick(60, 100, 1000)), place.kind)
-
-
-def _held(place: Place, steps: int) -> List[MemorySeries]:
-    """Each step creates its batch again, as a data loader does."""
-    import tensorflow as tf
-
-    with place.scope():
-        model, optimiser = network(width=32), tf.keras.optimizers.SGD(0.05, momentum=0.9)
-        prepare(optimiser, model)
-        step = stepper(model, optimiser)
-        return watch(lambda: float(step(*batches("float32", 1, ROWS)[0])), place.held_bytes, steps)
-
-
 # Running out
 
 
@@ -164,6 +142,5 @@ def _ask(place: Place, size: int) -> MemoryRequest:
 CHECKS = (
     memory.FREE.read_by(check_free),
     memory.PATTERN.read_by(check_pattern),
-    memory.LEAK.read_by(check_leak),
     memory.RECOVERY.read_by(check_recovery),
 )

@@ -8,21 +8,18 @@ that it must skip some. bf16 has the range of fp32 and needs no scaler.
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from verify.backends.pytorch import Place, find
+from verify.backends.base import of
 from verify.checks.numerics.accuracy import number
 from verify.model.check import Context, Outcome, Status
 from verify.model.measures import Cell, Metric, Table, median, pack, spread
+from verify.workloads.networks import dense
 
 STEPS = {"quick": 60, "standard": 60, "full": 600}
 FALL = 10.0  # measured on a CPU: 60 steps bring the loss down 300-fold, in each dtype
 LAG = 2.0  # measured: the last losses of the three dtypes are within 3 % of each other
-FIRST_SCALE = 2.0**22  # measured: this model's gradients overflow fp16 down to 2**19
-_TORCH = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-_SHORT = {name: short for short, name in _TORCH.items()}
 _WORDS = {"cuda": "on the GPU", "cpu": "on the CPU: no GPU visible"}
 _FIX = "see devices.kernel and numerics.matmul; build the image again"
 
@@ -43,12 +40,13 @@ class MixedRun:
 
 def check_amp(context: Context) -> Outcome:
     """Train a small model in each dtype, then time a larger one, on the first GPU or the CPU."""
-    broken, place = find(context)
+    backend = of(context)
+    broken, place = backend.find(context)
     if broken:
         return broken
     runs, left_out = [], {}
     for dtype in ("fp32", "bf16", "fp16"):
-        reason = _unfit(dtype, place)
+        reason = place.cannot_mix(dtype)
         if reason:
             left_out[dtype] = reason
         else:
@@ -56,138 +54,28 @@ def check_amp(context: Context) -> Outcome:
     return judge_amp(runs, place.kind, left_out)
 
 
-def _unfit(dtype: str, place: Place) -> Optional[str]:
-    """Why mixed precision with this dtype is not possible here."""
-    import torch
-
-    if dtype == "bf16" and place.is_gpu and (place.capability or (0, 0)) < (8, 0):
-        said = "compute capability {}.{} has no bf16 units: it comes with 8.0"
-        return said.format(*(place.capability or (0, 0)))
-    if dtype == "fp16" and not place.is_gpu:
-        with warnings.catch_warnings(record=True) as said_so:
-            warnings.simplefilter("always")
-            torch.autocast("cpu", dtype=torch.float16)
-        if said_so or not hasattr(torch.amp, "GradScaler"):
-            return "torch {} has no fp16 autocast on the CPU".format(torch.__version__)
-    return None
-
-
-def _run(dtype: str, place: Place, context: Context) -> MixedRun:
-    small = _train(dtype, place, STEPS[context.level])
-    seconds, peak = _time(dtype, place, context)
-    return MixedRun(
-        dtype,
-        tuple(small.losses),
-        small.computed_in,
-        small.finite,
-        tuple(small.skipped),
-        dtype == "fp16",
-        tuple(seconds),
-        peak,
-    )
-
-
-class _Trained(NamedTuple):
-    losses: List[float]
-    computed_in: str
-    finite: bool
-    skipped: List[int]
-
-
-def _train(dtype: str, place: Place, steps: int) -> _Trained:
-    """Train with plain SGD: Adam divides by the gradients' size, which would hide a wrong scale."""
-    import torch
-
-    torch.manual_seed(7)
-    inputs = torch.randn(256, 16)
-    target = (inputs @ torch.randn(16, 1) / 4).tanh().to(place.device)
-    model = _network((16, 64, 64, 1)).to(place.device)
-    step = _Step(dtype, place, model, FIRST_SCALE)
-    inputs = inputs.to(place.device)
-    losses, skipped = [], []
-    for number_of_step in range(steps):
-        before = step.scaler.get_scale()
-        losses.append(float(step.take(inputs, target)))
-        if step.scaler.get_scale() < before:
-            skipped.append(number_of_step)
-    finite = all(bool(torch.isfinite(weight).all()) for weight in model.parameters())
-    return _Trained(losses, step.computed_in, finite, skipped)
-
-
-def _time(dtype: str, place: Place, context: Context) -> "Tuple[List[float], Optional[int]]":
-    """Seconds of each step and the most memory held, for a model of wide layers."""
+def _run(dtype: str, place: Any, context: Context) -> MixedRun:
+    """Plain SGD: Adam divides by the gradients' size, which would hide a wrong scale."""
+    trainer = place.backend.trainer(place, dense((16, 64, 64, 1)), mixed=dtype)
+    data, losses, skipped = trainer.data(256), [], []
+    for step in range(STEPS[context.level]):
+        before = trainer.scale()
+        losses.append(float(trainer.step(*data)))
+        if trainer.scale() < before:
+            skipped.append(step)
+    finite = all(bool((weight - weight == 0).all()) for weight in trainer.weights())
     width, rows = (2048, 8192) if place.is_gpu else (256, 64)
-    found = _time_wide(dtype, place, width, rows, context.pick(5, 5, 20))
+    wide = place.backend.trainer(place, dense((width,) * 7), mixed=dtype, scale=2.0**10)
+    large = wide.data(rows, learnable=False)
+    wide.step(*large)  # the first step allocates the optimiser's memory
+    peak = wide.peak_bytes(large)
+    seconds = place.seconds(lambda: wide.step(*large), repeats=context.pick(5, 5, 20))
     place.release()
-    return found
-
-
-def _time_wide(
-    dtype: str, place: Place, width: int, rows: int, repeats: int
-) -> "Tuple[List[float], Optional[int]]":
-    import torch
-
-    inputs = torch.randn(rows, width, device=place.device)
-    step = _Step(dtype, place, _network((width,) * 7).to(place.device), 2.0**10)
-    step.take(inputs, inputs)  # the first step allocates the optimiser's memory
-    peak = place.peak_bytes(lambda: step.take(inputs, inputs))
-    return place.seconds(lambda: step.take(inputs, inputs), repeats=repeats), peak
-
-
-def _network(widths: Sequence[int]) -> Any:
-    import torch
-
-    layers: List[Any] = []
-    for left, right in zip(widths, widths[1:]):
-        layers += [torch.nn.Linear(left, right), torch.nn.Tanh()]
-    return torch.nn.Sequential(*layers[:-1])
-
-
-class _Step:
-    """A training step in one dtype, as PyTorch's own guide to mixed precision writes it."""
-
-    def __init__(self, dtype: str, place: Place, model: Any, first_scale: float) -> None:
-        import torch
-
-        self._model, self._kind = model, place.kind
-        self._dtype, self._mixed = getattr(torch, _TORCH[dtype]), dtype != "fp32"
-        self._optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        self.scaler = _scaler(place, enabled=dtype == "fp16", first_scale=first_scale)
-        self.computed_in = "nothing"
-
-    def take(self, inputs: Any, target: Any) -> Any:
-        """Take the step and return the loss before it."""
-        import torch
-
-        self._optimiser.zero_grad(set_to_none=True)
-        with _autocast(self._kind, self._dtype, enabled=self._mixed):
-            result = self._model(inputs)
-        loss = torch.nn.functional.mse_loss(result.float(), target)
-        self.scaler.scale(loss).backward()
-        self.scaler.step(self._optimiser)
-        self.scaler.update()
-        name = str(result.dtype).replace("torch.", "")
-        self.computed_in = _SHORT.get(name, name)
-        return loss.detach()
-
-
-def _autocast(kind: str, dtype: Any, *, enabled: bool) -> Any:
-    """An autocast context; autocast refuses float32 as its dtype even if it is not enabled."""
-    import contextlib
-
-    import torch
-
-    return torch.autocast(kind, dtype=dtype) if enabled else contextlib.nullcontext()
-
-
-def _scaler(place: Place, *, enabled: bool, first_scale: float) -> Any:
-    """torch.amp.GradScaler since 2.3; before, only CUDA's."""
-    import torch
-
-    general: Optional[Callable[..., Any]] = getattr(torch.amp, "GradScaler", None)
-    if general is not None:
-        return general(place.kind, init_scale=first_scale, enabled=enabled)
-    return torch.cuda.amp.GradScaler(init_scale=first_scale, enabled=enabled and place.is_gpu)
+    computed_in = trainer.computed_in
+    overflows = dtype == "fp16"
+    return MixedRun(
+        dtype, tuple(losses), computed_in, finite, tuple(skipped), overflows, tuple(seconds), peak
+    )
 
 
 def judge_amp(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from verify.backends.pytorch import Place, find
+from verify.backends.base import of
 from verify.checks.numerics.accuracy import number, tolerance
 from verify.checks.training.amp import MixedRun, check_amp, judge_amp
 from verify.model.check import Check, Context, Outcome, Status
+from verify.workloads.networks import dense, smooth
 
 __all__ = [
     "CHECKS",
@@ -33,28 +34,12 @@ _NOT_TF32 = 1e-2  # a larger gap than factors of 11 bits make
 
 def check_loss(context: Context) -> Outcome:
     """Train on the first GPU, or on the CPU if nothing hints at a GPU."""
-    broken, place = find(context)
-    return broken or judge_loss(_train(place.device, STEPS[context.level]), place.kind)
-
-
-def _train(device: Any, steps: int) -> List[float]:
-    import torch
-
-    torch.manual_seed(7)
-    inputs = torch.randn(256, 8)
-    target = (inputs @ torch.randn(8, 1)).tanh().to(device)
-    inputs = inputs.to(device)
-    layers = torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1)
-    model = torch.nn.Sequential(*layers).to(device)
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
-    losses = []
-    for _ in range(steps):
-        optimiser.zero_grad()
-        loss = torch.nn.functional.mse_loss(model(inputs), target)
-        loss.backward()
-        optimiser.step()
-        losses.append(float(loss.item()))
-    return losses
+    backend = of(context)
+    broken, place = backend.find(context)
+    if broken:
+        return broken
+    trainer = backend.trainer(place, dense((8, 32, 1)), optimiser="adam")
+    return judge_loss(trainer.steps(STEPS[context.level], trainer.data(256)), place.kind)
 
 
 def judge_loss(losses: Sequence[float], device: str) -> Outcome:
@@ -115,86 +100,41 @@ class TrainingSteps:
 
 
 def check_same(context: Context) -> Outcome:
-    """The same steps on the first GPU and on the CPU."""
-    broken, place = find(context)
-    return broken or judge_same(_beside_float64(place, SAME_STEPS[context.level]), place.kind)
+    """The same steps on the first GPU and on the CPU in fp32, and on the CPU in float64."""
+    backend = of(context)
+    broken, place = backend.find(context)
+    if broken:
+        return broken
+    host, count = backend.place("cpu"), SAME_STEPS[context.level]
+    true = _steps(host, "fp64", count)
+    here = _steps(place, "fp32", count)
+    beside = _steps(host, "fp32", count) if place.is_gpu else None
+    way = _apart(true.first, true.last)
 
+    def drift(ran: _Ran) -> float:
+        return _apart(ran.last, true.last) / (way or 1.0)
 
-def _beside_float64(place: Place, steps: int) -> TrainingSteps:
-    """Train from the same weights on the same data: in float64 on the CPU, in fp32 on the device.
-
-    TF32 is off: with it the two would differ by far more than fp32 rounds.
-    """
-    import torch
-
-    true = _steps(Place("cpu"), torch.float64, steps)
-    on_device = _without_tf32(lambda: _steps(place, torch.float32, steps))
-    on_cpu = _steps(Place("cpu"), torch.float32, steps) if place.is_gpu else None
-    way = float((true.last - true.first).norm())
-    return TrainingSteps(
-        tuple(on_device.losses),
-        tuple(true.losses),
-        float((on_device.last - true.last).norm()) / (way or 1.0),
-        way,
-        _TERMS,
-        float((on_cpu.last - true.last).norm()) / (way or 1.0) if on_cpu else None,
-    )
+    losses, known = tuple(here.losses), tuple(true.losses)
+    found = TrainingSteps(losses, known, drift(here), way, _TERMS, beside and drift(beside))
+    return judge_same(found, place.kind)
 
 
 class _Ran(NamedTuple):
     losses: List[float]
-    first: Any  # every weight in one vector of float64 on the CPU, before the steps
-    last: Any
+    first: List[Any]  # the weights before the steps, of the host
+    last: List[Any]
 
 
-def _without_tf32(work: Callable[[], _Ran]) -> _Ran:
-    import torch
-
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
-    return work()
-
-
-def _steps(place: Place, dtype: Any, steps: int) -> _Ran:
-    """Some steps of a small convolutional network without kinks: no ReLU, no max-pooling."""
-    import torch
-
-    torch.manual_seed(3)
-    inputs = torch.randn(_ROWS, 3, 16, 16).to(place.device, dtype)
-    target = torch.randint(0, 10, (_ROWS,)).to(place.device)
-    model = _network().to(place.device, dtype)
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    first, losses = _weights(model), []
-    for _ in range(steps):
-        optimiser.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(inputs), target)
-        loss.backward()
-        optimiser.step()
-        losses.append(float(loss.item()))
-    return _Ran(losses, first, _weights(model))
+def _steps(place: Any, dtype: str, count: int) -> _Ran:
+    """Without TF32: with it fp32 and float64 would differ by far more than fp32 rounds."""
+    trainer = place.backend.trainer(place, smooth(), dtype=dtype, rate=0.05, exact=True)
+    first = trainer.weights()
+    return _Ran(trainer.steps(count, trainer.data(_ROWS)), first, trainer.weights())
 
 
-def _network() -> Any:
-    import torch
-
-    return torch.nn.Sequential(
-        torch.nn.Conv2d(3, 16, 3, padding=1),
-        torch.nn.Tanh(),
-        torch.nn.Conv2d(16, 16, 3, padding=1, stride=2),
-        torch.nn.Tanh(),
-        torch.nn.AvgPool2d(2),
-        torch.nn.Flatten(),
-        torch.nn.Linear(256, 64),
-        torch.nn.Tanh(),
-        torch.nn.Linear(64, 10),
-    )
-
-
-def _weights(model: Any) -> Any:
-    import torch
-
-    weights = [weight.detach().cpu().double().reshape(-1) for weight in model.parameters()]
-    return torch.cat(weights)
+def _apart(one: Sequence[Any], other: Sequence[Any]) -> float:
+    """The norm of the difference of all weights."""
+    return math.sqrt(sum(float(((a - b) * (a - b)).sum()) for a, b in zip(one, other)))
 
 
 def judge_same(steps: TrainingSteps, device: str) -> Outcome:
@@ -209,7 +149,7 @@ def judge_same(steps: TrainingSteps, device: str) -> Outcome:
         "float64_losses": [number(loss) for loss in steps.reference],
     }
     expected = {"drift": steps.allowed, "loss_gap": steps.allowed}
-    fault = _apart(steps, device)
+    fault = _fault(steps, device)
     if fault:
         return Outcome(Status.FAIL, *fault, measured, expected)
     said = "{} fp32 steps match float64, relative error of the weights {:.1g}{}, {}"
@@ -218,7 +158,7 @@ def judge_same(steps: TrainingSteps, device: str) -> Outcome:
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
 
 
-def _apart(steps: TrainingSteps, device: str) -> "Optional[Tuple[str, str, str]]":
+def _fault(steps: TrainingSteps, device: str) -> "Optional[Tuple[str, str, str]]":
     """Message, cause and fix, if the two runs are further apart than rounding explains."""
     if not steps.losses or not steps.way:
         return "the steps did not change any weight", "the optimiser's steps have no effect", AGAIN

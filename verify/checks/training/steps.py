@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from verify.backends.pytorch import Place
 from verify.model.check import Outcome, Status
+from verify.workloads.networks import dense
 
 STEPS = {"quick": 2, "standard": 5, "full": 50}
 BATCH = 8  # rows of each device
@@ -88,6 +89,22 @@ def alone(place: Place, count: int, ranks: int, layers: int = 2) -> Dict[str, An
     before = weights_of(whole)
     losses = train(whole, batches(count, BATCH * ranks, place))
     return {"before": before, "losses": losses, "weights": weights_of(whole)}
+
+
+def reference(place: Any, count: int, ranks: int) -> "Tuple[Dict[str, Any], List[Tuple[Any, Any]]]":
+    """One device's result for the data of all ranks together, by the framework's trainer, and the
+    data.
+    """
+    trainer = place.backend.trainer(place, dense(SIZES), dtype="fp64")
+    before = named(trainer.weights())
+    data = [trainer.data(BATCH * ranks, seed=number) for number in range(count)]
+    losses = [float(trainer.step(*batch)) for batch in data]
+    return {"before": before, "losses": losses, "weights": named(trainer.weights())}, data
+
+
+def named(weights: Sequence[Any]) -> Dict[str, List[float]]:
+    """Every weight by its place in the model."""
+    return {"weight {}".format(i): one.reshape(-1).tolist() for i, one in enumerate(weights)}
 
 
 def weights_of(module: Any, rename: Callable[[str], str] = str) -> Dict[str, List[float]]:

@@ -23,13 +23,13 @@ from verify.checks.libraries.dialect import (
     older,
 )
 from verify.checks.libraries.requested import judge_numpy
+from verify.checks.loading.pipeline import PipelineRun, judge_pipeline, recommend
 from verify.checks.on_tensorflow.devices import architectures
 from verify.checks.on_tensorflow.libraries import OpenedLibrary, judge_opened, sonames
-from verify.checks.on_tensorflow.loading import PipelineRun, judge_pipeline, recommend
-from verify.checks.on_tensorflow.parallel import judge_mirrored
-from verify.checks.on_tensorflow.training import KerasFit, judge_fit
 from verify.checks.speed import gemm
 from verify.checks.speed.rates import SIZES
+from verify.checks.training.keras import KerasFit, judge_fit
+from verify.checks.training.mirrored import judge_mirrored
 from verify.device import driver, machine, nvml
 from verify.model.check import Context, Status
 from verify.model.expectations import Expectations, ExpectedGpu

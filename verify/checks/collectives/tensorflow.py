@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
-from verify.backends.tensorflow import BACKEND, find, gpus
+from verify.backends.tensorflow import BACKEND, all_devices, cut_the_cpu, find, gpus
 from verify.checks.collectives import bandwidth, exchange, operations, ranks
 from verify.checks.collectives.ranks import Team
-from verify.checks.on_tensorflow.parallel import all_devices, cut_the_cpu
 from verify.model.check import Context, Outcome
 
 

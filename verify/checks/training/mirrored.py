@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Dict, List, Tuple
 
-from verify.backends.tensorflow import find, gpus
-from verify.checks.on_tensorflow.networks import batches, named, network, numbers, prepare
+from verify.backends.tensorflow import all_devices, cut_the_cpu, find, gpus
+from verify.backends.tensorflow_training import model_of, numbers, optimiser_of, prepare
+from verify.backends.trainer import RATES
 from verify.checks.training import steps as same_steps
 from verify.model.check import Check, Context, Outcome, Status
+from verify.workloads.networks import dense
 
-STEPS = {"quick": 2, "standard": 5, "full": 50}
 _FIX = "run with NCCL_P2P_DISABLE=1: if that fixes it, look at IOMMU and PCIe ACS settings"
 
 
@@ -24,46 +25,9 @@ def check_mirrored(context: Context) -> Outcome:
     if not place.is_gpu:
         cut_the_cpu()
     devices = all_devices(place.kind)
-    count = STEPS[context.level]
-    runs, held = _together(devices, count)
-    alone = _alone(devices[0], count, len(devices))
+    alone, data = same_steps.reference(place, same_steps.STEPS[context.level], len(devices))
+    runs, held = _together(devices, data)
     return judge_mirrored(alone, runs, held, len(devices), place.kind)
-
-
-def cut_the_cpu() -> None:
-    """Split the CPU into two logical devices, which is possible only before the first operation."""
-    import tensorflow as tf
-
-    two = [tf.config.LogicalDeviceConfiguration()] * 2
-    tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], two)
-
-
-def all_devices(kind: str) -> List[str]:
-    """The names of all GPUs, or of all devices of the CPU."""
-    import tensorflow as tf
-
-    found = tf.config.list_logical_devices("GPU" if kind == "cuda" else "CPU")
-    return [device.name for device in found]
-
-
-def _alone(device: str, count: int, ranks: int) -> Dict[str, Any]:
-    """One device's result for the rows of all devices."""
-    import tensorflow as tf
-
-    with tf.device(device):
-        model = network("float64")
-        optimiser = _optimiser()
-        prepare(optimiser, model)
-        before, losses = named(model), []
-        for inputs, targets in batches("float64", count, same_steps.BATCH * ranks):
-            losses.append(float(_step(model, optimiser, inputs, targets, 1)))
-    return {"before": before, "losses": losses, "weights": named(model)}
-
-
-def _optimiser() -> Any:
-    import tensorflow as tf
-
-    return tf.keras.optimizers.SGD(0.1, momentum=0.9)
 
 
 def _step(model: Any, optimiser: Any, inputs: Any, targets: Any, ranks: int) -> Any:
@@ -78,15 +42,17 @@ def _step(model: Any, optimiser: Any, inputs: Any, targets: Any, ranks: int) -> 
     return loss
 
 
-def _together(devices: List[str], count: int) -> Tuple[List[Dict[str, Any]], List[str]]:
+def _together(
+    devices: List[str], data: "List[Tuple[Any, Any]]"
+) -> Tuple[List[Dict[str, Any]], List[str]]:
     """Each replica's losses and weights, and the devices that hold the first weight."""
     import tensorflow as tf
 
     strategy = tf.distribute.MirroredStrategy(devices)
     rows, ranks = same_steps.BATCH, int(strategy.num_replicas_in_sync)
     with strategy.scope():
-        model = network("float64")
-        optimiser = _optimiser()
+        model = model_of(dense(same_steps.SIZES), "float64")
+        optimiser = optimiser_of("sgd", RATES["sgd"])
         prepare(optimiser, model)
 
     @tf.function  # type: ignore[untyped-decorator,unused-ignore]
@@ -96,12 +62,13 @@ def _together(devices: List[str], count: int) -> Tuple[List[Dict[str, Any]], Lis
         )
 
     losses: List[List[float]] = [[] for _ in range(ranks)]
-    for whole in batches("float64", count, rows * ranks):
+    for whole in data:
         mine = [_dealt(strategy, side, rows) for side in whole]
         for rank, loss in enumerate(strategy.experimental_local_results(step(*mine))):
             losses[rank].append(float(loss))
     weights = [_copies(strategy, weight) for weight in model.trainable_variables]
-    runs = [{"losses": losses[i], "weights": _named_copy(weights, i)} for i in range(ranks)]
+    own = (numbers([copies[i] for copies in weights]) for i in range(ranks))
+    runs = [{"losses": losses[i], "weights": same_steps.named(one)} for i, one in enumerate(own)]
     return runs, [copy.device for copy in weights[0]]
 
 
@@ -121,12 +88,6 @@ def _copies(strategy: Any, weight: Any) -> Tuple[Any, ...]:
 
     held = weight if isinstance(weight, tf.Variable) else weight.value
     return tuple(strategy.experimental_local_results(held))
-
-
-def _named_copy(weights: "List[Tuple[Any, ...]]", rank: int) -> Dict[str, List[float]]:
-    """As `networks.named` has them."""
-    rows = enumerate(numbers([copies[rank] for copies in weights]))
-    return {"weight {}".format(i): row.reshape(-1).tolist() for i, row in rows}
 
 
 def judge_mirrored(

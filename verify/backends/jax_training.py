@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from verify.backends.base import NAMES
@@ -160,6 +161,22 @@ def at_rest(weights: Weights) -> Any:
     return (jnp.asarray(np.float32(0)), *means)
 
 
+@functools.lru_cache(maxsize=None)
+def _compiled(
+    network: Network,
+    mixed: Optional[str],
+    optimiser: str,
+    rate: float,
+    decays: bool,  # noqa: FBT001
+) -> Callable[..., Any]:
+    """The step, which XLA compiles once for all trainers that take the same."""
+    import jax
+
+    step = stepper(loss_of(network, mixed), optimiser=optimiser, rate=rate, decays=decays)
+    compiled: Callable[..., Any] = jax.jit(step)
+    return compiled
+
+
 class JaxTrainer(Trainer):
     """A compiled step on weights and a state that are handed on."""
 
@@ -171,9 +188,7 @@ class JaxTrainer(Trainer):
             self._weights = weights_of(self.network, self.dtype, self.seed)
             self._state = at_rest(self._weights)
             self._key = jax.random.PRNGKey(self.seed)
-            loss = loss_of(self.network, self.mixed)
-            step = stepper(loss, optimiser=self.kind, rate=self.rate, decays=self.decays)
-            self._step = jax.jit(step)
+            self._step = _compiled(self.network, self.mixed, self.kind, self.rate, self.decays)
 
     def noisy(self, inputs: Any) -> Any:
         """The noise is the device's."""
@@ -227,7 +242,8 @@ class JaxTrainer(Trainer):
         try:
             with self.place.scope():
                 given = (self._weights, self._state, *data)
-                plan = self._step.lower(*given).compile().memory_analysis()
+                step: Any = self._step
+                plan = step.lower(*given).compile().memory_analysis()
             return int(plan.temp_size_in_bytes + plan.output_size_in_bytes)
         except Exception:
             return None

@@ -86,13 +86,16 @@ class Server:
     def paths(self) -> list[str]:
         return [path for path, _ in self.seen]
 
-    def reply_to(self, path: str) -> Reply:
+    def reply_to(self, path: str, headers: Mapping[str, str]) -> Reply:
+        """The answer to a request with these headers."""
+        del headers
         replies = self.replies.get(path, [Reply(status=404)])
         return replies[min(self.paths().count(path), len(replies)) - 1]
 
 
 class _Http(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 64
     block_on_close = False
 
     def handle_error(self, request: object, client_address: object) -> None:
@@ -111,7 +114,7 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
         def _answer(self) -> None:
             headers = {name.lower(): value for name, value in self.headers.items()}
             server.seen.append((self.path, headers))
-            reply = server.reply_to(self.path)
+            reply = server.reply_to(self.path, headers)
             if server.login and headers.get("authorization") != basic(server.login):
                 reply = Reply(status=401, headers={"WWW-Authenticate": "Basic"})
             if reply.hang:
@@ -147,7 +150,7 @@ class Proxy:
                 if self._may():
                     path = urlsplit(self.path).path
                     proxy.target.seen.append((path, {}))
-                    reply = proxy.target.reply_to(path)
+                    reply = proxy.target.reply_to(path, {})
                     self.send_response(reply.status)
                     self.send_header("Content-Type", reply.kind)
                     self.end_headers()

@@ -9,19 +9,16 @@ tags, "+" written as %2B, and a page above the tags that lists everything. Versi
 
 from __future__ import annotations
 
-import base64
-import dataclasses
+import contextlib
 import gzip
 import hashlib
 import html
 import io
 import json
-import threading
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -34,12 +31,13 @@ from provision.catalog.reading import DATA
 from provision.catalog.refresh import Refreshed, refresh, to_overlay
 from provision.catalog.tables import FILES
 from tests.kit.manifest_maker import cuda, directory, driver
+from tests.kit.package_server import HTML, Reply, Server, basic
 
 JSON_TYPE = "application/vnd.pypi.simple.v1+json"
 UPLOADED = "2030-01-02T03:04:05"
 TODAY = "2030-05-05"
 QUICK = FetchLimits(
-    patience=dataclasses.replace(
+    patience=replace(
         PATIENCE, connect_s=2.0, answer_s=1.0, silence_s=1.0, first_wait_s=0.01, longest_wait_s=0.3
     ),
     request_s=3.0,
@@ -109,8 +107,16 @@ class Fault:
     kind: str | None = None
     hang: bool = False
     cut: bool = False
-    drip: bool = False
     times: int | None = None
+
+
+class _Site(Server):
+    def __init__(self, index: SimpleIndex) -> None:
+        super().__init__()
+        self.index = index
+
+    def reply_to(self, path: str, headers: Mapping[str, str]) -> Reply:
+        return self.index.reply_to(path, headers)
 
 
 @dataclass(kw_only=True)
@@ -132,13 +138,8 @@ class SimpleIndex:
     packs: bool = False
     page_of_tags: int = 1000
     login: str | None = None
-    asked: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
-    over: threading.Event = field(default_factory=threading.Event)
-    port: int = 0
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+    asked: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)
+    address: str = ""
 
     @property
     def url(self) -> str:
@@ -154,25 +155,87 @@ class SimpleIndex:
 
     def paths(self) -> list[str]:
         """Every path that was asked for, in order."""
-        return [path for _, path, _ in self.asked]
-
-    def every_wheel(self) -> dict[str, Wheel]:
-        tagged = [wheel for wheels in self.tags.values() for wheel in wheels]
-        return {wheel.name: wheel for wheel in (*self.wheels, *tagged)}
+        return [path for path, _ in self.asked]
 
     @contextmanager
     def serving(self) -> Iterator[SimpleIndex]:
         """The index, up while the block runs."""
-        with _Server(self) as server:
-            self.port = server.server_address[1]
-            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-            thread.start()
-            try:
-                yield self
-            finally:
-                self.over.set()
-                server.shutdown()
-                thread.join()
+        with contextlib.closing(_Site(self)) as site:
+            self.address = site.host
+            yield self
+
+    def reply_to(self, whole: str, headers: Mapping[str, str]) -> Reply:
+        """The answer to a request."""
+        self.asked.append((whole, headers))
+        path = unquote(urlsplit(whole).path)
+        fault = self.faults.get(path)
+        if fault is not None and fault.times is not None:
+            fault.times -= 1
+            if fault.times < 0:
+                fault = None
+        if self.login is not None and headers.get("authorization") != basic(self.login):
+            return Reply(status=401, headers={"WWW-Authenticate": 'Basic realm="index"'})
+        if fault is not None and fault.status is not None:
+            return Reply(status=fault.status, headers=fault.headers, body=fault.body or b"")
+        found = self._found(path, whole, headers)
+        if path.endswith(".whl") and found.status == 200 and self.gives_ranges:
+            return _part(found.body, headers["range"])
+        if fault is not None:
+            body, kind = fault.body, fault.kind
+            found = replace(
+                found,
+                body=found.body if body is None else body,
+                kind=kind or found.kind,
+                cut=fault.cut,
+                hang=fault.hang,
+            )
+        if self.packs and "gzip" in headers.get("accept-encoding", ""):
+            packed = {**found.headers, "Content-Encoding": "gzip"}
+            found = replace(found, body=gzip.compress(found.body), headers=packed)
+        return found
+
+    def _found(self, path: str, whole: str, headers: Mapping[str, str]) -> Reply:
+        parts = path.strip("/").split("/")
+        if path in self.pages:
+            kind, body = self.pages[path]
+            return Reply(body=body, kind=kind)
+        if parts[0] == "simple" and len(parts) == 2:
+            wheels = [wheel for wheel in self.wheels if wheel.project == parts[1]]
+            if wheels and self.speaks_json and wants_json(headers.get("accept", "")):
+                return Reply(body=json_page(parts[1], wheels, self), kind=JSON_TYPE)
+            if wheels:
+                return Reply(body=html_page(parts[1], wheels, self, "../../files/"), kind=HTML)
+        if parts[0] == "whl" and parts[-1] == "torch" and parts[1] in self.tags:
+            return Reply(body=tag_page(self, parts[1]), kind="text/html")
+        if parts[0] in {"files", "whl"}:
+            tagged = [wheel for wheels in self.tags.values() for wheel in wheels]
+            for wheel in (*self.wheels, *tagged):
+                if parts[-1] in {wheel.name, f"{wheel.name}.metadata"}:
+                    is_whole = parts[-1] == wheel.name
+                    return Reply(body=wheel.data if is_whole else wheel.metadata)
+        if parts[0] == "v2" and "/".join(parts[1:-2]) in self.images:
+            return self._tag_list("/".join(parts[1:-2]), whole)
+        return Reply(status=404)
+
+    def _tag_list(self, repository: str, whole: str) -> Reply:
+        tags = self.images[repository]
+        _, _, last = urlsplit(whole).query.partition("last=")
+        start = tags.index(unquote(last)) + 1 if last else 0
+        some = tags[start : start + self.page_of_tags]
+        headers = {}
+        if start + len(some) < len(tags):
+            query = f"n={self.page_of_tags}&last={quote(some[-1])}"
+            headers["Link"] = f'</v2/{repository}/tags/list?{query}>; rel="next"'
+        body = json.dumps({"name": repository, "tags": some}).encode()
+        return Reply(body=body, kind="application/json", headers=headers)
+
+
+def _part(data: bytes, wanted: str) -> Reply:
+    """A range of a file, as "bytes=0-3" asks for it."""
+    first, _, last = wanted.removeprefix("bytes=").partition("-")
+    start, stop = int(first), min(int(last) + 1, len(data))
+    headers = {"Content-Range": f"bytes {start}-{stop - 1}/{len(data)}"}
+    return Reply(status=206, body=data[start:stop], headers=headers)
 
 
 def wants_json(accept: str) -> bool:
@@ -227,17 +290,14 @@ def html_page(project: str, wheels: Sequence[Wheel], index: SimpleIndex, base: s
     return "\n".join([head, title, *lines, "</body></html>", "<!--TIMESTAMP 1-->"]).encode()
 
 
-def tag_page(index: SimpleIndex, tags: Sequence[str]) -> bytes | None:
-    """The page of torch of one tag, or the one above the tags; None: there is no such tag."""
-    if tags and tags[0] not in index.tags:
-        return None
-    wanted = [*tags, ""] if tags else list(index.tags)
+def tag_page(index: SimpleIndex, tag: str) -> bytes:
+    """The page of torch of one tag, with the wheels above the tags."""
     anchors = [
-        f'<a href="/whl/{tag}{"/" if tag else ""}{quote(wheel.name)}#sha256={wheel.sha256}"'
+        f'<a href="/whl/{one}{"/" if one else ""}{quote(wheel.name)}#sha256={wheel.sha256}"'
         + (f' data-core-metadata="sha256={_digest(wheel.metadata)}"' if wheel.metadata else "")
         + f">{wheel.name}</a><br/>"
-        for tag in wanted
-        for wheel in index.tags.get(tag, [])
+        for one in (tag, "")
+        for wheel in index.tags.get(one, [])
     ]
     lines = ["<!DOCTYPE html>", "<html>", "  <body>", *anchors, "  </body>", "</html>"]
     return "\n".join([*lines, "<!--TIMESTAMP 1-->"]).encode()
@@ -245,148 +305,6 @@ def tag_page(index: SimpleIndex, tags: Sequence[str]) -> bytes | None:
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
-    protocol_version = "HTTP/1.1"
-    timeout = 30
-
-    def log_message(self, *args: object) -> None:
-        """Say nothing."""
-
-    def do_GET(self) -> None:
-        index = self.server.index
-        headers = {name.lower(): value for name, value in self.headers.items()}
-        index.asked.append((self.command, self.path, headers))
-        path = unquote(urlsplit(self.path).path)
-        fault = index.faults.get(path)
-        if fault is not None and fault.times is not None:
-            fault.times -= 1
-            if fault.times < 0:
-                fault = None
-        if index.login is not None and not self.may(index.login):
-            self.send(401, b"", "text/plain", {"WWW-Authenticate": 'Basic realm="index"'})
-        elif fault is not None and fault.hang:
-            index.over.wait(60)
-        elif fault is not None and fault.status is not None:
-            self.send(fault.status, fault.body or b"", fault.kind or "text/plain", fault.headers)
-        else:
-            self.serve(path, fault)
-
-    def may(self, login: str) -> bool:
-        wanted = f"Basic {base64.b64encode(login.encode()).decode()}"
-        return self.headers.get("Authorization") == wanted
-
-    def serve(self, path: str, fault: Fault | None) -> None:
-        index = self.server.index
-        found = self.found(path)
-        if found is None:
-            self.send(404, b"not here", "text/plain", {})
-            return
-        body, kind, headers = found
-        if fault is not None:
-            body = body if fault.body is None else fault.body
-            kind = kind if fault.kind is None else fault.kind
-        if path.startswith(("/files/", "/whl/")) and path.endswith(".whl"):
-            self.send_file(body)
-            return
-        if index.packs and "gzip" in self.headers.get("Accept-Encoding", ""):
-            body, headers = gzip.compress(body), {**headers, "Content-Encoding": "gzip"}
-        if fault is not None and (fault.cut or fault.drip):
-            self.send_half(body, kind, headers, drip=fault.drip)
-            return
-        self.send(200, body, kind, headers)
-
-    def found(self, path: str) -> tuple[bytes, str, dict[str, str]] | None:
-        index = self.server.index
-        parts = path.strip("/").split("/")
-        if path in index.pages:
-            kind, body = index.pages[path]
-            return body, kind, {}
-        if parts[0] == "simple" and len(parts) == 2:
-            return self.page(parts[1], [w for w in index.wheels if w.project == parts[1]])
-        if parts[0] == "whl" and parts[-1] == "torch" and index.tags:
-            page = tag_page(index, parts[1:-1])
-            return (page, "text/html", {}) if page is not None else None
-        if parts[0] in {"files", "whl"} and len(parts) > 1:
-            name = parts[-1].removesuffix(".metadata")
-            wheel = index.every_wheel().get(name)
-            if wheel is None:
-                return None
-            data = wheel.data if name == parts[-1] else wheel.metadata
-            return data, "application/octet-stream", {}
-        if parts[0] == "v2" and parts[-2:] == ["tags", "list"]:
-            return self.tag_list("/".join(parts[1:-2]))
-        return None
-
-    def page(
-        self, project: str, wheels: Sequence[Wheel]
-    ) -> tuple[bytes, str, dict[str, str]] | None:
-        index = self.server.index
-        if not wheels:
-            return None
-        if index.speaks_json and wants_json(self.headers.get("Accept", "")):
-            return json_page(project, wheels, index), JSON_TYPE, {}
-        return html_page(project, wheels, index, "../../files/"), "text/html; charset=UTF-8", {}
-
-    def tag_list(self, repository: str) -> tuple[bytes, str, dict[str, str]] | None:
-        index = self.server.index
-        tags = index.images.get(repository)
-        if tags is None:
-            return None
-        _, _, last = urlsplit(self.path).query.partition("last=")
-        start = tags.index(unquote(last)) + 1 if last else 0
-        some = tags[start : start + index.page_of_tags]
-        headers = {}
-        if start + len(some) < len(tags):
-            query = f"n={index.page_of_tags}&last={quote(some[-1])}"
-            headers["Link"] = f'</v2/{repository}/tags/list?{query}>; rel="next"'
-        body = json.dumps({"name": repository, "tags": some}).encode()
-        return body, "application/json", headers
-
-    def send_file(self, data: bytes) -> None:
-        wanted = self.headers.get("Range", "")
-        if not wanted or not self.server.index.gives_ranges:
-            self.send(200, data, "application/octet-stream", {})
-            return
-        first, _, last = wanted.removeprefix("bytes=").partition("-")
-        start, stop = int(first), int(last) + 1
-        headers = {"Content-Range": f"bytes {start}-{stop - 1}/{len(data)}"}
-        self.send(206, data[start:stop], "application/octet-stream", headers)
-
-    def send(self, status: int, body: bytes, kind: str, headers: Mapping[str, str]) -> None:
-        self.send_response(status)
-        for name, value in {"Content-Type": kind, **headers}.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def send_half(self, body: bytes, kind: str, headers: Mapping[str, str], *, drip: bool) -> None:
-        self.send_response(200)
-        for name, value in {"Content-Type": kind, **headers}.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body[: len(body) // 2])
-        while drip and not self.server.index.over.wait(0.02):
-            self.wfile.write(b" ")
-        self.close_connection = True
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 64
-    index: SimpleIndex
-
-    def __init__(self, index: SimpleIndex) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.index = index
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hangs up is no news."""
-        del request, client_address
 
 
 # ---- a small world ----

@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from packaging.version import Version
-
 from provision.catalog.index.fetch import SourceError
 from provision.catalog.index.wheels import (
     ARCHS,
-    builds_of,
-    by_release,
     first_upload,
-    linux_wheels,
 )
 from provision.catalog.refresh.model import Asking, SourceReading
 
@@ -25,16 +20,15 @@ def _read_library(asking: Asking, library: str, unread: Sequence[str]) -> Source
     reading = asking.of_index(f"pages of nvidia-{library}-cu*")
     index, known = asking.index, asking.known
     projects = {f"nvidia-{library}-cu{major}": major for major in known.cuda_majors}
-    pages = index.pages(projects, reading.troubles)
-    if not pages:
+    found = index.releases(projects, reading.troubles)
+    if not found:
         nothing = SourceError(
             f"{index.name} has none of {', '.join(projects)}.",
             fix="Name an index that has them: --index URL",
         )
         raise next(iter(reading.troubles), nothing)
-    for project, page in pages.items():
-        groups = by_release(builds_of(linux_wheels(page.files, project), Version("0")))
-        for version, wheels in groups.items():
+    for project, releases in found.items():
+        for version, wheels in releases.items():
             columns: dict[str, object] = {
                 "version": str(version),
                 "cuda_major": projects[project],

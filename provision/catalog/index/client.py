@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from packaging.version import Version
+
 from images.errors import Failure
 from provision.catalog.index.fetch import THREADS, AbsentError, PageFetcher, SourceError
 from provision.catalog.index.pages import ACCEPT, Page, PageError, parse_page
@@ -15,10 +17,13 @@ from provision.catalog.index.wheels import (
     IndexMetadata,
     LinuxWheel,
     best_first,
+    builds_of,
+    by_release,
     linux_wheels,
     parse_metadata,
 )
 
+_FIRST = Version("0")
 _Key = TypeVar("_Key")
 _Item = TypeVar("_Item")
 _Done = TypeVar("_Done")
@@ -35,21 +40,26 @@ class Index:
         self.fetcher = fetcher
 
     def page(self, project: str) -> Page:
-        """One project's page, "" the page above them. AbsentError: the index has no such project;
-        SourceError: why it could not be read.
+        """One project's page. AbsentError: the index has no such project; SourceError: why it could
+        not be read.
         """
-        return read_page(f"{self._url}/{project}/" if project else f"{self._url}/", self.fetcher)
-
-    def page_or_none(self, project: str) -> Page | None:
-        """The same; None: the index has no such project."""
-        with contextlib.suppress(AbsentError):
-            return self.page(project)
-        return None
+        return read_page(f"{self._url}/{project}/", self.fetcher)
 
     def pages(self, projects: Iterable[str], troubles: list[SourceError]) -> dict[str, Page]:
         """The pages that the index has of these projects; other errors become failures."""
-        found = each({project: project for project in projects}, self.page_or_none, troubles)
-        return {project: page for project, page in found.items() if page is not None}
+        errors: list[SourceError] = []
+        found = each({project: project for project in projects}, self.page, errors)
+        troubles += [error for error in errors if not isinstance(error, AbsentError)]
+        return found
+
+    def releases(
+        self, projects: Iterable[str], troubles: list[SourceError], oldest: Version = _FIRST
+    ) -> dict[str, dict[Version, list[LinuxWheel]]]:
+        """The wheels for Linux of these projects, by release."""
+        return {
+            project: by_release(builds_of(linux_wheels(page.files, project), oldest))
+            for project, page in self.pages(projects, troubles).items()
+        }
 
     def wheels(self, project: str) -> list[LinuxWheel]:
         """The wheels for Linux on one project's page. SourceError: there is none."""

@@ -62,14 +62,13 @@ class Page:
 
 def parse_page(body: bytes, content_type: str, url: str) -> Page:
     """A page of the index as the server sent it; `url` is its URL after redirects."""
-    kind, _, rest = content_type.partition(";")
-    kind = kind.strip().lower()
+    kind = content_type.partition(";")[0].strip().lower()
     if not kind:
         kind = JSON_TYPE if body.lstrip()[:1] == b"{" else HTML_TYPE
     if kind in _JSON_TYPES:
         return _once(parse_json(body, url), ())
     if kind in _HTML_TYPES:
-        return parse_html(_decoded(body, rest), url)
+        return parse_html(body.decode("utf-8", "replace"), url)
     raise PageError(f"it is {kind[:60]!r}, no page of an index")
 
 
@@ -186,14 +185,6 @@ def _joined(base: str, address: str) -> str | None:
         return joined if urlsplit(joined).scheme in {"http", "https"} else None
     except ValueError:
         return None
-
-
-def _decoded(body: bytes, parameters: str) -> str:
-    found = re.search(r"charset\s*=\s*\"?([\w.:-]{1,40})", parameters, re.IGNORECASE)
-    try:
-        return body.decode(found[1] if found else "utf-8", "replace")
-    except (LookupError, ValueError):
-        return body.decode("utf-8", "replace")
 
 
 def _refuse_later(version: object) -> None:

@@ -59,7 +59,6 @@ class IndexMetadata:
 
     name: str
     version: Version
-    requires_python: str | None
     requires: tuple[Requirement, ...]
     extras: Mapping[str, str]
 
@@ -146,7 +145,6 @@ def parse_metadata(data: bytes) -> IndexMetadata:
     return IndexMetadata(
         name=canonicalize_name(name),
         version=version,
-        requires_python=raw.get("requires_python") or None,
         requires=tuple(
             found
             for text in raw.get("requires_dist", [])

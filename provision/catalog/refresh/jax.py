@@ -13,7 +13,6 @@ from provision.catalog.index.wheels import (
     cpython_tags,
     first_upload,
     glibc_of,
-    linux_wheels,
     named,
     needed,
     python_of,
@@ -45,10 +44,8 @@ def read_jax(asking: Asking) -> SourceReading:
     projects = {f"jax-cuda{major}-plugin": major for major in majors}
     plugins = {
         (version, projects[project]): wheels
-        for project, page in index.pages(projects, reading.troubles).items()
-        for version, wheels in by_release(
-            builds_of(linux_wheels(page.files, project), oldest)
-        ).items()
+        for project, releases in index.releases(projects, reading.troubles, oldest).items()
+        for version, wheels in releases.items()
     }
     wanted = {
         (version, major): wheels

@@ -18,7 +18,7 @@ from packaging.version import Version
 
 from images.net.address import host_of
 from provision.catalog.index.client import Index, each
-from provision.catalog.index.fetch import AbsentError, SourceError
+from provision.catalog.index.fetch import SourceError
 from provision.catalog.index.wheels import (
     IndexMetadata,
     LinuxWheel,
@@ -237,12 +237,7 @@ def _companions(
     """Which release of a companion goes with which torch. Reads those newer than any that the
     catalog has paired; if there is a new torch (which may be of an older series), those not paired.
     """
-    try:
-        files = asking.index.page(project).files
-    except SourceError as error:
-        reading.troubles += [] if isinstance(error, AbsentError) else [error]
-        return {}
-    groups = by_release(builds_of(linux_wheels(files, project), Version("0")))
+    groups = asking.index.releases([project], reading.troubles).get(project, {})
     rows = asking.known.rows("releases")
     paired = [v for row in rows if (v := as_version(row[project])) is not None]
     oldest, newest = min(paired, default=Version("0")), max(paired, default=Version("0"))

@@ -21,8 +21,7 @@ from images.bootstrap.errors import BootstrapError
 from images.bootstrap.index import SuitePackage
 from images.bootstrap.tree import is_kept, merged_path, plain_path
 from images.errors import Failure
-from images.inspect.dynamic import read_dynamic
-from images.inspect.segments import DamagedElf
+from images.inspect.dynamic import read_soname
 from images.layers.tar import Kind, TarEntry, header, padding
 from images.oci.tarstream import scan
 
@@ -195,7 +194,7 @@ class _Reading:
         head = header(path, kind="file", mode=mode, size=len(content), owner=owner, mtime=mtime)
         self.tar += [head, content, padding(len(content))]
         if _LIBRARY.fullmatch(path):
-            with_name = _soname(content)
+            with_name = read_soname(content)
             if with_name is not None:
                 self.sonames[path] = with_name
 
@@ -203,18 +202,3 @@ class _Reading:
         self, path: str, kind: Kind, mode: int, owner: tuple[int, int], mtime: int, target: str
     ) -> None:
         self.tar.append(header(path, kind=kind, mode=mode, target=target, owner=owner, mtime=mtime))
-
-
-def _soname(content: memoryview) -> str | None:
-    """Return a shared library's soname; "" if it has none, None for other files."""
-
-    def read(begin: int, end: int) -> bytes:
-        if not 0 <= begin <= end <= len(content):
-            raise DamagedElf("it is cut off")
-        return bytes(content[begin:end])
-
-    try:
-        found = read_dynamic(read)
-    except DamagedElf:  # or a linker script (text)
-        return None
-    return (found.soname or "") if found.machine and found.kind == "library" else None

@@ -14,6 +14,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from mmap import mmap
 from typing import Literal, NamedTuple
 
 from images.inspect.segments import DamagedElf, ElfImage, Read, Segment
@@ -134,6 +135,21 @@ def read_dynamic(read: Read) -> ElfFile:
     invalid, or its tables point outside of it.
     """
     return _read(read).file
+
+
+def read_soname(content: memoryview | mmap) -> str | None:
+    """Read a shared library's soname; "" if it has none, None for other files."""
+
+    def read(begin: int, end: int) -> bytes:
+        if not 0 <= begin <= end <= len(content):
+            raise DamagedElf("it is cut off")
+        return bytes(content[begin:end])
+
+    try:
+        found = read_dynamic(read)
+    except DamagedElf:  # or a linker script (text)
+        return None
+    return (found.soname or "") if found.machine and found.kind == "library" else None
 
 
 class _Parts(NamedTuple):

@@ -16,9 +16,10 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Any
 
+from images.inspect.dynamic import read_soname
 from images.system.cdi import Edits, read_edits
 
 PLACE = "/usr/local/nvidia"
@@ -176,15 +177,10 @@ def discover(root: Path) -> Driver:
 
 def soname(file: Path) -> str | None:
     """A library's soname; None if it has none, or is not a library."""
-    from elftools.common.exceptions import ELFError
-    from elftools.elf.elffile import ELFFile
-
     try:
-        with file.open("rb") as opened:
-            dynamic: Any = ELFFile(opened).get_section_by_name(".dynamic")
-            tags = dynamic.iter_tags("DT_SONAME") if dynamic else ()
-            return next((str(tag.soname) for tag in tags), None)
-    except (OSError, ELFError, ValueError, AttributeError, KeyError):
+        with file.open("rb") as opened, mmap(opened.fileno(), 0, access=ACCESS_READ) as content:
+            return read_soname(content) or None
+    except (OSError, ValueError):  # not readable, or empty
         return None
 
 

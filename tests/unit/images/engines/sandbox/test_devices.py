@@ -23,6 +23,7 @@ from images.engines.sandbox.devices import (
     find_driver,
     soname,
 )
+from tests.kit.elf_maker import elf
 from tests.unit.images.system.test_cdi import SPEC
 
 MACHINE = os.uname().machine
@@ -30,27 +31,11 @@ LIB = f"usr/lib/{MACHINE}-linux-gnu"
 
 
 def library(root: Path, path: str, name: str | None = None, *, machine: str = MACHINE) -> Path:
-    """An ELF file with a name of its own: just what a loader would read of it."""
-    strings = b"\0" + (name or "").encode() + b"\0"
-    dynamic = struct.pack("<QQQQ", 14, 1, 0, 0) if name else struct.pack("<QQ", 0, 0)
-    names = b"\0.dynamic\0.dynstr\0.shstrtab\0"
-    at_strings, at_names = 64 + len(dynamic), 64 + len(dynamic) + len(strings)
-    sections_at = at_names + len(names)
-    code = {"x86_64": 62, "aarch64": 183, "i386": 3}[machine]
-    header = b"\x7fELF\x02\x01\x01" + bytes(9)
-    if machine == "i386":
-        header = b"\x7fELF\x01\x01\x01" + bytes(9)
-    header += struct.pack("<HHIQQQIHHHHHH", 3, code, 1, 0, 0, sections_at, 0, 64, 56, 0, 64, 4, 3)
-    rows = [
-        (0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
-        (1, 6, 0, 0, 64, len(dynamic), 2, 0, 8, 16),
-        (10, 3, 0, 0, at_strings, len(strings), 0, 0, 1, 0),
-        (18, 3, 0, 0, at_names, len(names), 0, 0, 1, 0),
-    ]
+    """An ELF file with a name of its own; an "i386" one is of 32 bits."""
+    content = elf(soname=name, machine={"x86_64": 62, "aarch64": 183, "i386": 3}[machine])
     file = root / path
     file.parent.mkdir(parents=True, exist_ok=True)
-    table = b"".join(struct.pack("<IIQQQQIIQQ", *row) for row in rows)
-    file.write_bytes(header + dynamic + strings + names + table)
+    file.write_bytes(content if machine != "i386" else content[:4] + b"\1" + content[5:])
     return file
 
 

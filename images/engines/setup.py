@@ -40,14 +40,14 @@ _NO_QUESTIONS = ("env", "DEBIAN_FRONTEND=noninteractive")
 _INSTALL_TIMEOUT_S = 1800.0
 
 # The commands for other distributions. Only printed, not run: they are untested.
-_ELSEWHERE: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    "fedora": (("dnf", "install", "-y", "moby-engine", "docker-buildx"),),
-    "amzn": (("dnf", "install", "-y", "docker"),),
-    "opensuse": (("zypper", "--non-interactive", "install", "docker", "docker-buildx"),),
-    "opensuse-leap": (("zypper", "--non-interactive", "install", "docker", "docker-buildx"),),
-    "opensuse-tumbleweed": (("zypper", "--non-interactive", "install", "docker", "docker-buildx"),),
-    "suse": (("zypper", "--non-interactive", "install", "docker", "docker-buildx"),),
-    "arch": (("pacman", "-S", "--noconfirm", "docker", "docker-buildx"),),
+_ELSEWHERE: Mapping[str, tuple[str, ...]] = {
+    "fedora": ("dnf", "install", "-y", "moby-engine", "docker-buildx"),
+    "amzn": ("dnf", "install", "-y", "docker"),
+    "opensuse": ("zypper", "--non-interactive", "install", "docker", "docker-buildx"),
+    "opensuse-leap": ("zypper", "--non-interactive", "install", "docker", "docker-buildx"),
+    "opensuse-tumbleweed": ("zypper", "--non-interactive", "install", "docker", "docker-buildx"),
+    "suse": ("zypper", "--non-interactive", "install", "docker", "docker-buildx"),
+    "arch": ("pacman", "-S", "--noconfirm", "docker", "docker-buildx"),
 }
 
 
@@ -72,59 +72,65 @@ def _apt_packages(
     return tuple(found)
 
 
-def _is_debian_like(os_id: str, os_like: str) -> bool:
-    return bool({os_id, *os_like.split()} & {"debian", "ubuntu"})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Here:
+    """The facts about a host that determine the commands. `os_id`, `os_like` and `version` are ID,
+    ID_LIKE and VERSION_ID from os-release; `user` is "" for a user ID without a name.
+    """
+
+    os_id: str
+    os_like: str = ""
+    version: str = ""
+    is_root: bool
+    has_init: bool
+    user: str = ""
+
+    @property
+    def is_debian_like(self) -> bool:
+        return bool({self.os_id, *self.os_like.split()} & {"debian", "ubuntu"})
+
+    @property
+    def sudo(self) -> tuple[str, ...]:
+        return () if self.is_root else ("sudo",)
 
 
 def plan_commands(
-    os_id: str,
-    os_like: str,
-    *,
-    is_root: bool,
-    has_init: bool,
-    have: Callable[[str], bool],
-    have_package: Callable[[str], bool] = lambda _: True,
-    user: str = "",
+    here: Here, *, have: Callable[[str], bool], have_package: Callable[[str], bool]
 ) -> tuple[tuple[str, ...], ...]:
     """The commands that install the engine and start it through the init, in order.
 
-    `os_id` and `os_like` are ID and ID_LIKE from os-release; `have` checks for programs (and
-    "docker-buildx", the plugin); `have_package` checks for packages of the distribution. Without a
-    running init no command starts the engine: `start_engine` does.
+    `have` checks for programs (and "docker-buildx", the plugin); `have_package` checks for packages
+    of the distribution. Without a running init no command starts the engine: `start_engine` does.
     """
-    sudo = () if is_root else ("sudo",)
-    if not _is_debian_like(os_id, os_like):
-        raise _other_system(os_id, os_like, sudo=sudo, has_init=has_init)
+    sudo = here.sudo
+    if not here.is_debian_like:
+        raise _other_system(here)
     commands: list[tuple[str, ...]] = []
     packages = _apt_packages(have, have_package)
     if packages:
         install = ("apt-get", "install", "-y", "--no-install-recommends", *packages)
         commands += [(*sudo, "apt-get", "update"), (*sudo, *_NO_QUESTIONS, *install)]
-    if has_init:
+    if here.has_init:
         commands.append((*sudo, "systemctl", "start", "docker"))
-    if user and not is_root:
-        commands.append((*sudo, "usermod", "-aG", "docker", user))
+    if here.user and not here.is_root:
+        commands.append((*sudo, "usermod", "-aG", "docker", here.user))
     return tuple(commands)
 
 
-def _other_system(
-    os_id: str, os_like: str, *, sudo: tuple[str, ...], has_init: bool
-) -> EngineSetupError:
-    known = next((name for name in (os_id, *os_like.split()) if name in _ELSEWHERE), None)
-    # distributions that are like Fedora (RHEL, Rocky, Alma) do not have Fedora's engine
-    if known is None or (known == "fedora" and os_id != "fedora"):
-        return EngineSetupError(
-            f"Docker can be installed for you on Debian and Ubuntu only; this is "
-            f"{os_id or 'an unknown system'}.",
-            fix=f"Follow Docker's instructions: {DOCS}",
-        )
-    start = ((*sudo, "systemctl", "start", "docker"),) if has_init else ()
-    commands = (*((*sudo, *command) for command in _ELSEWHERE[known]), *start)
-    return EngineSetupError(
-        f"Docker can be installed for you on Debian and Ubuntu only; this is {os_id}, which has a "
-        "package of it.",
-        fix=_pasteable(commands),
+def _other_system(here: Here) -> EngineSetupError:
+    names = (here.os_id, *here.os_like.split())
+    known = next((name for name in names if name in _ELSEWHERE), None)
+    problem = (
+        "Docker can be installed for you on Debian and Ubuntu only; this is "
+        f"{here.os_id or 'an unknown system'}"
     )
+    # distributions that are like Fedora (RHEL, Rocky, Alma) do not have Fedora's engine
+    if known is None or (known == "fedora" and here.os_id != "fedora"):
+        return EngineSetupError(f"{problem}.", fix=f"Follow Docker's instructions: {DOCS}")
+    commands = [(*here.sudo, *_ELSEWHERE[known])]
+    if here.has_init:
+        commands.append((*here.sudo, "systemctl", "start", "docker"))
+    return EngineSetupError(f"{problem}, which has a package of it.", fix=_pasteable(commands))
 
 
 def _pasteable(commands: Sequence[Sequence[str]]) -> str:
@@ -149,23 +155,7 @@ def likely_packages(os_id: str, version: str) -> Callable[[str], bool]:
 # --- this host --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Here:
-    """The facts about this host that determine the commands."""
-
-    os_id: str
-    os_like: str
-    version: str
-    is_root: bool
-    has_init: bool
-    user: str
-
-    @property
-    def sudo(self) -> tuple[str, ...]:
-        return () if self.is_root else ("sudo",)
-
-
-def _read_here() -> _Here:
+def _read_here() -> Here:
     release: dict[str, str] = {}
     for path in map(Path, OS_RELEASE_FILES):
         if path.is_file():
@@ -175,7 +165,7 @@ def _read_here() -> _Here:
         user = getpass.getuser()
     except (KeyError, OSError):  # a user ID without a name
         user = ""
-    return _Here(
+    return Here(
         os_id=release.get("ID", ""),
         os_like=release.get("ID_LIKE", ""),
         version=release.get("VERSION_ID", ""),
@@ -217,13 +207,7 @@ def fix_text() -> str:
     here = _read_here()
     try:
         commands = plan_commands(
-            here.os_id,
-            here.os_like,
-            is_root=here.is_root,
-            has_init=here.has_init,
-            have=_have,
-            have_package=likely_packages(here.os_id, here.version),
-            user=here.user,
+            here, have=_have, have_package=likely_packages(here.os_id, here.version)
         )
     except EngineSetupError as failure:
         return failure.fix
@@ -261,25 +245,15 @@ def _run_each(commands: Sequence[Sequence[str]]) -> None:
             )
 
 
-def _install(here: _Here) -> None:
-    def plan() -> tuple[tuple[str, ...], ...]:
-        return plan_commands(
-            here.os_id,
-            here.os_like,
-            is_root=here.is_root,
-            has_init=here.has_init,
-            have=_have,
-            have_package=_have_package,
-            user=here.user,
-        )
-
+def _install(here: Here) -> None:
     update = (*here.sudo, "apt-get", "update")
-    if _is_debian_like(here.os_id, here.os_like) and not _have("dockerd"):
+    if here.is_debian_like and not _have("dockerd"):
         _run_each([update])  # apt needs this to know the available packages
-    _run_each([command for command in plan() if command != update])
+    commands = plan_commands(here, have=_have, have_package=_have_package)
+    _run_each([command for command in commands if command != update])
 
 
-def _start(here: _Here) -> StartedEngine | None:
+def _start(here: Here) -> StartedEngine | None:
     """Start the engine if no init did. None: it answers already."""
     doors = real_doors(DEFAULT_HOST, LOG, sudo=here.sudo)
     # an init needs a moment, and so does a package's start script

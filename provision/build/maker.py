@@ -75,7 +75,7 @@ class Maker(Protocol):
     def place(self) -> str:
         """For people: where the image will be."""
 
-    def make(self, image: LockedImage, path: Path) -> MadeImage:
+    def make(self, image: LockedImage, path: Path, /) -> MadeImage:
         """Make the image; its lock is in the file `path`."""
 
     def ready(self, made: MadeImage) -> AbstractContextManager[RunnableImage]:

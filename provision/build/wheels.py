@@ -118,13 +118,13 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
     def place(self) -> str:
         return self._target.shown
 
-    def make(self, image: LockedImage, path: Path) -> MadeImage:
+    def make(self, image: LockedImage, _: Path) -> MadeImage:
+        """Make the image; the lock's own text goes into a layer, so its file is not needed."""
         from images.layers.transcode import WheelLayer
         from images.store import Fetcher
         from provision.build.load_check import LoadCheck
         from provision.build.loading import LoadSubject
 
-        del path  # the lock's own text goes into a layer
         lock = image.lock
         base = self._open_base(image)
         facts = self._facts_of(base, lock.plan.python or "")

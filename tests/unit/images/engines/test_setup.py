@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from images.engines import setup as module
 from images.engines import start
-from images.engines.setup import fix_text, likely_packages, plan_commands
+from images.engines.setup import Here, fix_text, likely_packages, plan_commands
 from images.engines.start import (
     EngineAnswer,
     EngineSetupError,
@@ -30,16 +31,24 @@ INSTALL = "env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-re
 START = "systemctl start docker"
 
 
-def planned(os_id: str, version: str, **changes: Any) -> list[str]:
-    options: dict[str, Any] = {
-        "is_root": True,
-        "has_init": True,
-        "have": lambda _: False,
-        "have_package": likely_packages(os_id, version),
-        **changes,
-    }
-    like = "debian" if os_id == "ubuntu" else ""
-    return [" ".join(command) for command in plan_commands(os_id, like, **options)]
+def here(**changes: Any) -> Here:
+    """A user's Debian 12, but for these facts."""
+    return replace(
+        Here(os_id="debian", version="12", is_root=False, has_init=True, user="ann"), **changes
+    )
+
+
+def planned(
+    os_id: str,
+    version: str,
+    have: Callable[[str], bool] = lambda _: False,
+    have_package: Callable[[str], bool] | None = None,
+    **changes: Any,
+) -> list[str]:
+    facts = here(os_id=os_id, version=version, **{"is_root": True, "user": "", **changes})
+    guess = likely_packages(os_id, version)
+    commands = plan_commands(facts, have=have, have_package=have_package or guess)
+    return [" ".join(command) for command in commands]
 
 
 @pytest.mark.parametrize(
@@ -86,10 +95,7 @@ def test_without_an_init_nothing_is_asked_of_it() -> None:
 
 
 def test_a_relative_of_debian_is_treated_like_it() -> None:
-    commands = plan_commands(
-        "linuxmint", "ubuntu debian", is_root=True, has_init=True, have=lambda _: False
-    )
-    assert commands[0] == ("apt-get", "update")
+    assert planned("linuxmint", "22", os_like="ubuntu debian")[0] == UPDATE
 
 
 @pytest.mark.parametrize(
@@ -106,7 +112,7 @@ def test_a_relative_of_debian_is_treated_like_it() -> None:
 )
 def test_other_systems_are_told_what_to_type(os_id: str, os_like: str, fix: str) -> None:
     with pytest.raises(EngineSetupError) as caught:
-        plan_commands(os_id, os_like, is_root=False, has_init=True, have=lambda _: False)
+        planned(os_id, "", os_like=os_like, is_root=False)
     assert fix in caught.value.fix
     assert caught.value.exit_code == 5
 
@@ -128,19 +134,6 @@ def test_os_release_is_read() -> None:
     found = parse_os_release(text)
     assert (found["ID"], found["VERSION_ID"], found["NAME"]) == ("ubuntu", "22.04", 'A "B')
     assert found["BROKEN"] == '"a'
-
-
-def here(**changes: Any) -> module._Here:
-    facts: dict[str, Any] = {
-        "os_id": "debian",
-        "os_like": "",
-        "version": "12",
-        "is_root": False,
-        "has_init": True,
-        "user": "ann",
-        **changes,
-    }
-    return module._Here(**facts)
 
 
 @pytest.mark.parametrize(
@@ -165,9 +158,7 @@ def here(**changes: Any) -> module._Here:
         ),
     ],
 )
-def test_the_fix_can_be_pasted(
-    monkeypatch: pytest.MonkeyPatch, facts: module._Here, expected: str
-) -> None:
+def test_the_fix_can_be_pasted(monkeypatch: pytest.MonkeyPatch, facts: Here, expected: str) -> None:
     monkeypatch.setattr(module, "_read_here", lambda: facts)
     monkeypatch.setattr(module, "_have", lambda _: False)
     assert fix_text() == expected

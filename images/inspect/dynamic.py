@@ -138,18 +138,18 @@ def read_dynamic(read: Read) -> ElfFile:
 
 
 def read_soname(content: memoryview | mmap) -> str | None:
-    """Read a shared library's soname; "" if it has none, None for other files."""
-
-    def read(begin: int, end: int) -> bytes:
-        if not 0 <= begin <= end <= len(content):
-            raise DamagedElf("it is cut off")
-        return bytes(content[begin:end])
-
+    """Read a shared library's soname; "" if it has none, None for other and damaged files."""
     try:
-        found = read_dynamic(read)
+        found = read_dynamic(partial(_part, content))
     except DamagedElf:  # or a linker script (text)
         return None
     return (found.soname or "") if found.machine and found.kind == "library" else None
+
+
+def _part(content: memoryview | mmap, begin: int, end: int) -> bytes:
+    if not 0 <= begin <= end <= len(content):
+        raise DamagedElf("it is cut off")
+    return bytes(content[begin:end])
 
 
 class _Parts(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -11,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
+from provision.cli.registry import HOUSES
 from tests import ROOT
 
 ROOMS = ("provision", "images", "verify")
@@ -163,6 +165,40 @@ def test_contributing_draws_the_layers(room: str) -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     drawing = text.partition(f"\n`{room}/`:\n\n")[2].partition("\n\n")[0]
     assert lines_of(drawing) == lines_of(LAYERS[room])
+
+
+PAGES = [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "developing").glob("*.md"))]
+WRITTEN_BY_A_RUN = {
+    "1-machine.json",
+    "1-machine.txt",
+    "1-nccl.txt",
+    "1-quick.json",
+    "2-numerics.json",
+}
+WRITTEN_BY_A_RUN |= {"2-speed.json"}
+A_PATH = re.compile(r"`([\w.-]+(?:/[\w.-]+)*(?:/|\.(?:py|js|json|toml|md|sh|txt)))`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_what_a_page_for_developers_names_is_there(page: Path) -> None:
+    """A path is from the top, or from a folder that the same line has named."""
+    missing = []
+    for line in page.read_text(encoding="utf-8").splitlines():
+        folders = [ROOT]
+        for name in A_PATH.findall(line):
+            found = next((f / name for f in reversed(folders) if (f / name).exists()), None)
+            if found is None:
+                missing.append(name)
+            elif "/" in name:
+                folders.append(found if found.is_dir() else found.parent)
+    assert [name for name in missing if name not in WRITTEN_BY_A_RUN] == []
+
+
+def test_each_house_has_a_page_for_its_developers() -> None:
+    houses = {"core", "images", "verify", *HOUSES}
+    assert {page.stem for page in PAGES[1:]} == houses
+    links = set(re.findall(r"\]\(docs/developing/(\w+)\.md\)", PAGES[0].read_text("utf-8")))
+    assert links == houses
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -77,7 +77,7 @@ def typed_commands(text: str) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize(
     "page",
-    [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")],
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_every_command_of_a_page_is_accepted(page: Path) -> None:
@@ -173,7 +173,7 @@ def test_the_citation_is_valid() -> None:
 
 @pytest.mark.parametrize(
     "page",
-    [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")],
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_every_file_that_a_page_links_is_there(page: Path) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import TypeVar
 
 from packaging.version import Version
@@ -161,15 +162,26 @@ def read_page(url: str, fetcher: PageFetcher) -> Page:
 def each(
     items: Mapping[_Key, _Item], work: Callable[[_Item], _Done], troubles: list[SourceError]
 ) -> dict[_Key, _Done]:
-    """Run a function on every item, several at a time, and collect the failures."""
+    """Run a function on every item, several at a time, and collect the failures.
 
-    def attempt(item: _Item) -> _Done | SourceError:
+    The threads do not hold up a program that is interrupted: a look-up of a name cannot be.
+    """
+    futures: dict[_Key, Future[_Done]] = {key: Future() for key in items}
+    waiting = iter(list(items))
+
+    def run() -> None:
+        for key in waiting:
+            try:
+                futures[key].set_result(work(items[key]))
+            except BaseException as error:  # noqa: BLE001, PERF203  raised again in the waiting thread
+                futures[key].set_exception(error)
+
+    for _ in range(min(THREADS, len(items))):
+        threading.Thread(target=run, daemon=True).start()
+    found: dict[_Key, _Done] = {}
+    for key, future in futures.items():
         try:
-            return work(item)
-        except SourceError as error:
-            return error
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        done = dict(zip(items, pool.map(attempt, items.values()), strict=True))
-    troubles += [found for found in done.values() if isinstance(found, SourceError)]
-    return {key: found for key, found in done.items() if not isinstance(found, SourceError)}
+            found[key] = future.result()
+        except SourceError as error:  # noqa: PERF203
+            troubles.append(error)
+    return found

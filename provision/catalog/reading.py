@@ -1,7 +1,7 @@
 """Data files -> rows. An error names the file, row and key of the first wrong value.
 
 Only the shape of a value is checked here, because this must be fast: every command starts with it.
-`provision.catalog.check`, which the tests run, checks how rows fit together.
+`tools.checks`, which the tests run, checks how rows fit together.
 """
 
 from __future__ import annotations

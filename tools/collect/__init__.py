@@ -10,7 +10,7 @@
 The sources of `catalog refresh` are read, and those here, which users do not need between releases:
 cuDNN and NCCL (`libraries`), tags of base images (`images`), the newest driver of each branch and
 the days of toolkits (`dates`). Each proposed row names its source. Standard error says what could
-not be read, which rows upstream no longer lists, and what `provision.catalog.check` says of the
+not be read, which rows upstream no longer lists, and what `tools.checks` says of the
 proposed files. A person decides what is committed; `catalog measure` reads for which GPUs a new
 build is compiled.
 """

@@ -15,7 +15,6 @@ from pathlib import Path
 import tools.collect
 from images.errors import Failure
 from provision.catalog.canonical import dump
-from provision.catalog.check import check
 from provision.catalog.index.fetch import FetchLimits
 from provision.catalog.loading import load
 from provision.catalog.reading import DATA
@@ -24,6 +23,7 @@ from provision.catalog.refresh.model import CatalogSource
 from provision.catalog.refresh.words import describe_changes
 from provision.catalog.tables import FILES
 from provision.lock.network import ca_bundle
+from tools.checks import check
 from tools.collect.dates import read_newest_drivers, read_toolkit_days
 from tools.collect.images import read_cuda_images, read_python_images
 from tools.collect.libraries import read_cudnn, read_nccl

@@ -31,7 +31,7 @@ class Conflict(NamedTuple):
 
 
 class Excused(NamedTuple):
-    """A row that is known to break an invariant of `provision.catalog.check`, and why."""
+    """A row that is known to break an invariant of `tools.checks`, and why."""
 
     rule: str
     row: str

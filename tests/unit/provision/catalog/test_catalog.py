@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from provision.catalog.canonical import dump
 from provision.catalog.catalog import Catalog
 from provision.catalog.catalog_tables import ON_DEMAND
-from provision.catalog.check import check
 from provision.catalog.loading import load
 from provision.catalog.reading import DATA
 from provision.catalog.rows.frameworks import TorchBuild
 from provision.catalog.tables import FILES
 from provision.errors import CatalogError
 from tests.kit.broken_catalog import Break, Raw, put
+from tools.checks import check
 
 
 def the_build(catalog: Catalog, version: str, tag: str, arch: str = "x86_64") -> TorchBuild:

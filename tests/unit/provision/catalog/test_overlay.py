@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from provision.catalog.check import check
 from provision.catalog.loading import current, load
 from provision.catalog.overlay import (
     IDENTITIES,
@@ -28,6 +27,7 @@ from provision.catalog.overlay import (
 from provision.catalog.tables import TABLES
 from provision.errors import CatalogError, Exit
 from tests import ROOT
+from tools.checks import check
 
 TODAY = "2030-01-01"
 SHIPPED = "2026-11-21"

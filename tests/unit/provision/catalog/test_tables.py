@@ -10,11 +10,11 @@ from packaging.version import Version
 
 from provision.catalog.catalog import Catalog
 from provision.catalog.catalog_tables import ON_DEMAND
-from provision.catalog.check import check
 from provision.catalog.loading import load
 from provision.catalog.reading import DATA, DataFiles
 from provision.errors import CatalogError
 from tests.kit.broken_catalog import Break, Raw, put
+from tools.checks import check
 
 
 def again(table: str) -> Break:

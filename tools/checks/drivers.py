@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from provision.catalog.catalog import Catalog
-from provision.catalog.checks.problems import (
+from provision.catalog.rows.gpus import GpuModel
+from provision.catalog.rows.nvidia import CudaDropped, DriverBranch, ForwardCompat
+from provision.model.plan import ComputeCapability
+from tools.checks.problems import (
     Problem,
     Rule,
     below,
@@ -16,9 +19,6 @@ from provision.catalog.checks.problems import (
     modules_name,
     rising,
 )
-from provision.catalog.rows.gpus import GpuModel
-from provision.catalog.rows.nvidia import CudaDropped, DriverBranch, ForwardCompat
-from provision.model.plan import ComputeCapability
 
 _MODULES = ("optional", "required-from-blackwell", "only")
 """The states of branches in order of time: open kernel modules appeared, then became the

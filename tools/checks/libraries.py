@@ -8,8 +8,8 @@ from functools import cache
 from packaging.requirements import InvalidRequirement, Requirement
 
 from provision.catalog.catalog import Catalog
-from provision.catalog.checks.problems import Problem, Rule, as_version, is_date, library_name
 from provision.catalog.rows.nvidia import CudnnRelease, NcclRelease
+from tools.checks.problems import Problem, Rule, as_version, is_date, library_name
 
 
 def _library_rows(catalog: Catalog) -> Iterator[Problem]:

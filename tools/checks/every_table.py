@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from provision.catalog.catalog import Catalog
-from provision.catalog.checks.problems import (
+from provision.catalog.rows.nvidia import CudnnRelease, NcclRelease
+from provision.catalog.tables import FILES
+from tools.checks.problems import (
     Problem,
     Rule,
     as_version,
@@ -19,8 +21,6 @@ from provision.catalog.checks.problems import (
     rising,
     rule_name,
 )
-from provision.catalog.rows.nvidia import CudnnRelease, NcclRelease
-from provision.catalog.tables import FILES
 
 
 def _versions_read(catalog: Catalog) -> Iterator[Problem]:

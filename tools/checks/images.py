@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from provision.catalog.catalog import Catalog
-from provision.catalog.checks.problems import Problem, Rule, doubled, is_date, rising, rule_name
 from provision.catalog.rows.bases import CudaImage
+from tools.checks.problems import Problem, Rule, doubled, is_date, rising, rule_name
 
 _OS = re.compile(
     r"ubuntu\d\d\.\d\d|(?:rockylinux|ubi|centos|oraclelinux|opensuse|amzn|cm|azl)\d+", re.ASCII

@@ -1,4 +1,4 @@
-"""The problems that rules of `provision.catalog.checks` report, names of rows, and shared
+"""The problems that rules of `tools.checks` report, names of rows, and shared
 helpers.
 """
 

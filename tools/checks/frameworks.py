@@ -8,8 +8,14 @@ from collections.abc import Callable, Iterator
 from packaging.requirements import InvalidRequirement, Requirement
 
 from provision.catalog.catalog import Catalog
-from provision.catalog.checks.libraries import pin_faults
-from provision.catalog.checks.problems import (
+from provision.catalog.rows.frameworks import (
+    JaxPlugin,
+    TensorflowRelease,
+    TensorflowWheel,
+    TorchBuild,
+)
+from tools.checks.libraries import pin_faults
+from tools.checks.problems import (
     Problem,
     Rule,
     as_version,
@@ -19,12 +25,6 @@ from provision.catalog.checks.problems import (
     plugin_name,
     wrong_python_tags,
     wrong_targets,
-)
-from provision.catalog.rows.frameworks import (
-    JaxPlugin,
-    TensorflowRelease,
-    TensorflowWheel,
-    TorchBuild,
 )
 
 _PTX_TARGET = re.compile(r"sm_\d{2,3}a?")

@@ -7,7 +7,7 @@ exception that no row needs is itself a problem.
 from __future__ import annotations
 
 from provision.catalog.catalog import Catalog
-from provision.catalog.checks import drivers, every_table, frameworks, images, libraries
+from tools.checks import drivers, every_table, frameworks, images, libraries
 
 
 def check(catalog: Catalog) -> list[str]:

@@ -1,3 +1,0 @@
-"""Consistency rules between rows, one module per subject; `provision.catalog.check` calls
-them all.
-"""

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.cuda_by_hand import FORMATS, Cuda, CudaError, Times
-from verify.backends.pytorch import Place, find_gpus
+from verify.backends.pytorch import Place, find_gpus, operands
 from verify.checks.devices.compute import describe
 from verify.checks.speed import rates
 from verify.device import nvml
@@ -122,13 +122,13 @@ def measure(gpu: int, rounds: int, repeats: int) -> tuple[list[Case], dict[str, 
 def products(place: Place, cuda: Cuda, dtype: str, rounds: int, repeats: int) -> Case:
     """Square products of random numbers, at the size that the suite takes."""
 
-    restore = rates.with_tf32(on=dtype == "tf32")
+    place.backend.allow_tf32(on=dtype == "tf32")
     try:
         _, size = rates.gemm(place, dtype, repeats=1, longest_s=0.05)
         case = Case("gemm " + dtype, "TFLOP/s", size)
 
         def by_hand() -> None:
-            left, right = rates.operands(place, dtype, size)
+            left, right = operands(place, dtype, size)
             place.synchronize()
             pointers = left.data_ptr(), right.data_ptr()
             add(case, cuda.gemm(dtype, size, *pointers, repeats=repeats), 2.0 * size**3 / 1e12)
@@ -139,7 +139,7 @@ def products(place: Place, cuda: Cuda, dtype: str, rounds: int, repeats: int) ->
             by_hand,
         )
     finally:
-        restore()
+        place.backend.allow_tf32(on=False)
     return case
 
 

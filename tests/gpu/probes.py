@@ -298,7 +298,8 @@ def convolutions(probe: Probe) -> None:
     torch.backends.cudnn.allow_tf32 = False
     for case in _CASES["full"]:
         torch.manual_seed(0)
-        image, weight = torch.randn(case.image), torch.randn(case.weight)
+        image = torch.randn(case.image).permute(0, 3, 1, 2).contiguous()
+        weight = torch.randn(case.weight).permute(3, 2, 0, 1).contiguous()
         more = {"stride": case.stride, "padding": case.padding, "groups": case.groups}
         exact = torch.nn.functional.conv2d(image.double(), weight.double(), **more)
         for benchmark in (False, True):

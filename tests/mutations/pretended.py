@@ -26,15 +26,15 @@ LIMIT_S = 240.0
 _EVERYWHERE = {
     "libraries.compat": "it is about the file of libcuda",
     "speed.gemm": "how fast a CPU is proves nothing; the rows of speed.py hold its clock",
+    "speed.memory": "likewise",
+    "speed.training": "likewise",
 }
 _PYTORCH = {
     **_EVERYWHERE,
     "loading.fork": "spawned workers import torch anew, without what is pretended here",
     "training.amp": "products of fp16 take a CPU minutes",
     "memory.batch": "it takes the time that it is given",
-    "speed.memory": "it is a clock's reading, as speed.gemm",
-    "speed.copies": "likewise",
-    "speed.training": "likewise",
+    "speed.copies": "it is a clock's reading, as speed.gemm",
 }
 LEFT_OUT = {  # what cannot be pretended
     "pytorch": _PYTORCH,

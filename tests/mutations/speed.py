@@ -6,6 +6,8 @@ The work is really done, on the CPU; what is made up is the time that it took an
 from __future__ import annotations
 
 import contextlib
+import importlib
+import sys
 from typing import Any, Callable
 
 from tests.mutations import Row
@@ -46,32 +48,47 @@ def card(**changes: Any) -> Any:
     return GpuState(0, NAME, "GPU-a", **{**calm, **changes})
 
 
+def _backend() -> Any:
+    """Of the framework that is imported."""
+    titles = {"torch": "pytorch", "jax": "jax", "tensorflow": "tensorflow"}
+    name = next(titles[module] for module in titles if module in sys.modules)
+    return importlib.import_module("verify.backends." + name).BACKEND
+
+
 def one_card() -> None:
     """One card of the class that the expectations give."""
-    import torch
-
-    from verify.backends.pytorch import Place
     from verify.checks.speed import measured as speed
     from verify.checks.speed import rates
     from verify.checks.speed.pace import RatedCard, spec_of
 
-    class Held(Place):
+    backend = _backend()
+    real: Any = type(backend.place("cpu"))
+    there = backend.place("cpu").device
+
+    class Held(real):  # type: ignore[misc]
         """A GPU that computes on the CPU and whose calls all take `CALL_S`."""
 
-        device = property(lambda _: torch.device("cpu"))
+        device = property(lambda _: there)
         capability = property(lambda _: (7, 0))
 
-        def seconds(self, work: Callable[[], object], *, repeats: int, **_: Any) -> Any:
+        def seconds(
+            self, work: Callable[[], object], *, repeats: int, calls: int = 1, **_: Any
+        ) -> Any:
             work()
-            return [CALL_S * _slower[0]] * repeats
+            return [CALL_S * _slower[0] / calls] * repeats
+
+        def scope(self) -> Any:
+            return real("cpu").scope()
 
         def release(self) -> None:
             """There is no cache to give back."""
 
+        def cache_bytes(self) -> int:
+            return 0
+
     place = Held("cuda")
+    vars(backend).update(every=lambda _: (None, (place,)), find=lambda _: (None, place))
     vars(speed).update(
-        find=lambda _: (None, (place,)),
-        find_place=lambda _: (None, place),
         describe=lambda context, *_: RatedCard(
             0, NAME, vars(speed)["state_now"], spec_of(NAME, None, context.expect.gpus)
         ),
@@ -80,22 +97,24 @@ def one_card() -> None:
     )
     vars(rates).update(
         SIZES=(64, 128),
-        _room=lambda _: 1 << 30,
+        room=lambda _: 1 << 30,
         copy_bytes=lambda *_: 4096,
-        _cache_bytes=lambda _: 0,
         transfer_sizes=lambda _: (4096, 1 << 20),
     )
-    torch.Tensor.pin_memory = lambda self: self
+    if "torch" in sys.modules:
+        import torch
+
+        torch.Tensor.pin_memory = lambda self: self
 
 
 def small_nets_only() -> None:
     """Both networks are the small one, so that the CPU needs little time for them."""
     one_card()
-    from verify.checks.speed import measured as speed
-    from verify.workloads import models
+    from verify.checks.speed import training
+    from verify.workloads import networks
 
-    vars(models).update(large_net=models.small_net)
-    speed.BATCHES.update(small=4, large=4)
+    vars(networks).update(large=networks.small)
+    training.BATCHES.update(small=4, large=4)
 
 
 def slow_down(factor: float, **changes: Any) -> Callable[[], None]:
@@ -109,8 +128,7 @@ def slow_down(factor: float, **changes: Any) -> Callable[[], None]:
         right = rates.batched
 
         def batched(place: Any, work: Any, **more: Any) -> Any:
-            each, first = right(place, work, **more)
-            return [spent * factor for spent in each], first
+            return [spent * factor for spent in right(place, work, **more)]
 
         vars(rates).update(batched=batched)
         vars(speed).update(state_now=card(**changes))
@@ -128,7 +146,8 @@ def a_slower_twin() -> None:
     from verify.checks.speed import measured as speed
     from verify.checks.speed.pace import RatedCard
 
-    first = speed.find(None)[1][0]  # type: ignore[arg-type]
+    backend = _backend()
+    first = backend.every(None)[1][0]
     second = type(first)("cuda", 1)
     held: Any = type(first)
     right = held.seconds
@@ -138,58 +157,10 @@ def a_slower_twin() -> None:
         return [spent * (2.0 if late else 1.0) for spent in right(self, *words, **more)]
 
     held.seconds = seconds
+    vars(backend).update(every=lambda _: (None, (first, second)))
     vars(speed).update(
-        find=lambda _: (None, (first, second)),
         describe=lambda _, place, *__: RatedCard(place.index, NAME, card(clock_sm_mhz=600)),
     )
-
-
-def twins() -> None:
-    """Two calm cards of a kind, timed by `gemm.py`: for the frameworks that are timed there."""
-    from verify.checks.on_jax import speed as on_jax
-    from verify.checks.on_tensorflow import speed as on_tensorflow
-    from verify.checks.speed import gemm, rates
-    from verify.checks.speed.pace import RatedCard
-
-    there = (_Twin(), _Twin(index=1))
-    vars(gemm).update(
-        SIZES=(64, 128),
-        _card=lambda _, place, index, *__: RatedCard(index, place.card, card()),
-    )
-    vars(rates).update(SIZES=(64, 128))
-    vars(on_jax).update(every=lambda _: (None, there), _product=lambda _: _no_work)
-    vars(on_tensorflow).update(
-        find=lambda _: (None, there[0]),
-        gpus=lambda: there,
-        Place=lambda _, index: there[index],
-        _product=lambda _: _no_work,
-    )
-
-
-class _Twin:
-    """A card that computes in no time, and is said to take `CALL_S`."""
-
-    is_gpu, capability, card = True, (7, 0), NAME
-    slower = 1.0
-
-    def __init__(self, index: int = 0) -> None:
-        self.index = index
-
-    def seconds(self, _: Any, *, repeats: int, **__: Any) -> Any:
-        late = self.index == 1 and repeats > 2  # the first look at a product is of two
-        return [CALL_S * (self.slower if late else 1.0)] * repeats
-
-    def synchronize(self) -> None:
-        """Nothing is under way."""
-
-
-def _no_work(*_: Any) -> Callable[[], object]:
-    return object
-
-
-def a_slower_one_of_them() -> None:
-    """The second of `twins` does half as much, and the figures are not known."""
-    _Twin.slower = 2.0
 
 
 def _rows(
@@ -202,55 +173,51 @@ def _rows(
 
 
 HALF = "one of two cards is half as fast"
-_OF_TWINS = _rows("speed.gemm", twins, (HALF, a_slower_one_of_them, "GPU 0 of the same model"))
-ROWS = {
-    "jax": _OF_TWINS,
-    "tensorflow": _OF_TWINS,
-    "pytorch": (
-        *_rows(
-            "speed.gemm",
-            one_card,
-            (
-                "the card slows itself down for heat",
-                slow_down(3, throttle_reasons=("hw_thermal_slowdown",), temperature_c=93),
-                "heat (93 degrees)",
-            ),
-            (
-                "the clocks were set low",
-                slow_down(3, throttle_reasons=("applications_clocks_setting",), clock_sm_mhz=420),
-                "nvidia-smi -rac",
-            ),
-            (
-                "the power limit is far too low",
-                slow_down(9, throttle_reasons=("sw_power_cap",), power_limit_w=100.0),
-                "power limit of 100 W",
-            ),
-            ("it is slow for no known reason", slow_down(3), "NVML gives no reason"),
-            (HALF, a_slower_twin, "GPU 0 of the same model"),
+_EVERYWHERE = (
+    *_rows(
+        "speed.gemm",
+        one_card,
+        (
+            "the card slows itself down for heat",
+            slow_down(3, throttle_reasons=("hw_thermal_slowdown",), temperature_c=93),
+            "heat (93 degrees)",
         ),
-        *_rows(
-            "speed.memory",
-            one_card,
-            (
-                "the memory's clock stays low",
-                slow_down(3, clock_memory_mhz=405),
-                "405 of 1593 MHz",
-            ),
+        (
+            "the clocks were set low",
+            slow_down(3, throttle_reasons=("applications_clocks_setting",), clock_sm_mhz=420),
+            "nvidia-smi -rac",
         ),
-        *_rows(
-            "speed.copies",
-            one_card,
-            (
-                "the link stays at its first generation",
-                slow_down(4, pcie_generation=1),
-                "1.0 of 3.0",
-            ),
-            ("the host's memory is on another socket", slow_down(4), "another socket"),
+        (
+            "the power limit is far too low",
+            slow_down(9, throttle_reasons=("sw_power_cap",), power_limit_w=100.0),
+            "power limit of 100 W",
         ),
-        *_rows(
-            "speed.training",
-            small_nets_only,
-            ("the GPU is slower than the CPU", slower_than_the_cpu, "times as fast as the CPU"),
+        ("it is slow for no known reason", slow_down(3), "NVML gives no reason"),
+        (HALF, a_slower_twin, "GPU 0 of the same model"),
+    ),
+    *_rows(
+        "speed.memory",
+        one_card,
+        (
+            "the memory's clock stays low",
+            slow_down(3, clock_memory_mhz=405),
+            "405 of 1593 MHz",
         ),
     ),
-}
+    *_rows(
+        "speed.training",
+        small_nets_only,
+        ("the GPU is slower than the CPU", slower_than_the_cpu, "times as fast as the CPU"),
+    ),
+)
+_COPIES = _rows(
+    "speed.copies",
+    one_card,
+    (
+        "the link stays at its first generation",
+        slow_down(4, pcie_generation=1),
+        "1.0 of 3.0",
+    ),
+    ("the host's memory is on another socket", slow_down(4), "another socket"),
+)
+ROWS = {"pytorch": (*_EVERYWHERE, *_COPIES), "tensorflow": _EVERYWHERE, "jax": _EVERYWHERE}

@@ -14,7 +14,8 @@ from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence
 from verify.backends import sight
 from verify.backends.sight import Sight
 from verify.backends.trainer import Trainer
-from verify.device import driver, nvml
+from verify.device import driver, nvml, same_gpu
+from verify.device.telemetry import GpuState
 from verify.model.check import IMAGE, Context, Outcome, Status
 from verify.workloads.networks import Network
 
@@ -155,6 +156,26 @@ class Place:
     def release(self) -> None:
         """Give cached memory back to the driver, where the framework can."""
 
+    def free_bytes(self) -> Optional[int]:
+        """What a GPU may still give to arrays; None where the framework does not say."""
+        return None
+
+    def cache_bytes(self) -> int:
+        """The GPU's level 2 cache, as far as the framework says."""
+        return 64 << 20  # more than those of most cards
+
+    def state_in(self, gpus: Sequence[GpuState]) -> Optional[GpuState]:
+        """This GPU among those that NVML lists; None where that cannot be known."""
+        return same_gpu.match(self.index, None, self.backend.count(), gpus)
+
+    def product(self, dtype: str, size: int) -> Callable[[], object]:
+        """One product of two random matrices."""
+        raise NotImplementedError
+
+    def copier(self, size: int) -> Callable[[], object]:
+        """A pass over `size` random bytes that writes as many."""
+        raise NotImplementedError
+
     def put(self, values: Any, dtype: str) -> Any:
         """An array of the host, rounded to a dtype, on the device."""
         raise NotImplementedError
@@ -199,6 +220,10 @@ class Backend:
 
     def place(self, kind: str, index: int = 0) -> Any:
         """A device."""
+        raise NotImplementedError
+
+    def count(self) -> int:
+        """How many GPUs the framework lists."""
         raise NotImplementedError
 
     def look(self, context: Context) -> Sight:

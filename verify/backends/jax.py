@@ -109,6 +109,34 @@ class Place(base.Place):
         """Why mixed precision with a dtype is not tried here."""
         return "JAX has no loss scaler of its own" if dtype == "fp16" else super().cannot_mix(dtype)
 
+    def free_bytes(self) -> Optional[int]:
+        """What JAX's own allocator may still give."""
+        limit = self._counted("bytes_limit")
+        return None if limit is None else limit - (self.held_bytes() or 0)
+
+    def product(self, dtype: str, size: int) -> Callable[[], object]:
+        """Of normally distributed numbers."""
+        import jax
+        import jax.numpy as jnp
+
+        multiply: Any = jax.jit(lambda a, b: jnp.matmul(a, b, precision=precision(dtype)))
+        sides = [self._random(size * size, seed).reshape(size, size) for seed in (1, 2)]
+        left, right = (side.astype(NAMES[dtype]) for side in sides)
+        return lambda: multiply(left, right)
+
+    def _random(self, count: int, seed: int) -> Any:
+        import jax
+
+        with self.scope():
+            return jax.random.normal(jax.random.PRNGKey(seed), (count,), "float32")
+
+    def copier(self, size: int) -> Callable[[], object]:
+        """A new buffer each time: JAX hands on what is not changed."""
+        import jax
+
+        source, change = self._random(size // 4, 1), jax.jit(lambda x: x + 1)
+        return lambda: change(source)
+
     def put(self, values: Any, dtype: str) -> Any:
         """An array of NumPy's numbers, rounded to a dtype, on the device."""
         import jax.numpy as jnp
@@ -183,6 +211,10 @@ class Jax(base.Backend):
         """XLA reads its flags once, when it starts."""
         add_flag("--xla_gpu_deterministic_ops=true")
         return None
+
+    def count(self) -> int:
+        """How many GPUs JAX lists."""
+        return len(gpus())
 
     def look(self, context: Context) -> Sight:
         """Start CUDA through JAX, with float64, which is off by default."""

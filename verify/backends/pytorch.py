@@ -12,6 +12,8 @@ from verify.backends import base
 from verify.backends.base import DTYPES, NAMES, ConvolutionCase, Terms
 from verify.backends.sight import Sight, judge_absent, look
 from verify.backends.trainer import Trainer
+from verify.device import same_gpu
+from verify.device.telemetry import GpuState
 from verify.model.check import Context, Outcome
 from verify.model.measures import seconds_each
 from verify.workloads.networks import Network
@@ -104,7 +106,7 @@ class Place(base.Place):
             found = seconds_each(several, repeats=repeats, warm_up=min(warm_up, 1))
             return [seconds / calls for seconds in found]
         with torch.cuda.device(self.index):
-            for _ in range(warm_up):
+            for _ in range(warm_up * calls):
                 work()
             pairs = []
             for _ in range(repeats):
@@ -143,6 +145,58 @@ class Place(base.Place):
         import torch
 
         return int(torch.cuda.memory_allocated(self.index)) if self.is_gpu else None
+
+    def free_bytes(self) -> Optional[int]:
+        """What the driver has free."""
+        import torch
+
+        return int(torch.cuda.mem_get_info(self.index)[0]) if self.is_gpu else None
+
+    def cache_bytes(self) -> int:
+        """As torch reads it."""
+        import torch
+
+        properties = torch.cuda.get_device_properties(self.index)
+        return int(getattr(properties, "L2_cache_size", 0) or 0)
+
+    def state_in(self, gpus: Sequence[GpuState]) -> Optional[GpuState]:
+        """By UUID, where torch has it."""
+        return same_gpu.find(self.index, gpus)
+
+    def product(self, dtype: str, size: int) -> Callable[[], object]:
+        """Into a third matrix that stays; fp8 gives bf16."""
+        import torch
+
+        left, right = operands(self, dtype, size)
+        if dtype == "fp8":
+            one = torch.ones((), device=self.device)
+            multiply: Any = torch._scaled_mm  # noqa: SLF001  # there is no public name for it
+            # The maker's figure is for sums kept in the tensor cores, as in a forward pass.
+            schema = torch.ops.aten._scaled_mm.default._schema  # noqa: SLF001
+            more = {"use_fast_accum": True} if "use_fast_accum" in str(schema) else {}
+            kind = torch.bfloat16
+            return lambda: multiply(left, right, scale_a=one, scale_b=one, out_dtype=kind, **more)
+        out = torch.empty_like(left)
+        return lambda: torch.mm(left, right, out=out)
+
+    def copier(self, size: int) -> Callable[[], object]:
+        """From one buffer to another."""
+        import torch
+
+        source = torch.randn(size // 4, device=self.device)
+        target = torch.empty_like(source)
+        return lambda: target.copy_(source)
+
+    def transfer(self, way: str, size: int) -> Callable[[], object]:
+        """With pinned memory it is asynchronous. The content does not affect a link."""
+        import torch
+
+        pinned = way.endswith("pinned")
+        host = torch.full((size,), 165, dtype=torch.uint8)
+        host = host.pin_memory() if pinned else host
+        there = torch.empty(size, dtype=torch.uint8, device=self.device)
+        target, source = (there, host) if way.startswith("h2d") else (host, there)
+        return lambda: target.copy_(source, non_blocking=pinned)
 
     def put(self, values: Any, dtype: str) -> Any:
         """A tensor of the host, rounded to a dtype, on the device."""
@@ -193,6 +247,12 @@ class PyTorch(base.Backend):
     def place(self, kind: str, index: int = 0) -> Place:
         """A device."""
         return Place(kind, index)
+
+    def count(self) -> int:
+        """How many GPUs torch lists."""
+        import torch
+
+        return int(torch.cuda.device_count())
 
     def look(self, context: Context) -> Sight:
         """Start CUDA through torch."""
@@ -289,6 +349,15 @@ def sums_in_bf16(version: str, config: str) -> bool:
     release = re.match(r"(\d+)\.(\d+)", version)
     is_old = release is not None and (int(release[1]), int(release[2])) < (2, 1)
     return is_old and "CPU capability usage: AVX512" not in config
+
+
+def operands(place: Place, dtype: str, size: int) -> Tuple[Any, Any]:
+    """Two random square matrices; for fp8 the right one is column-major, as cuBLASLt requires."""
+    import torch
+
+    sides = (torch.randn((size, size), device=place.device) for _ in range(2))
+    left, right = (side.to(kind_of(dtype)) for side in sides)
+    return left, right.t().contiguous().t() if dtype == "fp8" else right
 
 
 def set_tf32(*, on: bool) -> None:

@@ -101,6 +101,32 @@ class Place(base.Place):
         self.synchronize()
         return int(tf.config.experimental.get_memory_info(self.device[1:])["peak"])
 
+    def product(self, dtype: str, size: int) -> Callable[[], object]:
+        """Of normally distributed numbers."""
+        import tensorflow as tf
+
+        with self.scope():
+            sides = [tf.cast(tf.random.normal((size, size)), NAMES[dtype]) for _ in "ab"]
+
+        def work() -> object:
+            with self.scope():
+                return tf.linalg.matmul(*sides)
+
+        return work
+
+    def copier(self, size: int) -> Callable[[], object]:
+        """A new buffer each time: TensorFlow's own copies within a device share memory."""
+        import tensorflow as tf
+
+        with self.scope():
+            source = tf.random.normal((size // 4,))
+
+        def work() -> object:
+            with self.scope():
+                return source + 1.0
+
+        return work
+
     def put(self, values: Any, dtype: str) -> Any:
         """A tensor of NumPy's numbers, rounded to a dtype, on the device."""
         import tensorflow as tf
@@ -154,6 +180,10 @@ class TensorFlow(base.Backend):
     def place(self, kind: str, index: int = 0) -> Place:
         """A device."""
         return Place(kind, index)
+
+    def count(self) -> int:
+        """How many GPUs TensorFlow lists."""
+        return len(gpus())
 
     def look(self, context: Context) -> Sight:
         """Start CUDA through TensorFlow."""

@@ -17,6 +17,7 @@ from verify.checks.memory import free as memory
 from verify.checks.numerics import attention, compiled, convolution, products, reruns
 from verify.checks.on_tensorflow import CHECKS as ON_TENSORFLOW
 from verify.checks.speed import measured as speed
+from verify.checks.speed import training as timed
 from verify.checks.training import loss as training
 from verify.checks.training import parallel
 from verify.model.check import LEVELS, Check
@@ -30,6 +31,8 @@ _SHARED = (
     *compiled.CHECKS,
     *training.CHECKS,
     memory.LEAK,
+    *speed.CHECKS,
+    *timed.CHECKS,
 )
 _PYTORCH = (
     *libraries.CHECKS,
@@ -50,6 +53,8 @@ _PYTORCH = (
     *collectives.CHECKS,
     *parallel.CHECKS,
     *speed.CHECKS,
+    speed.COPIES,
+    *timed.CHECKS,
 )
 
 

@@ -9,7 +9,6 @@ from verify.checks.on_jax import (
     devices,
     libraries,
     memory,
-    speed,
 )
 from verify.checks.training import pmap as parallel
 from verify.model.check import Check
@@ -20,5 +19,4 @@ CHECKS: Tuple[Check, ...] = (
     *memory.CHECKS,
     *collectives.CHECKS,
     *parallel.CHECKS,
-    *speed.CHECKS,
 )

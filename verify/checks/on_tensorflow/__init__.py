@@ -10,7 +10,6 @@ from verify.checks.on_tensorflow import (
     devices,
     libraries,
     memory,
-    speed,
 )
 from verify.checks.training import keras as training
 from verify.checks.training import mirrored as parallel
@@ -24,5 +23,4 @@ CHECKS: Tuple[Check, ...] = (
     *memory.CHECKS,
     *collectives.CHECKS,
     *parallel.CHECKS,
-    *speed.CHECKS,
 )

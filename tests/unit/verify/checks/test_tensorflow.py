@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -26,8 +25,6 @@ from verify.checks.libraries.requested import judge_numpy
 from verify.checks.loading.pipeline import PipelineRun, judge_pipeline, recommend
 from verify.checks.on_tensorflow.devices import architectures
 from verify.checks.on_tensorflow.libraries import OpenedLibrary, judge_opened, sonames
-from verify.checks.speed import gemm
-from verify.checks.speed.rates import SIZES
 from verify.checks.training.keras import KerasFit, judge_fit
 from verify.checks.training.mirrored import judge_mirrored
 from verify.device import driver, machine, nvml
@@ -395,69 +392,6 @@ def test_the_fewest_calls_that_are_nearly_the_best_are_recommended(rates: dict[i
     assert median(chosen.rates) >= enough
     numbered = [parallel for parallel, rate in rates.items() if parallel > 0 and rate >= enough]
     assert chosen.parallel == min(numbered, default=-1)
-
-
-# Products, for TensorFlow and JAX
-
-
-class Device:
-    """A device that does so many operations a second."""
-
-    is_gpu, card = True, "NVIDIA A100"
-
-    def __init__(self, rate: float, capability: tuple[int, int]) -> None:
-        self.rate, self.capability = rate, capability
-        self.size = 0
-
-    def product(self, dtype: str, size: int) -> Callable[[], object]:
-        if dtype == "fp16":
-            raise RuntimeError("no kernel for half")
-
-        def work() -> None:
-            self.size = size
-
-        return work
-
-    def seconds(
-        self, work: Callable[[], object], *, repeats: int, warm_up: int = 3, calls: int = 1
-    ) -> list[float]:
-        assert warm_up >= 0
-        assert calls >= 1
-        work()
-        return [2.0 * self.size**3 / self.rate] * repeats
-
-    def synchronize(self) -> None:
-        """It is never behind."""
-
-
-@pytest.mark.parametrize(
-    ("capability", "dtypes"),
-    [
-        (None, ("fp32", "bf16")),
-        ((5, 2), ("fp64", "fp32")),
-        ((7, 5), ("fp64", "fp32", "fp16")),
-        ((9, 0), ("fp64", "fp32", "tf32", "bf16", "fp16")),
-    ],
-)
-def test_dtypes_go_by_the_capability(
-    capability: tuple[int, int] | None, dtypes: tuple[str, ...]
-) -> None:
-    assert gemm.dtypes(capability) == dtypes
-
-
-@given(st.floats(1e9, 1e15))
-def test_a_rate_is_what_the_device_does(rate: float) -> None:
-    device = Device(rate, (7, 5))
-    found = gemm.measure(device, 0, "fp32", device.product, 3)
-    assert found.value == pytest.approx(rate / 1e12)
-    assert found.size in SIZES
-
-
-def test_a_dtype_without_a_kernel_is_left_out_and_told() -> None:
-    device = Device(1e13, (7, 5))
-    outcome = gemm.check(Context(), [device], lambda one: one.product)
-    holds(outcome, PASS, "fp16 not measured: no kernel for half")
-    assert {row["labels"]["dtype"] for row in outcome.measured["metrics"]} == {"fp64", "fp32"}
 
 
 # The lists

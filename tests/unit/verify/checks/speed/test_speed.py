@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.verify.checks.test_judges import FAIL, PASS, holds
-from verify.checks.speed.measured import TimedSteps, judge_training
+from verify.backends import base
+from verify.checks.speed import measured, rates
+from verify.checks.speed.measured import check_gemm
 from verify.checks.speed.pace import (
     FLOOR,
     POWER_FLOOR,
@@ -21,8 +24,9 @@ from verify.checks.speed.pace import (
 )
 from verify.checks.speed.rates import SIZES, copy_bytes, pick_size, transfer_sizes
 from verify.checks.speed.slowness import why_slow
+from verify.checks.speed.training import TimedSteps, judge_training
 from verify.device.telemetry import GpuProcess, GpuState
-from verify.model.check import Outcome, Status
+from verify.model.check import Context, Outcome, Status
 from verify.model.expectations import ExpectedGpu, Spec
 
 H200 = "NVIDIA H200"
@@ -338,3 +342,56 @@ def test_training(found: list[TimedSteps], device: str, status: Status, word: st
 def test_the_gpus_column_is_empty_on_a_cpu() -> None:
     table = judge_training([replace(LARGE, gpu=())], "cpu").measured["tables"][0]
     assert table["rows"] == [["large (50 layers)", 4, 2.1, None, None]]
+
+
+@dataclass(frozen=True)
+class Device(base.Place):
+    """A device that does so many operations a second."""
+
+    rate: float = 1e13
+    units: tuple[int, int] = (7, 5)
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        return self.units
+
+    @property
+    def backend(self) -> base.Backend:
+        return base.Backend()
+
+    def product(self, dtype: str, size: int) -> Callable[[], object]:
+        if dtype == "fp16":
+            raise RuntimeError("no kernel for half")
+        return lambda: size
+
+    def seconds(self, work: Callable[[], Any], *, repeats: int, **_: Any) -> list[float]:
+        return [2.0 * work() ** 3 / self.rate] * repeats
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtypes"),
+    [
+        ((5, 2), ("fp64", "fp32")),
+        ((7, 5), ("fp64", "fp32", "fp16")),
+        ((9, 0), ("fp64", "fp32", "tf32", "bf16", "fp16")),
+    ],
+)
+def test_dtypes_go_by_the_capability(capability: tuple[int, int], dtypes: tuple[str, ...]) -> None:
+    assert rates.dtypes(Device("cuda", units=capability)) == dtypes
+
+
+@given(st.floats(1e9, 1e15))
+def test_a_rate_is_what_the_device_does(rate: float) -> None:
+    found, size = rates.gemm(Device("cuda", rate=rate), "fp32", repeats=3, longest_s=0.05)
+    assert found == pytest.approx([rate / 1e12] * 3)
+    assert size in SIZES
+
+
+def test_a_dtype_without_a_kernel_is_left_out_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = base.Backend()
+    monkeypatch.setattr(backend, "every", lambda _: (None, (Device("cuda"),)))
+    monkeypatch.setattr(measured, "of", lambda _: backend)
+    monkeypatch.setattr(measured, "describe", lambda *_: None)
+    outcome = check_gemm(Context())
+    holds(outcome, PASS, "fp16 not measured: no kernel for half")
+    assert {row["labels"]["dtype"] for row in outcome.measured["metrics"]} == {"fp64", "fp32"}

@@ -111,7 +111,7 @@ CHECKS = (
         "A training step, CPU and GPU",
         check_training,
         "standard",
-        200,
+        300,
         gauge=True,
     ),
 )

@@ -119,10 +119,10 @@ class RegistryParts:
         if kept is not None and kept.stat().st_size <= MOST_MANIFEST_BYTES:
             content = kept.read_bytes()
             if digest_of(content) == wanted:  # else it is damaged there, and is downloaded again
-                return parse_manifest(content, _guessed_type(content, self.shown), self.shown)
-        answer = self._repository.manifest()
-        if self._store is not None:
-            self._store.add("blob", answer.digest, iter([answer.content]), len(answer.content))
+                # manifests may omit their type, and the store does not keep the Content-Type header
+                is_index = "manifests" in read_object(content, self.shown)
+                return parse_manifest(content, INDEX if is_index else MANIFEST, self.shown)
+        answer = self._asked(None)
         return parse_manifest(answer.content, answer.media_type, self.shown)
 
     def small(self, blob: Descriptor) -> bytes:
@@ -148,10 +148,13 @@ class RegistryParts:
             content = kept.read_bytes()
             if digest_of(content) == blob.digest:
                 return content
-        answer = self._repository.manifest(blob.digest)
+        return self._asked(blob.digest).content
+
+    def _asked(self, reference: str | None) -> RegistryManifest:
+        answer = self._repository.manifest(reference)
         if self._store is not None:
             self._store.add("blob", answer.digest, iter([answer.content]), len(answer.content))
-        return answer.content
+        return answer
 
 
 def registry_image(
@@ -165,8 +168,3 @@ def registry_image(
 def offline_repository(reference: Reference) -> Repository:
     """A repository of which only the parts in the store can be read."""
     return _Offline(reference)
-
-
-def _guessed_type(content: bytes, shown: str) -> str:
-    """OCI manifests may omit their type, and the store does not keep the Content-Type header."""
-    return INDEX if "manifests" in read_object(content, shown) else MANIFEST

@@ -87,7 +87,8 @@ class PackageIndex:
         fields = read_fields(self._text[begin : end if end >= 0 else None].decode())
         name, path = fields.get("Package", ""), fields.get("Filename", "").removeprefix("./")
         size, sha256 = fields.get("Size", ""), fields.get("SHA256", "")
-        if not (size.isdigit() and _SHA256.fullmatch(sha256) and _is_safe(path)):
+        is_safe = _SAFE_PATH.fullmatch(path) and ".." not in path.split("/")
+        if not (size.isdigit() and _SHA256.fullmatch(sha256) and is_safe):
             raise MirrorError(
                 f"The package index of {self._shown} does not say where {name} is: it needs a"
                 " Filename, a Size and a SHA256.",
@@ -120,7 +121,3 @@ def read_fields(paragraph: str) -> dict[str, str]:
 
 def _joined(fields: Mapping[str, str], *names: str) -> str:
     return ", ".join(value for name in names if (value := fields.get(name)))
-
-
-def _is_safe(path: str) -> bool:
-    return _SAFE_PATH.fullmatch(path) is not None and ".." not in path.split("/")

@@ -91,7 +91,7 @@ def bootstrap(
     arch = host.debian_arch(arch)
     _check_suite(suite)
     _check_times(epoch, snapshot)
-    say = on_line or _ignore
+    say = on_line or (lambda _: None)
     bases = bases_directory(store)
     named, more = tuple(sorted({*packages})), tuple(sorted({*more}))
     request = canonical_json([FORMAT, suite, python, arch, epoch, named, more, snapshot]).decode()
@@ -276,7 +276,3 @@ def _parts(
 
 def _named(pythons: tuple[str, ...]) -> str:
     return " and ".join(f"Python {version}" for version in pythons) or "no Python"
-
-
-def _ignore(line: str) -> None:
-    del line

@@ -6,10 +6,11 @@ always accepted that.
 
 from __future__ import annotations
 
+import io
 import json
 import secrets
 import tarfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from images.oci.model import digest_of, to_bytes
@@ -31,6 +32,18 @@ def new_holder() -> str:
 def is_holder(name: str) -> bool:
     """Whether a tag is one of these; podman writes "localhost/" in front of it."""
     return name.removeprefix("localhost/").startswith(f"{_HOLDER}:")
+
+
+def files_archive(files: Mapping[str, bytes]) -> bytes:
+    """A tar of small files for a container, which any of its users may read."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name.lstrip("/"))
+            entry.size = len(content)
+            entry.mode = 0o644
+            tar.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
 
 
 def engine_image_id(image: Image) -> str:

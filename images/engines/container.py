@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from images.engines.archive import files_archive
 from images.engines.docker_errors import EngineError, start_failure
 from images.engines.spec import Foreground, RunJob
 from images.engines.words import CDI_GPUS, ROLE, RUN_ROLE
@@ -96,7 +97,7 @@ def start(container: Container, files: Mapping[str, bytes], *, may_lack_limits: 
 
     try:
         if files:
-            container.put_archive("/", _archive(files))
+            container.put_archive("/", files_archive(files))
         container.start()
     except APIError as error:
         if "rlimit" in str(error) and may_lack_limits:
@@ -105,17 +106,6 @@ def start(container: Container, files: Mapping[str, bytes], *, may_lack_limits: 
     except (RequestException, OSError) as error:
         raise start_failure(error) from error
     return True
-
-
-def _archive(files: Mapping[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for name, content in files.items():
-            entry = tarfile.TarInfo(name.lstrip("/"))
-            entry.size = len(content)
-            entry.mode = 0o644
-            tar.addfile(entry, io.BytesIO(content))
-    return buffer.getvalue()
 
 
 def copy_out(container: Container, path: str, to: Path) -> None:

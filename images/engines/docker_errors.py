@@ -52,34 +52,31 @@ class NoGpuRuntimeError(Failure):
 
 
 def build_failure(tail: str, *, engine_answers: bool) -> Failure:
+    shown = {"detail": "\n".join(tail.splitlines()[-20:]), "log": tail}
     if "no space left on device" in tail.lower():
         return DiskFullError(
             "The engine's disk is full; no image was tagged.",
             fix="Free space: docker builder prune, docker image prune; df -h shows the disks.",
-            detail=_last_lines(tail),
-            log=tail,
+            **shown,
         )
     # uv's message, and pip's
     if re.search(r"hash(es)? mismatch|do not match the hashes", tail, re.IGNORECASE):
         return BuildFailedError(
             "A downloaded wheel does not have the hash that the lock names.",
             fix="If you trust the index, lock again: provision lock",
-            detail=_last_lines(tail),
-            log=tail,
+            **shown,
         )
     if not engine_answers or _ENGINE_WENT_AWAY.search(tail):
         return EngineError(
             "The engine stopped while it built the image.",
             fix="Check its log (journalctl -u docker), then run this again.",
-            detail=_last_lines(tail),
-            log=tail,
+            **shown,
         )
     return BuildFailedError(
         "A step of Dockerfile.cuda failed.",
         fix="Its last lines say why. If a download failed, check the network, the proxy and "
         "--ca-bundle, then run this again.",
-        detail=_last_lines(tail),
-        log=tail,
+        **shown,
     )
 
 
@@ -123,10 +120,6 @@ def no_engine(error: Exception, fix: str) -> NoEngineError:
             detail=str(error),
         )
     return NoEngineError(f"No container engine answers at {host}.", fix=fix, detail=short(error))
-
-
-def _last_lines(text: str, count: int = 20) -> str:
-    return "\n".join(text.splitlines()[-count:])
 
 
 def short(error: Exception) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from images.engines.archive import is_holder
 from images.engines.docker import Docker
 from images.engines.docker_errors import EngineError, NoEngineError
-from images.engines.podman import INSTALL_FIX
+from images.engines.podman import INSTALL_FIX, answer_of
 from images.engines.words import ROLE
 from images.system import process
 
@@ -91,23 +91,10 @@ class DockerShelf(Docker):
         return cls.connect(fix=fix, timeout_s=_PATIENCE_S)
 
     def labelled(self, label: str) -> tuple[EngineImage, ...]:
-        rows = self._guard(lambda: self._client.api.images(filters={"label": label}))
-        containers = self._containers() if rows else ()
-        found = []
-        for image_id in dict.fromkeys(str(row["Id"]) for row in rows):
-            about = self._inspect(image_id)
-            if about is not None:
-                found.append(read_image(about, self._history(image_id), containers))
-        return tuple(found)
+        return self._images(filters={"label": label})
 
     def loaded(self, repository: str) -> tuple[EngineImage, ...]:
-        rows = self._guard(lambda: self._client.api.images(name=repository))
-        containers = self._containers() if rows else ()
-        ids = dict.fromkeys(str(row["Id"]) for row in rows)
-        abouts = [(one, self._inspect(one)) for one in ids]
-        return tuple(
-            read_image(about, self._history(one), containers) for one, about in abouts if about
-        )
+        return self._images(name=repository)
 
     def remove(self, name: str) -> None:
         self._guard(lambda: self._client.api.remove_image(name))
@@ -118,9 +105,15 @@ class DockerShelf(Docker):
     def remove_container(self, name: str) -> None:
         self._guard(lambda: self._client.api.remove_container(name, v=True))
 
-    def _inspect(self, image_id: str) -> dict[str, Any] | None:
-        found = self._find(image_id)
-        return None if found is None else dict(found.attrs)  # None: removed meanwhile
+    def _images(self, **chosen: Any) -> tuple[EngineImage, ...]:  # noqa: ANN401  the SDK's words
+        rows = self._guard(lambda: self._client.api.images(**chosen))
+        containers = self._containers() if rows else ()
+        found = [(one, self._find(one)) for one in dict.fromkeys(str(row["Id"]) for row in rows)]
+        return tuple(
+            read_image(image.attrs, self._history(image_id), containers)
+            for image_id, image in found
+            if image is not None  # removed meanwhile
+        )
 
     def _history(self, image_id: str) -> list[str]:
         with contextlib.suppress(EngineError):
@@ -197,15 +190,7 @@ class PodmanShelf:
         )
 
     def _ask(self, words: list[str]) -> str:
-        done = self._run(words)
-        if not done.ok:
-            raise EngineError(
-                f"podman {words[0]} failed: "
-                f"{done.last_lines(1) or process.describe_exit(done.code)}",
-                fix="Check that podman works: podman info",
-                detail=done.last_lines(),
-            )
-        return done.stdout
+        return answer_of(words, self._run(words))
 
     def _run(self, words: list[str]) -> process.Completed:
         return process.run([self._program, *words], timeout_s=_PATIENCE_S, apart=True)

@@ -6,16 +6,20 @@ GPUs are passed only through CDI: some versions accept `--gpus` but ignore it.
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import re
 import secrets
-import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from images.engines.archive import engine_archive, engine_image_id, is_holder, new_holder
+from images.engines.archive import (
+    engine_archive,
+    engine_image_id,
+    files_archive,
+    is_holder,
+    new_holder,
+)
 from images.engines.docker_errors import (
     EngineError,
     NoEngineError,
@@ -247,7 +251,7 @@ class Podman:
             if not made.ok:
                 raise _start_failure(made)
             if job.files:
-                self._ask(["cp", "-", f"{name}:/"], _tar(job.files))
+                self._ask(["cp", "-", f"{name}:/"], files_archive(job.files))
             done = process.run(
                 [self._program, "start", "--attach", name],
                 timeout_s=job.timeout_s,
@@ -316,14 +320,7 @@ class Podman:
             )
 
     def _ask(self, words: list[str], data: bytes | None = None) -> str:
-        done = self._run(words, _ASK_TIMEOUT_S, data)
-        if not done.ok:
-            raise EngineError(
-                f"podman {words[0]} failed: {done.last_lines(1)}",
-                fix="Check that podman works: podman info",
-                detail=done.last_lines(),
-            )
-        return done.stdout
+        return answer_of(words, self._run(words, _ASK_TIMEOUT_S, data))
 
     def _run(
         self, words: list[str], timeout_s: float = _ASK_TIMEOUT_S, data: bytes | None = None
@@ -335,6 +332,17 @@ class Podman:
             input=data,
             missing_fix=INSTALL_FIX,
         )
+
+
+def answer_of(words: Sequence[str], done: process.Completed) -> str:
+    """What `podman WORDS` printed. EngineError: it failed."""
+    if not done.ok:
+        raise EngineError(
+            f"podman {words[0]} failed: {done.last_lines(1) or process.describe_exit(done.code)}",
+            fix="Check that podman works: podman info",
+            detail=done.last_lines(),
+        )
+    return done.stdout
 
 
 def _refuse_one_that_starts_nothing(program: str) -> None:
@@ -360,17 +368,6 @@ def _refuse_one_that_starts_nothing(program: str) -> None:
             fix="Check: podman info, man containers.conf (runtime, cgroup_manager, ulimits)",
             detail=done.last_lines(),
         )
-
-
-def _tar(files: Mapping[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for name, content in files.items():
-            entry = tarfile.TarInfo(name.lstrip("/"))
-            entry.size = len(content)
-            entry.mode = 0o644
-            tar.addfile(entry, io.BytesIO(content))
-    return buffer.getvalue()
 
 
 def _start_failure(done: process.Completed) -> Failure:

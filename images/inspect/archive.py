@@ -41,7 +41,9 @@ class WheelArchive:
         try:
             self.members: Mapping[str, Member] = {
                 printable(member.name): member
-                for member in read_directory(self._tail, self._tail_at, self._read_part)
+                for member in read_directory(
+                    self._tail, self._tail_at, lambda at, size: b"".join(self._bytes(at, size))
+                )
             }
         except ZipBrokenError as error:
             raise self._unreadable(printable(str(error))) from error
@@ -98,9 +100,6 @@ class WheelArchive:
         begin = offset + before - self._tail_at
         if length > before:
             yield self._tail[begin : begin + length - before]
-
-    def _read_part(self, offset: int, length: int) -> bytes:
-        return b"".join(self._bytes(offset, length))
 
     def _unreadable(self, why: str) -> WheelUnreadableError:
         return WheelUnreadableError(

@@ -145,7 +145,9 @@ def _package_entries(directory: Path, target: str) -> list[TarEntry]:
     try:
         for path in sorted(directory.rglob("*")):
             inside = path.relative_to(directory)
-            if path.suffix == ".pyc" or any(_is_left_out(part) for part in inside.parts):
+            if path.suffix == ".pyc" or any(
+                part == "__pycache__" or part.startswith(".") for part in inside.parts
+            ):
                 continue
             status = path.lstat()
             if stat.S_ISDIR(status.st_mode):
@@ -170,10 +172,6 @@ def _package_entries(directory: Path, target: str) -> list[TarEntry]:
             fix="Reinstall gpu-provision.",
         )
     return entries
-
-
-def _is_left_out(part: str) -> bool:
-    return part == "__pycache__" or part.startswith(".")
 
 
 def lock_layer(text: bytes, name: str = "pylock.toml") -> FilesLayer:

@@ -11,7 +11,6 @@ regenerates the rows from wheels; do that when `transcode.FORMAT` is raised: a t
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sys
@@ -23,6 +22,7 @@ from typing import Any
 from packaging.utils import parse_wheel_filename
 
 from images.layers.order import wheel_sources
+from images.layers.project import sha256_of
 from images.layers.transcode import FORMAT
 from images.oci.blobfiles import take
 from images.oci.sources import KnownLayer, LayerSource, Unpacked
@@ -86,18 +86,9 @@ def _row(source: LayerSource, python: str) -> dict[str, Any]:
 @cache
 def _wheel(path: Path) -> tuple[Wheel, Path]:
     name, version, _, _ = parse_wheel_filename(path.name)
-    with path.open("rb") as file:
-        hashed = hashlib.sha256()
-        while block := file.read(1 << 20):
-            hashed.update(block)
-    wheel = Wheel(
-        name=name,
-        version=str(version),
-        url=path.absolute().as_uri(),
-        size=path.stat().st_size,
-        sha256=hashed.hexdigest(),
-    )
-    return wheel, path
+    sha256, size = sha256_of(path)
+    url = path.absolute().as_uri()
+    return Wheel(name=name, version=str(version), url=url, size=size, sha256=sha256), path
 
 
 def main(words: Sequence[str]) -> int:

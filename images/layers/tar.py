@@ -100,9 +100,9 @@ def header(
     if split is not None and fits:
         return _block(split, kind, mode, size, link, owner, mtime)
     records = [
-        _record(b"path", name) if split is None else b"",
-        b"" if link.isascii() and len(link) <= 100 else _record(b"linkpath", link),
-        b"" if size < _MOST_SIZE else _record(b"size", b"%d" % size),
+        pax_record(b"path", name) if split is None else b"",
+        b"" if link.isascii() and len(link) <= 100 else pax_record(b"linkpath", link),
+        b"" if size < _MOST_SIZE else pax_record(b"size", b"%d" % size),
     ]
     more = b"".join(records)
     short = split or (_ascii(name)[-100:].lstrip(b"/"), b"")
@@ -208,7 +208,7 @@ def _block(
     return b"%s%06o\0 %s" % (front, sum(front) + sum(back) + _SUM_OF_NONE, back)
 
 
-def _record(key: bytes, value: bytes) -> bytes:
+def pax_record(key: bytes, value: bytes) -> bytes:
     """Make a pax record, which begins with its own length."""
     rest = len(key) + len(value) + 3
     length = rest + len(str(rest))

@@ -159,7 +159,8 @@ class ArchiveTarget:
         annotations = name_annotations(name)
         platform = None
         if not found.is_index:
-            config = read_object(self._path(self._config(found)).read_bytes(), self.shown)
+            described = next(children_of(found.document, self.shown))
+            config = read_object(self._path(described.digest).read_bytes(), self.shown)
             platform = check_platform(config, None, self.shown)
             files[DOCKER_FILE] = _docker_manifest(found.document, annotations, name)
         entry = Descriptor(
@@ -174,9 +175,6 @@ class ArchiveTarget:
         )
         files[MARK_FILE] = VERSION
         return files
-
-    def _config(self, found: ParsedManifest) -> str:
-        return next(children_of(found.document, self.shown)).digest
 
     def _reachable(self, document: Mapping[str, Any]) -> Iterator[str]:
         for child in children_of(document, self.shown):

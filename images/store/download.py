@@ -71,7 +71,9 @@ class Download:
         if self._size is not None and self._incoming.size > self._size:
             self._restart()
         self._over = self._size is not None and self._incoming.size == self._size
-        patience = replace(PATIENCE, on_wait=self._on_wait)
+        patience = replace(
+            PATIENCE, on_wait=lambda text: self._on_note(f"{self._title}: the server {text}")
+        )
         tries = Tries(patience, sleep=self._called_off.wait)
         for _ in range(_MOST_TRIES):
             if self._over:
@@ -142,9 +144,6 @@ class Download:
         self._on_bytes(-self._incoming.size)
         self._incoming.restart()
         self._tag = None
-
-    def _on_wait(self, text: str) -> None:
-        self._on_note(f"{self._title}: the server {text}")
 
     def _stop_if_called_off(self) -> None:
         if self._called_off.is_set():

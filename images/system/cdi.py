@@ -124,9 +124,9 @@ def gpu_edits(spec: CdiSpec) -> Edits | None:
         return None
     edits = [spec.edits, *chosen]
     return Edits(
-        nodes=_once(pair for one in edits for pair in one.nodes),
-        mounts=_once(pair for one in edits for pair in one.mounts),
-        links=_once(pair for one in edits for pair in one.links),
+        nodes=first_of_each(pair for one in edits for pair in one.nodes),
+        mounts=first_of_each(pair for one in edits for pair in one.mounts),
+        links=first_of_each(pair for one in edits for pair in one.links),
         env=tuple(dict.fromkeys(line for one in edits for line in one.env)),
         programs=tuple(dict.fromkeys(path for one in edits for path in one.programs)),
     )
@@ -180,8 +180,8 @@ def _path(found: object) -> str:
     return str(found) if fits else ""
 
 
-def _once(pairs: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Keep the first pair for each path in the container."""
+def first_of_each(pairs: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Keep the first pair for each path in the container, which is the second of a pair."""
     places: dict[str, str] = {}
     for host, path in pairs:
         places.setdefault(path, host)

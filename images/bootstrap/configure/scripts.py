@@ -26,6 +26,7 @@ _LEAVING_NOTHING = frozenset({
     "dh_installmenu", "dh_icons",  # caches of desktops
 })  # fmt: skip
 """debhelper's parts that leave nothing in an image that is new and starts no services."""
+_LABEL = re.compile(r"\(?[\w*|\s-]+\)(\s*;;)?")
 _CONTINUED = re.compile(r"\\\n|(?<=&&)[ \t]*\n|(?<=\|\|)[ \t]*\n|\n\s*(?=then\b)(?<!;)")
 _COMMENT = re.compile(r"(^|\s)#.*")
 _PLAIN = re.compile(r"set [-+][eux]+|exit 0|true|:|;;|umask \d+")
@@ -65,7 +66,8 @@ def read_script(text: str, argument: str, has_program: Callable[[str], bool]) ->
     """
     if len(text) > _MOST_BYTES or not re.match(r"#! ?/bin/(ba|da)?sh\b", text):
         return ScriptReading(unread=text[:60].partition("\n")[0])
-    plain = _CONTINUED.sub(" ", _SECTION.sub(_without_section, text))
+    kept = _SECTION.sub(lambda found: "" if found[1] in _LEAVING_NOTHING else found[2], text)
+    plain = _CONTINUED.sub(" ", kept)
     following = _Following(argument, has_program)
     line = ""
     try:
@@ -78,10 +80,6 @@ def read_script(text: str, argument: str, has_program: Callable[[str], bool]) ->
     if following.blocks:
         return ScriptReading(unread="the end of the script")
     return ScriptReading(tuple(following.alternatives))
-
-
-def _without_section(section: re.Match[str]) -> str:
-    return "" if section[1] in _LEAVING_NOTHING else section[2]
 
 
 class _Block:
@@ -120,7 +118,7 @@ class _Following:
         elif line == "else" and self.blocks and self.blocks[-1].kind == "if":
             block = self.blocks[-1]
             block.runs = block.within and not block.ran
-        elif self.blocks and self.blocks[-1].kind == "case" and self._is_label(line):
+        elif self.blocks and self.blocks[-1].kind == "case" and _LABEL.fullmatch(line):
             self._begin_label(line)
         elif runs:
             self._command(line)
@@ -131,9 +129,6 @@ class _Following:
             raise _NotUnderstoodError
         holds = runs and self._holds(found[1] or found[2])
         self.blocks.append(_Block("if", runs=holds, within=runs))
-
-    def _is_label(self, line: str) -> bool:
-        return re.fullmatch(r"\(?[\w*|\s-]+\)(\s*;;)?", line) is not None
 
     def _begin_label(self, line: str) -> None:
         block = self.blocks[-1]

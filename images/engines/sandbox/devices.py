@@ -20,7 +20,7 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 from images.inspect.dynamic import read_soname
-from images.system.cdi import Edits, read_edits
+from images.system.cdi import Edits, first_of_each, read_edits
 
 PLACE = "/usr/local/nvidia"
 LIBRARIES = f"{PLACE}/lib64"
@@ -106,7 +106,7 @@ def from_edits(edits: Edits, root: Path) -> Driver:
             if _below(root, host).exists() and not path.startswith("/dev/dri/")
         ),
         binds=tuple(dict.fromkeys(binds)),
-        links=_first_of_each(links),
+        links=first_of_each(links),
         env=tuple(line for line in edits.env if line != "NVIDIA_VISIBLE_DEVICES=void"),
         notes=tuple(
             f"{file}: named by the CDI specification, and not there"
@@ -171,7 +171,7 @@ def discover(root: Path) -> Driver:
             if not node.is_dir()
         ),
         binds=tuple(binds),
-        links=_first_of_each(links),
+        links=first_of_each(links),
     )
 
 
@@ -256,13 +256,6 @@ def _in_our_place(
         links.append(("libcuda.so.1", f"{LIBRARIES}/libcuda.so"))  # some programs open this name
     taken = {path for _, path in binds}
     return binds, [(target, path) for target, path in links if path not in taken]
-
-
-def _first_of_each(links: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    places: dict[str, str] = {}
-    for target, path in links:
-        places.setdefault(path, target)
-    return tuple((target, path) for path, target in places.items())
 
 
 def _is_program(file: Path) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterator, Sequence
 
 from images.engines.squashfs.merge import Merged
 from images.inspect.tree import Attributes, Directory, ImageFile, Node, SymbolicLink
+from images.layers.tar import pax_record
 from images.oci.sources import ImageLayer
 from images.oci.tarstream import layer_members
 
@@ -106,7 +107,7 @@ def header(
         setattr(member, key, number if number <= most else 0)
         if number > most:
             records.append((key, b"%d" % number))
-    more = b"".join(_record(key.encode("utf-8", "surrogateescape"), v) for key, v in records)
+    more = b"".join(pax_record(key.encode("utf-8", "surrogateescape"), v) for key, v in records)
     # GNU's form for a long target: some tools take the first "/" from one in a pax record
     long_target = target + b"\0" if len(target) > _MOST_NAME else b""
     return (
@@ -131,11 +132,3 @@ def _short(name: bytes) -> str:
     if len(name) <= _MOST_NAME:
         return name.decode("utf-8", "surrogateescape")
     return name[:_MOST_NAME].decode("ascii", "replace").replace("\ufffd", "_")
-
-
-def _record(key: bytes, value: bytes) -> bytes:
-    """A pax record, which begins with its own length."""
-    rest = len(key) + len(value) + 3
-    length = rest + len(str(rest))
-    length = rest + len(str(length))
-    return b"%d %s=%s\n" % (length, key, value)

@@ -86,7 +86,8 @@ class _Comparison:
             why = difference(tree.files.get(name), None if file is None else file.seen)
             if not why and file is not None and file.chunks:
                 sizes = [chunk.size for chunk in file.chunks]
-                if sizes == _sizes_of(file.seen.size):
+                size = file.seen.size
+                if sizes == [min(CHUNK_BYTES, size - at) for at in range(0, size, CHUNK_BYTES)]:
                     why = _other_chunk(file, tree.chunks[name])
                 elif len(sizes) == 1:
                     why = _other_chunk(file, (tree.files[name].digest,))
@@ -110,11 +111,6 @@ class _Comparison:
                     hashed = _HashedContent(content, member.size, sizes)
                     found[plain_name(member.name)] = _other_chunk(file, hashed.digests()[1])
         return {name: why for name, why in found.items() if why}
-
-
-def _sizes_of(size: int) -> list[int]:
-    """How a content is divided by our own layers."""
-    return [min(CHUNK_BYTES, size - begin) for begin in range(0, size, CHUNK_BYTES)]
 
 
 def _other_chunk(file: TableFile, digests: tuple[str, ...]) -> str:

@@ -18,6 +18,7 @@ from docker.errors import APIError, ImageNotFound, NotFound
 from requests.exceptions import ConnectionError as RequestsConnectionError
 
 from images.engines import container, docker_errors
+from images.engines.archive import files_archive
 from images.engines.buildkit import (
     Builder,
     NoBuildKitError,
@@ -450,7 +451,7 @@ def test_a_container_that_does_not_start_is_understood(
 
 
 def test_files_for_a_container_travel_as_an_archive() -> None:
-    data = container._archive({"/run/x/expect.json": b"{}", "/a": b""})
+    data = files_archive({"/run/x/expect.json": b"{}", "/a": b""})
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         found = {m.name: (m.mode, archive.extractfile(m)) for m in archive.getmembers()}
     assert {name: mode for name, (mode, _) in found.items()} == {

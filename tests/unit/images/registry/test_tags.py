@@ -15,7 +15,7 @@ from images.registry import (
 )
 from images.registry.auth import Login
 from images.registry.tags import list_tags, next_page
-from tests.kit.fake_registry import FakeRegistry, packed
+from tests.kit.fake_push_registry import PushRegistry
 from tests.kit.simple_index import Fault, SimpleIndex
 
 PATH = "/v2/team/image/tags/list"
@@ -29,16 +29,14 @@ def index() -> Iterator[SimpleIndex]:
 
 
 @pytest.fixture
-def registry() -> Iterator[FakeRegistry]:
-    fake = FakeRegistry()
-    fake.bodies[PATH] = packed({"name": "team/image", "tags": ["1", "2"]})
+def registry() -> Iterator[PushRegistry]:
+    fake = PushRegistry()
     yield fake
     fake.close()
 
 
-def tags_of(address: str, *, timeout_s: float = 5.0, login: Login | None = None) -> tuple[str, ...]:
-    found = login or Login()
-    return list_tags(f"{address}/team/image", timeout_s=timeout_s, login=lambda: found)
+def tags_of(address: str, *, timeout_s: float = 5.0) -> tuple[str, ...]:
+    return list_tags(f"{address}/team/image", timeout_s=timeout_s, login=Login)
 
 
 @pytest.mark.parametrize("page", [1000, 25, 24, 10, 1])
@@ -47,15 +45,8 @@ def test_every_page_is_read(index: SimpleIndex, page: int) -> None:
     assert tags_of(index.address) == tuple(f"1.{number}" for number in range(25))
 
 
-def test_a_token_is_fetched_where_one_is_asked_for(registry: FakeRegistry) -> None:
-    registry.realm = f"http://{registry.address}/token"
-    login = Login(username="ann", password="secret")
-    assert tags_of(registry.address, login=login) == ("1", "2")
-    assert "Bearer t0ken" in {authorization for _, _, authorization in registry.seen}
-
-
-def test_a_repository_without_tags_has_none(registry: FakeRegistry) -> None:
-    registry.bodies[PATH] = packed({"name": "team/image", "tags": None})
+def test_a_repository_without_tags_has_none(registry: PushRegistry) -> None:
+    registry.rule("GET", "tags/list", status=200, body=b'{"name": "team/image", "tags": null}')
     assert tags_of(registry.address) == ()
 
 
@@ -75,8 +66,9 @@ def test_the_next_page_is_found(link: str, query: str | None) -> None:
     assert next_page(link) == query
 
 
-def test_a_list_that_leads_back_to_itself_ends(registry: FakeRegistry) -> None:
-    registry.headers = {"Link": f'<{PATH}?n=1000>; rel="next"'}
+def test_a_list_that_leads_back_to_itself_ends(registry: PushRegistry) -> None:
+    link = {"Link": f'<{PATH}?n=1000>; rel="next"'}
+    registry.rule("GET", "tags/list", status=200, headers=link, body=b'{"tags": ["1"]}', times=99)
     with pytest.raises(RegistryAnswerError, match="does not end"):
         tags_of(registry.address)
 
@@ -91,9 +83,9 @@ def test_a_list_that_leads_back_to_itself_ends(registry: FakeRegistry) -> None:
     ],
 )
 def test_a_refusal_is_a_failure_with_a_way_out(
-    registry: FakeRegistry, status: int, error: type[RegistryDeniedError]
+    registry: PushRegistry, status: int, error: type[RegistryDeniedError]
 ) -> None:
-    registry.status = status
+    registry.rule("GET", "tags/list", status=status, times=99)
     with pytest.raises(error, match=registry.address) as caught:
         tags_of(registry.address)
     assert ":latest" not in caught.value.message
@@ -114,11 +106,11 @@ def test_another_answer_is_no_list(index: SimpleIndex, body: bytes) -> None:
         tags_of(index.address)
 
 
-@pytest.mark.parametrize("mode", ["hang", "drip"])
+@pytest.mark.parametrize("how", ["hang", "drip"])
 def test_a_registry_that_keeps_one_waiting_costs_its_limit(
-    registry: FakeRegistry, mode: str
+    registry: PushRegistry, how: str
 ) -> None:
-    registry.mode = mode
+    registry.rule("GET", "tags/list", times=99, **{how: True})
     started = time.monotonic()
     with pytest.raises(RegistryUnreachableError):
         tags_of(registry.address, timeout_s=0.5)

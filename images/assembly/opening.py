@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from images.assembly.base import BlobStore, offline_repository, registry_image
+from images.net.patience import Patience
 from images.oci.archive_reading import open_archive
 from images.oci.errors import ImagePlaceError
 from images.oci.layout_reading import MARK_FILE, open_layout
@@ -167,7 +168,6 @@ def open_registry(
     on_wait: Callable[[str], None] = lambda _: None,
 ) -> Image:
     """Open an image of a registry; a store keeps the parts that are read."""
-    from images.net.patience import Patience
     from images.oci.reference import parse_reference
     from images.registry.reader import RepositoryReader
 

@@ -19,6 +19,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
 from images.inspect.tree import WHITEOUT
 from images.layers import record, scripts, unneeded
 from images.layers.record import Row
@@ -262,7 +265,6 @@ def _find_info(locked: Wheel, wheel: WheelFile) -> str:
 def _check_metadata(locked: Wheel, wheel: WheelFile, info: str) -> None:
     """Compare METADATA, WHEEL and the file's name with the lock."""
     from installer.utils import parse_metadata_file
-    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
     metadata = parse_metadata_file(_read(wheel, f"{info}/METADATA").decode("utf-8", "replace"))
     name, version = str(metadata.get("Name", "")), str(metadata.get("Version", ""))
@@ -282,8 +284,6 @@ def _check_metadata(locked: Wheel, wheel: WheelFile, info: str) -> None:
 
 
 def _compare_identity(locked: Wheel, wheel: WheelFile, where: str, name: str, version: str) -> None:
-    from packaging.version import InvalidVersion, Version
-
     try:
         same = Version(version) == Version(locked.version)
     except InvalidVersion:

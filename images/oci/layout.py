@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from images.errors import Failure
 from images.oci.blobfiles import (
     PARTIAL,
     current_umask,
@@ -62,7 +63,6 @@ def name_annotations(name: str) -> dict[str, str]:
 
     A name with a tag is a whole reference; a bare word is not, so containerd's is omitted.
     """
-    from images.errors import Failure
     from images.oci.reference import parse_reference
 
     annotations = {REF_NAME: name}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import grp
 import os
+import pwd
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,9 +91,6 @@ def _has_acl(path: Path) -> bool:
 
 def _is_private(group: int, owner: int) -> bool:
     """Whether only the owner is in a group: root's, or one that is named like its owner."""
-    import grp
-    import pwd
-
     try:
         user = pwd.getpwuid(owner).pw_name
     except KeyError:

@@ -6,8 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from images.assembly.opening import check_path, open_path, parse_place
 from images.engines.docker import Docker
 from images.errors import Failure
+from images.oci.model import platform_of
+from images.registry.errors import ImageNotFoundError
 from provision.catalog.catalog import Catalog
 from provision.catalog.needs import debian_packages
 from provision.errors import BadInputError, Exit, NothingCompatibleError, exit_of_refusal
@@ -86,8 +89,6 @@ def base_first(
     """The plan and its request, before packages are resolved for the Python of its base: for the
     bootstrap base if the registry is out of reach and the user named no base.
     """
-    from images.registry.errors import ImageNotFoundError
-
     base = plan.base
     if base is None or base.kind != "registry" or request.base is not None:
         return plan, request
@@ -121,8 +122,6 @@ def has_python(plan: Plan) -> bool:
 
 def refuse_missing_places(*images: str | None) -> None:
     """Fail if an image on this machine does not exist, before any work for it."""
-    from images.assembly.opening import check_path, parse_place
-
     for image in images:
         if image is not None and is_local(image):
             check_path(parse_place(image))
@@ -130,9 +129,6 @@ def refuse_missing_places(*images: str | None) -> None:
 
 def _local_digest(plan: Plan) -> str:
     """The digest of this platform's image on this machine."""
-    from images.assembly.opening import open_path, parse_place
-    from images.oci.model import platform_of
-
     assert plan.base is not None
     place = parse_place(plan.base.reference)
     return open_path(place, platform_of(plan.arch or "x86_64")).digest

@@ -6,20 +6,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from images.engines.buildkit import Builder
+from images.engines.runner import DockerRunner
+from images.engines.setup import fix_text
 from images.errors import Failure
 from provision.build.base import has_python
 from provision.build.destination import Choice, EngineState, choose
+from provision.build.engine import EngineMaker
 from provision.build.pipeline import apt_packages, builder_here
+from provision.build.wheels import WheelMaker
 from provision.build.work import BuildJob
 from provision.errors import BadInputError
 from provision.model.plan import Plan
 from provision.output.console import Console
-
-if TYPE_CHECKING:
-    from images.engines.buildkit import Builder
-    from images.engines.runner import DockerRunner
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +50,6 @@ def find_engine(job: BuildJob) -> BuildEngine:
 
 
 def _connect(job: BuildJob) -> BuildEngine:
-    from images.engines.runner import DockerRunner
-    from images.engines.setup import fix_text
-
     engine = None
     try:
         engine = DockerRunner.connect(fix=fix_text())
@@ -122,8 +120,6 @@ def needs_engine(plan: Plan) -> str | None:
 def maker_for(job: BuildJob, choice: Choice, tag: str, found: BuildEngine, console: Console) -> Any:  # noqa: ANN401  either maker is a context manager of itself
     """The chosen maker, for all images of a build."""
     if choice.builder == "docker":
-        from provision.build.engine import EngineMaker
-
         assert found.engine is not None
         assert found.builder is not None
         return EngineMaker(
@@ -136,8 +132,6 @@ def maker_for(job: BuildJob, choice: Choice, tag: str, found: BuildEngine, conso
             settings=job.settings,
             console=console,
         )
-    from provision.build.wheels import WheelMaker
-
     return WheelMaker(
         choice=choice,
         tag=tag,

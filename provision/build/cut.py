@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from images.oci.sources import LayerSource
 from provision.catalog.catalog import Catalog
 from provision.errors import NothingCompatibleError
 from provision.lock.labels import targets_of
@@ -17,7 +18,6 @@ from provision.resolve.rules.gpu_code import code_blocker, code_for
 
 if TYPE_CHECKING:
     from images.layers.cut import LibraryCut
-    from images.oci.sources import LayerSource
     from images.store import Store
 
 LICENCE = (

@@ -13,6 +13,7 @@ from typing import Literal
 
 from images.engines.squashfs import ENDINGS
 from images.errors import Failure
+from images.registry import parse_reference
 from provision.errors import BadInputError, Exit
 from provision.model.request import quoted
 
@@ -109,8 +110,6 @@ def check_writer(destination: Destination | None) -> None:
 
 
 def _pushable(text: str) -> str:
-    from images.registry import parse_reference
-
     reference = parse_reference(text)
     if reference.digest is not None:
         raise BadInputError(

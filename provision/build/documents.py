@@ -7,14 +7,23 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from images.errors import Failure
 from images.oci.model import Descriptor
+from provision.attestation.provenance.attach import attach_bom, attach_provenance, registry_manifest
+from provision.attestation.provenance.bom import ChangedFiles
+from provision.attestation.provenance.documents import (
+    Documents,
+    beside,
+    make_documents,
+    write_document,
+)
+from provision.attestation.provenance.statement import BuildRun
 from provision.attestation.record.store import signer_of
 from provision.attestation.signing.errors import StatementError
 from provision.attestation.signing.keys import Signer
 from provision.build.base import BuildSettings
+from provision.build.cut import CutReport
 from provision.build.destination import Choice
 from provision.errors import BadInputError
 from provision.lock.labels import targets_of
@@ -22,10 +31,6 @@ from provision.lock.lockfile import Lock
 from provision.model.plan import Plan, Request
 from provision.output.console import Console
 from provision.output.files import refuse_unwritable
-
-if TYPE_CHECKING:
-    from provision.attestation.provenance.documents import Documents
-    from provision.build.cut import CutReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,10 +136,6 @@ def keep_documents(
 
 
 def _make(one: OneImage, done: BuildDone, signer: Signer, settings: BuildSettings) -> Documents:
-    from provision.attestation.provenance.bom import ChangedFiles
-    from provision.attestation.provenance.documents import make_documents
-    from provision.attestation.provenance.statement import BuildRun
-
     digests = [d.digest for d in (one.manifest, done.whole) if d is not None]
     return make_documents(
         one.lock,
@@ -179,8 +180,6 @@ def _write(
     documenting: Documenting,
     console: Console,
 ) -> tuple[Path | None, Path | None]:
-    from provision.attestation.provenance.documents import beside, write_document
-
     near: Path | None = one.kept_lock
     if done.choice.destination.kind in {"layout", "archive", "squashfs"} and len(done.images) == 1:
         near = Path(done.place)
@@ -213,11 +212,6 @@ def _attach(
 ) -> bool:
     """To the image of one platform, which is what scanners read."""
     from images.registry.target import RegistryTarget
-    from provision.attestation.provenance.attach import (
-        attach_bom,
-        attach_provenance,
-        registry_manifest,
-    )
 
     where = done.choice.destination.where
     try:

@@ -7,15 +7,12 @@ library that will not load ends the build at once, and nothing has the image's n
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
+from images.oci.sources import LayerSource
+from images.store import Fetcher, Store
 from provision.build.load_reader import read_first
 from provision.build.loading import LoadSubject, LoadVerdict, check_loading
-
-if TYPE_CHECKING:
-    from images.oci.sources import LayerSource
-    from images.store import Fetcher, Store
-    from provision.output.console import Console, TransferProgress
+from provision.output.console import Console, TransferProgress
 
 
 class LoadCheck:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from posixpath import basename
-from typing import TYPE_CHECKING
 
 import images
 from images.inspect.contents import read_image
@@ -30,14 +29,12 @@ from images.inspect.facts import (
 )
 from images.layers.install import canonicalized, file_name
 from images.layers.wheel_file import WheelFile
+from images.oci.sources import Image
+from images.store import Store
 from images.system.process import environment
 from images.system.scratch import scratch_directory
 from images.wheels.locked import Wheel
 from provision.verification.inspection.outcome import named
-
-if TYPE_CHECKING:
-    from images.oci.sources import Image
-    from images.store import Store
 
 _LOAD_FACTS = "load-facts"
 _MOST_PROCESSES = 4

@@ -22,15 +22,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from posixpath import basename, dirname
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from images.errors import Failure
 from images.inspect.contents import Contents
 from images.inspect.facts import CACHE, FORMAT, ElfFacts, LoadFacts, without_wanted
 from images.inspect.image import Inspection, conclude
+from images.inspect.packages import Distribution
 from images.inspect.tree import ImageFile, ImageTree, SymbolicLink
-from images.layers.install import canonicalized
+from images.layers.install import InstalledFile, canonicalized
 from images.layers.transcode import WheelLayer
+from images.oci.sources import Image
+from images.store import Store
 from images.store.local import local_path
 from images.wheels.directory import Member
 from images.wheels.locked import Wheel
@@ -43,12 +46,6 @@ from provision.verification.inspection.outcome import InspectionOutcome, named
 from provision.verification.inspection.symbols import judge_symbols
 from provision.verification.inspection.versions import judge_versions
 from provision.version import VERSION
-
-if TYPE_CHECKING:
-    from images.inspect.packages import Distribution
-    from images.layers.install import InstalledFile
-    from images.oci.sources import Image
-    from images.store import Store
 
 _VERDICTS = "load-verdicts"
 _FORMAT = 2

@@ -12,12 +12,12 @@ from images.engines.runner import Runner
 from images.oci.model import Descriptor
 from images.oci.sources import Image
 from provision.build.base import PinnedBase
+from provision.build.cut import CutReport
 from provision.build.destination import Destination
 from provision.lock.lockfile import Lock
 from provision.model.plan import Plan
 
 if TYPE_CHECKING:
-    from provision.build.cut import CutReport
     from provision.build.loading import LoadVerdict
 
 

@@ -12,6 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
 from images.errors import Failure
 from provision.catalog.catalog import Catalog
 from provision.catalog.pairs import cudas_beside
@@ -269,9 +273,6 @@ def bounded(requirement: str, bound: str) -> str | None:
     """The requirement with one more bound: "vllm[flashinfer]>=0.9" and "<0.12"; None for the
     address of one wheel.
     """
-    from packaging.requirements import Requirement
-    from packaging.specifiers import SpecifierSet
-
     read = Requirement(requirement)
     if read.url:
         return None
@@ -280,8 +281,6 @@ def bounded(requirement: str, bound: str) -> str | None:
 
 
 def _minor(version: str) -> tuple[int, int]:
-    from packaging.version import Version
-
     read = Version(version)
     return read.major, read.minor
 

@@ -14,23 +14,32 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from images.assembly.build import LayerMemory, Recipe, known_blob, known_from
-from images.errors import Failure
+from images.assembly.opening import open_image
+from images.engines.emulation import OtherMachineError
+from images.engines.sandbox.errors import SandboxError
+from images.engines.spec import RunJob
+from images.errors import DiskFullError, Failure
+from images.layers.lazy.formats import FORMATS
+from images.layers.lazy.layer import MOST_FIRST_BYTES, LazyLayer, OwnBaseLayer
 from images.layers.own import key_of
+from images.layers.shared import shared_layer
+from images.layers.transcode import WheelLayer, spared_in, written_twice
+from images.layers.zstd import ZstdLayer
 from images.oci.assemble import image_config
 from images.oci.blobfiles import take
 from images.oci.model import Platform, read_object
 from images.oci.sources import Image, ImageLayer, KnownLayer, LayerSource
+from images.store import Fetcher, Store
+from images.system.errors import NoRunnerError
+from provision.build.base import BuildSettings
 from provision.build.destination import Compression, Lazy
-
-if TYPE_CHECKING:
-    from images.store import Fetcher, Store
-    from provision.build.base import BuildSettings
-    from provision.lock.lockfile import Lock
-    from provision.model.plan import ComputeCapability
-    from provision.output.console import Console
+from provision.lock.lockfile import Lock
+from provision.model.plan import ComputeCapability
+from provision.output.console import Console
+from provision.verification.subject import prepared, sandbox_here
 
 FORMAT = 1
 """Part of what the store keeps a list under: raise it when `opened` records other files."""
@@ -75,8 +84,6 @@ def compressed(recipe: Recipe, compression: Compression) -> Recipe:
     """The image with layers compressed like this."""
     if compression == "gzip":
         return recipe
-    from images.layers.zstd import ZstdLayer
-
     return replace(recipe, sources=tuple(ZstdLayer(source=one) for one in recipe.sources))
 
 
@@ -98,9 +105,6 @@ def lazy(recipe: Recipe, kind: Lazy, recording: ImportRecording, *, own_base: bo
     Another base's layers stay as they are. They cost more than their pull: containerd fetches all
     layers above the first that is not lazy, until it has unpacked that one.
     """
-    from images.layers.lazy.formats import FORMATS
-    from images.layers.lazy.layer import LazyLayer, OwnBaseLayer
-
     first = first_files(recipe, recording)
     base, parts = recipe.base, [recipe.sources]
     if own_base:
@@ -147,19 +151,10 @@ def first_files(recipe: Recipe, recording: ImportRecording) -> tuple[str, ...] |
 
 def _unable() -> tuple[type[Failure], ...]:
     """What says that the image cannot be run here, and nothing about the image."""
-    from images.engines.emulation import OtherMachineError
-    from images.engines.sandbox.errors import SandboxError
-    from images.errors import DiskFullError
-    from images.system.errors import NoRunnerError
-
     return (NoRunnerError, OtherMachineError, DiskFullError, SandboxError)
 
 
 def _record(recipe: Recipe, key: str, recording: ImportRecording) -> tuple[str, ...] | None:
-    from images.engines.spec import RunJob
-    from images.layers.lazy.layer import MOST_FIRST_BYTES
-    from provision.verification.subject import prepared, sandbox_here
-
     program = resources.files("provision.build").joinpath("opened.py").read_text(encoding="utf-8")
     words = (recording.module, "/", str(MOST_FIRST_BYTES))
     runner = sandbox_here(recording.cache)
@@ -254,8 +249,6 @@ def report_spared(lock: Lock, store: Store, console: Console) -> None:
     """What --exclude-unneeded left out, from the directories of the wheels that are here; layers
     that are known need none.
     """
-    from images.layers.transcode import spared_in
-
     here = {wheel.sha256: store.wheel(wheel.sha256) for wheel in lock.wheels}
     wheels = [wheel for wheel in lock.wheels if here[wheel.sha256] is not None]
     spared = spared_in(wheels, lambda wheel: cast("Path", here[wheel.sha256]))
@@ -269,8 +262,6 @@ def report_spared(lock: Lock, store: Store, console: Console) -> None:
 
 def report_written_twice(sources: Sequence[LayerSource], store: Store, console: Console) -> None:
     """From the wheels that are here; a build that fetched none has reported it before."""
-    from images.layers.transcode import WheelLayer, written_twice
-
     wheels = [w for source in sources if isinstance(source, WheelLayer) for w in source.wheels]
     here = {wheel.sha256: path for wheel in wheels if (path := store.wheel(wheel.sha256))}
     for found in written_twice(
@@ -289,8 +280,6 @@ def learned(
     """What the image named by --cache-from says about its layers."""
     if cache_from is None:
         return {}
-    from images.assembly.opening import open_image
-
     try:
         older = open_image(
             cache_from, platform=platform, ca_bundle=settings.ca, offline=settings.offline
@@ -311,8 +300,6 @@ class BuildMemory:
     older: Mapping[str, KnownLayer]
 
     def known(self, key: str) -> KnownLayer | None:
-        from images.layers.shared import shared_layer
-
         return self.store.known(key) or self.older.get(key) or shared_layer(key)
 
     def remember(self, key: str, known: KnownLayer) -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
+from packaging.specifiers import SpecifierSet
+
 from images.engines.buildkit import Builder, ask, build_argv, find_builder
 from images.engines.docker import Docker
 from images.engines.spec import BuiltImage, ImageSpec
@@ -300,8 +302,6 @@ def within_reach(
 
 def _is_declared(plan: Plan, request: Request) -> bool:
     """Whether a project, if there is one, allows the release of the framework of a plan."""
-    from packaging.specifiers import SpecifierSet
-
     limits = (request.framework_version or "") if request.declared_in else ""
     return SpecifierSet(limits).contains(plan.framework_version or "", prereleases=True)
 

@@ -13,6 +13,10 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from images.net.patience import Patience
+from images.oci.archive import ArchiveTarget
+from images.oci.blobfiles import take
+from images.oci.layout import LayoutTarget
 from images.oci.model import Descriptor, descriptor_of
 from images.oci.sources import ImageLayer, Stream, Target, Written
 from provision.build.base import BuildSettings
@@ -35,7 +39,6 @@ def open_target(
     receives the reason why a registry request is repeated.
     """
     if destination.kind == "registry":
-        from images.net.patience import Patience
         from images.registry.target import RegistryTarget
 
         opened = RegistryTarget.open(
@@ -49,13 +52,9 @@ def open_target(
         with closing(SquashfsTarget(Path(destination.where))) as file:
             yield file, _no_mount
     elif destination.kind == "archive":
-        from images.oci.archive import ArchiveTarget
-
         with closing(ArchiveTarget.open(Path(destination.where))) as archive:
             yield archive, _no_mount
     else:
-        from images.oci.layout import LayoutTarget
-
         where = Path(destination.where) if destination.where else images
         with closing(LayoutTarget.open(where)) as layout:
             yield layout, _no_mount
@@ -77,8 +76,6 @@ class LearningTarget:
         expected: Descriptor | None,
         on_bytes: Callable[[int], None],
     ) -> Written:
-        from images.oci.blobfiles import take
-
         with Path(os.devnull).open("wb") as nowhere:
             return take(open_stream(), nowhere, expected, on_bytes)
 

@@ -15,18 +15,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from images.assembly.build import Built, Recipe, build
-from images.engines.runner import DockerRunner
-from images.layers.own import image_environment
+from images.assembly.opening import open_image
+from images.engines.runner import DockerRunner, Runner
+from images.engines.sandbox.run import confine
+from images.layers.base_facts import BaseFacts, facts_from_json, read_base_facts
+from images.layers.bytecode import bytecode_groups, bytecode_layer
+from images.layers.interpreter import Compiler
+from images.layers.order import wheel_sources
+from images.layers.own import image_environment, lock_layer, site_of, skeleton_layer, suite_layer
+from images.layers.toolkit import toolkit_layers
+from images.layers.transcode import WheelLayer
 from images.oci.archive import ArchiveTarget
+from images.oci.archive_reading import open_archive
 from images.oci.assemble import ContainerSettings, image_index
-from images.oci.model import INDEX, MANIFEST
+from images.oci.model import INDEX, MANIFEST, platform_of
 from images.oci.sources import Image, LayerSource
+from images.registry import parse_reference
+from images.store import Fetcher, Store
 from provision.build.base import BuildSettings
 from provision.build.cut import cut_layers, note_kept, report_of
 from provision.build.destination import Choice
+from provision.build.load_check import LoadCheck
+from provision.build.loading import LoadSubject
 from provision.build.maker import KeptImage, LockedImage, MadeImage, RunnableImage
 from provision.build.packing import (
     BuildMemory,
+    ImportRecording,
     Making,
     compressed,
     lazy,
@@ -35,6 +49,7 @@ from provision.build.packing import (
     report_written_twice,
 )
 from provision.build.pipeline import nvcc_flags, secrets_for
+from provision.build.project.code import ProjectCode
 from provision.build.room import BuildRoom
 from provision.build.targets import SquashfsTarget, open_target
 from provision.build.words import kept_name
@@ -49,12 +64,6 @@ from provision.version import VERSION
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-    from images.engines.runner import Runner
-    from images.layers.base_facts import BaseFacts
-    from images.store import Fetcher
-    from provision.build.load_check import LoadCheck
-    from provision.build.project.code import ProjectCode
 
 _BASE_FACTS = "base-facts"
 
@@ -90,8 +99,6 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
         self._built: list[Built] = []
 
     def __enter__(self) -> Self:
-        from images.store import Store
-
         with ExitStack() as stack:
             self._store = stack.enter_context(
                 Store.open(
@@ -120,11 +127,6 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
 
     def make(self, image: LockedImage, _: Path) -> MadeImage:
         """Make the image; the lock's own text goes into a layer, so its file is not needed."""
-        from images.layers.transcode import WheelLayer
-        from images.store import Fetcher
-        from provision.build.load_check import LoadCheck
-        from provision.build.loading import LoadSubject
-
         lock = image.lock
         base = self._open_base(image)
         facts = self._facts_of(base, lock.plan.python or "")
@@ -255,8 +257,6 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
         """A file gets another name; a registry has the image already, by its digest."""
         tag, where = kept_name(self._tag, state), self._destination.where
         if self._destination.kind == "registry":
-            from images.registry import parse_reference
-
             pushed = parse_reference(where)
             assert made[0].manifest is not None
             tag = where = f"{pushed.registry}/{pushed.repository}@{made[0].manifest.digest}"
@@ -292,8 +292,6 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
         self, recipe: Recipe, image: LockedImage, memory: BuildMemory, fetcher: Fetcher
     ) -> Recipe:
         """The image with its layers as they are written."""
-        from provision.build.packing import ImportRecording
-
         if self._making.lazy is None:
             return compressed(recipe, self._making.compression)
         module, state = PACKAGES[image.lock.plan.framework], self._settings.state
@@ -309,14 +307,9 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
         return replace(settings, working_dir=program.directory, command=program.command)
 
     def _open_base(self, image: LockedImage) -> Image:
-        from images.assembly.opening import open_image
-        from images.oci.model import platform_of
-
         pinned = image.base
         platform = platform_of(image.plan.arch or "")
         if pinned.archive is not None:
-            from images.oci.archive_reading import open_archive
-
             return open_archive(pinned.archive, None, platform)
         return open_image(
             pinned.reference,
@@ -329,8 +322,6 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
 
     def _facts_of(self, base: Image, python: str) -> BaseFacts:
         """The contents of the base, read once and cached by its digest."""
-        from images.layers.base_facts import facts_from_json, read_base_facts
-
         key = f"{base.digest} {base.platform} {python}"
         found = facts_from_json(self._store.facts(_BASE_FACTS, key))
         if found is None:
@@ -342,10 +333,6 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
         self, lock: Lock, base: Image, facts: BaseFacts, fetcher: Fetcher
     ) -> tuple[LayerSource, ...]:
         """All our layers, the lowest first; what changes often is on top."""
-        from images.layers.order import wheel_sources
-        from images.layers.own import lock_layer, site_of, skeleton_layer, suite_layer
-        from images.layers.toolkit import toolkit_layers
-
         plan, unpacked = lock.plan, self._settings.unpacked
         python = plan.python or ""
         wheels = wheel_sources(
@@ -365,10 +352,6 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
         )
         compiled: tuple[LayerSource, ...] = ()
         if self._making.bytecode:
-            from images.engines.sandbox.run import confine
-            from images.layers.bytecode import bytecode_groups, bytecode_layer
-            from images.layers.interpreter import Compiler
-
             compiler = Compiler(facts, python=python, base=base, confine=confine)
             # in the order of the wheels' layers: if two files have one name, the later one counts
             compiled = tuple(

@@ -13,12 +13,12 @@ from provision.build.maker import MadeImage
 from provision.catalog.catalog import Catalog
 from provision.lock.lockfile import Lock
 from provision.model.plan import Plan, Request
+from provision.sources.find import Project
 from provision.verification.suite import SuiteRequest
 
 if TYPE_CHECKING:
     from provision.build.packing import Making
     from provision.build.project.code import ProjectCode
-    from provision.sources.find import Project
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

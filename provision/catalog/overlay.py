@@ -11,13 +11,18 @@ from __future__ import annotations
 import json
 import os
 import re
+import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any, NamedTuple
 
+from packaging.version import InvalidVersion, Version
+
 from images.text.printable import printable
+from provision.catalog.canonical import dump
 from provision.catalog.reading import overlay_file
 from provision.errors import CatalogError, Exit
 from provision.model import grammar
@@ -144,8 +149,6 @@ def write_overlay(path: Path, overlay: Overlay) -> None:
 
     OverlayError: the content is malformed, or the file cannot be written.
     """
-    from provision.catalog.canonical import dump
-
     tables = {name: [dict(row) for row in rows] for name, rows in overlay.tables.items()}
     raw: dict[str, object] = {
         "schema": SCHEMA,
@@ -263,8 +266,6 @@ def _position(rows: Sequence[Row], row: Row, order: Sequence[str]) -> int:
 
 def _rank(row: Row, order: Sequence[str]) -> tuple[tuple[int, Any], ...]:
     """Versions as versions, so that 2.10 follows 2.9 and a candidate comes before its release."""
-    from packaging.version import InvalidVersion, Version
-
     ranks: list[tuple[int, Any]] = []
     for column in order:
         value = row.get(column)
@@ -341,15 +342,11 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def _checksum(raw: object) -> str:
-    from hashlib import sha256
-
     canonical = json.dumps(raw, sort_keys=True, separators=(",", ":"))
     return sha256(canonical.encode("ascii")).hexdigest()
 
 
 def _replace(path: Path, text: str) -> None:
-    import tempfile
-
     number, name = tempfile.mkstemp(dir=path.parent, prefix=".catalog-")
     temporary = Path(name)
     try:

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from packaging.version import Version
+
 from provision.catalog.reading import DATA
 
 if TYPE_CHECKING:
@@ -64,8 +66,6 @@ def exact_cudas(package: str, release: str) -> Mapping[str, tuple[str, ...]] | N
     release takes only the library for exactly PyTorch's CUDA. None: it takes the nearest, or
     nothing is known of it.
     """
-    from packaging.version import Version
-
     row = next((row for row in _table()["exact"] if row["package"] == package), None)
     if row is None or Version(release) >= Version(row["until"]):
         return None

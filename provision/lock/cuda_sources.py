@@ -11,12 +11,11 @@ from pathlib import Path
 from posixpath import commonpath, dirname
 from typing import TYPE_CHECKING
 
+from images.wheels.directory import Member
 from provision.lock.runtimes import WAIT_S
 
 if TYPE_CHECKING:
     from images.inspect.archive import WheelArchive
-    from images.wheels.directory import Member
-
 _COMPILED = re.compile(r"\.(so(\.\d+)*|a|cubin|fatbin)$")
 _COMPILER = b"cpp_extension"
 _MOST_MODULES = 64

@@ -14,14 +14,21 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
 from images.errors import Failure
+from images.inspect.archive import WheelArchive
+from images.inspect.measuring import metadata_in
+from images.inspect.remote import is_url, open_url
 from images.inspect.texts import WheelMetadata, parse_metadata
+from images.net.errors import BrokenOff
+from images.net.http import HttpClient
+from images.net.patience import Patience, Tries
 from provision.model.plan import TITLES, Plan, Warned
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
-
-    from images.net.http import HttpClient
 
 _FOR_DEVELOPERS = re.compile(
     r"(.*[-_.])?(all[-_.])?(dev|devel|develop|development|ci|lint|linting|quality|style|typing|mypy"
@@ -89,9 +96,6 @@ def unmet_warning(need: ExtraNeed, plan: Plan) -> Warned:
 
 def requirements_of(lines: Iterable[str], framework: str) -> list[Requirement]:
     """What the lines of a wheel's metadata require of a framework, with and without an extra."""
-    from packaging.requirements import InvalidRequirement, Requirement
-    from packaging.utils import canonicalize_name
-
     found = []
     for line in lines:
         if framework not in line.lower():
@@ -121,10 +125,6 @@ def read_metadata(
     `addresses` maps packages to their wheels' URLs. Most indexes have METADATA as a separate file
     (PEP 658); of other wheels the part that holds it is read.
     """
-    from images.inspect.remote import is_url
-    from images.net.http import HttpClient
-    from images.net.patience import Patience
-
     patience = Patience(connect_s=_WAIT_S, answer_s=_WAIT_S, tries=2)
     client = HttpClient(ca_bundle=ca_bundle, patience=patience)
 
@@ -140,9 +140,6 @@ def read_metadata(
 
 
 def _beside(address: str, client: HttpClient) -> WheelMetadata | None:
-    from images.net.errors import BrokenOff
-    from images.net.patience import Tries
-
     bare = address.partition("#")[0]
     try:
         answer = Tries(client.patience).run(lambda: client.send("GET", f"{bare}.metadata"))
@@ -152,10 +149,6 @@ def _beside(address: str, client: HttpClient) -> WheelMetadata | None:
 
 
 def _inside(address: str, ca_bundle: Path | None) -> WheelMetadata | None:
-    from images.inspect.archive import WheelArchive
-    from images.inspect.measuring import metadata_in
-    from images.inspect.remote import open_url
-
     try:
         source = open_url(address, ca_bundle=ca_bundle, patience_s=_WAIT_S, parts_only=True)
     except Failure:

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from images.errors import Failure
+from images.wheels.directory import Member
 from provision.lock.runtimes import READ_BYTES, WAIT_S, own_libraries, versions_in
 
 if TYPE_CHECKING:
     from images.inspect.archive import WheelArchive
     from images.inspect.model import Capability
-    from images.wheels.directory import Member
-
 MOST_BYTES = 64 << 20
 """How much is read of the wheel of a package that was not requested itself."""
 

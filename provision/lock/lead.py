@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from datetime import date
 from typing import NamedTuple
 
+from packaging.version import Version
+
 from provision.lock.extras import ExtraNeed
 from provision.lock.lockfile import parse_lock
 from provision.lock.uv import Outcome
@@ -30,8 +32,6 @@ class PackageRelease(NamedTuple):
     @property
     def is_prerelease(self) -> bool:
         """Whether it is an alpha, a beta, a candidate or a development release."""
-        from packaging.version import Version
-
         return Version(self.version).is_prerelease
 
 
@@ -57,8 +57,6 @@ class PackageTry:
 
 def releases_in(text: str) -> dict[str, PackageRelease]:
     """The packages of a lock by uv, without the local parts of their versions ("+cu117")."""
-    from packaging.version import Version
-
     found = {}
     for package in parse_lock(text).packages:
         days = [wheel.upload_time.date() for wheel in package.wheels or () if wheel.upload_time]
@@ -104,8 +102,6 @@ def framework_line(package: str, fitting: Iterable[str], known: Iterable[str]) -
 
     ("torch", 2.0.1 and 2.2.0, 2.0.1 to 2.2.0) -> "torch>=2.0.1,<=2.2.0,!=2.1.0"
     """
-    from packaging.version import Version
-
     wanted = sorted(set(fitting), key=Version)
     first, last = Version(wanted[0]), Version(wanted[-1])
     if first == last:
@@ -117,8 +113,6 @@ def framework_line(package: str, fitting: Iterable[str], known: Iterable[str]) -
 
 def is_newer(one: Sequence[str | None], other: Sequence[str | None]) -> bool:
     """Whether the versions of the packages are newer, the first package first."""
-    from packaging.version import Version
-
     for mine, theirs in zip(one, other, strict=True):
         if mine != theirs:
             return theirs is None or (mine is not None and Version(mine) > Version(theirs))
@@ -131,8 +125,6 @@ def lag(found: PackageRelease, newest: PackageRelease) -> str | None:
 
     Returns "3 years older than" or "older than"; None: it is near enough.
     """
-    from packaging.version import Version
-
     mine, theirs = Version(found.version), Version(newest.version)
     if mine >= theirs:
         return None
@@ -146,8 +138,6 @@ def lag(found: PackageRelease, newest: PackageRelease) -> str | None:
 
 def newest_of(found: Mapping[str, PackageRelease | None]) -> tuple[str, PackageRelease] | None:
     """Of the newest releases for several Pythons, the newest and the first Python that has it."""
-    from packaging.version import Version
-
     there = [(python, release) for python, release in found.items() if release is not None]
     if not there:
         return None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+import tomli_w
+
 from images.errors import Failure
 from images.net.address import shown_url
 from provision.errors import Exit
@@ -31,8 +33,6 @@ def with_indexes(text: str, listing: str, named: Collection[str], own: str = "")
     `own` is the directory of the wheels that were built here, which gets no index.
     ForeignIndexError: another one does. ValueError: uv does not say which one does.
     """
-    import tomli_w
-
     data = lock_table(text)
     indexes = _listed(listing.splitlines())
     for package in data.get("packages", ()):

@@ -18,14 +18,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from images.wheels.directory import Member
 from provision.catalog.pairs import exact_cudas, numbers_of
 from provision.lock.lockfile import parse_lock
 
 if TYPE_CHECKING:
     from images.inspect.archive import WheelArchive
     from images.inspect.dynamic import ElfFile
-    from images.wheels.directory import Member
-
 _NAMED = re.compile(
     rb"\0(lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink)\.so\.(\d+)(?:\.\d+)*)(?=\0)"
 )

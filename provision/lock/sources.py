@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import unquote, urlsplit
+
+import tomli_w
+from packaging.markers import Marker
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import Version
 
 from provision.lock.built import SourceBuild
 from provision.lock.lockfile import lock_table, parse_lock
@@ -76,8 +81,6 @@ class SourceView:
 
     def settings(self) -> str:
         """The text of uv.toml."""
-        import tomli_w
-
         rows = [
             {"name": one.name, "version": one.version, "requires-dist": list(one.requires)}
             for one in self.stubs
@@ -113,8 +116,6 @@ class SourceWheels:
 
     def refused(self, names: Collection[str]) -> tuple[NotBuilt, ...]:
         """The releases of packages that were not built, the newest of each."""
-        from packaging.version import Version
-
         found: dict[str, NotBuilt] = {}
         for one in self._view(()).stubs:
             best = found.get(one.name)
@@ -131,8 +132,6 @@ class SourceWheels:
         return [self._git_line(one, addresses, target) if is_git(one) else one for one in lines]
 
     def _git_line(self, line: str, addresses: Sequence[str], target: WheelTarget) -> str:
-        from packaging.markers import Marker
-
         bare, _, marker = line.partition(" ;")
         if marker and not is_met(Marker(marker), environment_of(target.python, target.arch)):
             return line  # uv leaves it out, too
@@ -196,8 +195,6 @@ class SourceWheels:
     def _made(
         self, name: str, version: str, chain: str, target: WheelTarget
     ) -> SourceWheel | NotBuilt:
-        from dataclasses import replace
-
         with self._lock:  # one build at a time: each may use every core
             found = self._known.get((name, version))
             if found is None:
@@ -225,8 +222,6 @@ def _repositories_in(text: str) -> list[str]:
 
 def without_wheel(text: str, target: WheelTarget) -> Iterator[tuple[str, str]]:
     """The packages of a lock by uv, (name, version), that have a source and no wheel that fits."""
-    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-
     tags = frozenset(wheel_tags(target.python, target.arch, target.glibc))
     for package in parse_lock(text).packages:
         if package.sdist is None:
@@ -271,10 +266,6 @@ def _completed(
     """The lock with the origin of each wheel that was built here, and with what was passed over."""
     if not built and not passed:
         return text
-    from dataclasses import asdict
-
-    import tomli_w
-
     data = lock_table(text)
     by_file = {one.path.as_uri(): one for one in built}
     for package in data.get("packages", ()):

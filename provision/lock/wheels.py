@@ -9,7 +9,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
+import tomli_w
+from packaging.pylock import PackageWheel, PylockSelectError
+from packaging.tags import compatible_tags, cpython_tags
+
 from images.net.address import shown_url
+from images.net.errors import BrokenOff
+from images.net.logins import authorization
+from images.net.patience import Patience, Tries
 from provision.errors import LockFileError
 from provision.host.uv import index_logins, plain_index
 from provision.lock.lockfile import clip, parse_lock
@@ -36,8 +43,6 @@ def finished(
     """uv's lock with sizes, without credentials and sdists, and with our table. `names` of
     indexes -> their addresses.
     """
-    import tomli_w
-
     pylock = parse_lock(text)
     chosen = choose_wheels(pylock, plan)
     data: dict[str, Any] = dict(pylock.to_dict())
@@ -75,8 +80,6 @@ def choose_wheels(pylock: Pylock, plan: Plan) -> dict[str, str]:
     """One wheel per package, by name: if several fit, the best tag and the latest build.
     LockFileError: a package has none that fits.
     """
-    from packaging.pylock import PackageWheel, PylockSelectError
-
     environment = cast("Environment", environment_of(str(plan.python), str(plan.arch)))
     try:
         picked = list(pylock.select(environment=environment, tags=image_tags(plan)))
@@ -105,8 +108,6 @@ def image_tags(plan: Plan) -> list[Tag]:
 
 def wheel_tags(python_text: str, arch: str, newest: int) -> list[Tag]:
     """The wheel tags that a Python ("3.11") accepts beside glibc 2.`newest`, best first."""
-    from packaging.tags import compatible_tags, cpython_tags
-
     python = tuple(int(part) for part in python_text.split("."))
     aliases = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
     platforms = []
@@ -133,10 +134,7 @@ def _add_sizes(
     logins: Mapping[str, tuple[str, str]],
 ) -> None:
     """Query the sizes that the index did not give; a server that does not answer is not retried."""
-    from images.net.errors import BrokenOff
     from images.net.http import HttpClient
-    from images.net.logins import authorization
-    from images.net.patience import Patience, Tries
 
     missing = [wheel for wheel in wheels if "size" not in wheel]
     if not missing:

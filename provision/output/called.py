@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os.path
 import re
+import shlex
 from collections.abc import Collection, Sequence
 
 _NAMES = ("provision", "gpu-provision")
@@ -34,8 +35,6 @@ def words_of(script: str, program: str, path: Sequence[str]) -> str:
         directory, name = "", _NAMES[0]
     if not script and (not directory or directory in path):
         return name
-    import shlex
-
     if not script:
         return shlex.quote(program)
     where = script if "/" in script else f"./{script}"  # sh run

@@ -4,6 +4,7 @@ Chinese. Everything else, JSON and codes too, stays English.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 
@@ -25,7 +26,6 @@ def sentence(code: str | None, env: Mapping[str, str] | None = None) -> str:
 
 def sentences() -> dict[str, str]:
     """All of them, by code."""
-    import json
     from importlib.resources import files
 
     found: dict[str, str] = json.loads(

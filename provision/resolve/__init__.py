@@ -9,9 +9,9 @@ explains why, and the alternatives come from dropping one requirement at a time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from provision.catalog.catalog import Catalog
+from provision.catalog.rows.frameworks import JaxRelease, TensorflowRelease, TorchRelease
 from provision.model.plan import Cell, Framework, HostFacts, Plan, PlanError, Request
 from provision.resolve.beside import beside_notes
 from provision.resolve.builds import Build, builds_of
@@ -32,9 +32,6 @@ from provision.resolve.rules.base import python_tags_of
 from provision.resolve.specifiers import version
 from provision.resolve.trial import Trial, cured, is_asked_for
 from provision.resolve.warnings import notes, warnings
-
-if TYPE_CHECKING:
-    from provision.catalog.rows.frameworks import JaxRelease, TensorflowRelease, TorchRelease
 
 __all__ = [
     "describe",

@@ -8,9 +8,10 @@ system), or the cuda-compat package. They have a start rule, apart from what the
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from provision.catalog.catalog import Catalog
+from provision.catalog.rows.bases import CudaImage, PythonImage
 from provision.model.plan import Base, Request
 from provision.model.request import is_local
 from provision.resolve.blockers import Blocker
@@ -19,9 +20,6 @@ from provision.resolve.fleet import Site
 from provision.resolve.rules.base import image_starts, python_tags_of
 from provision.resolve.rules.driver import DriverFit
 from provision.resolve.specifiers import version
-
-if TYPE_CHECKING:
-    from provision.catalog.rows.bases import CudaImage, PythonImage
 
 
 class Offer(NamedTuple):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from provision.catalog.catalog import Catalog
 from provision.catalog.pairs import may_go_with, pairs_of, versions_for
+from provision.model.environment import environment_of, is_met
 from provision.model.plan import PACKAGES, TITLES, Framework, IndexCandidate, Plan, Request
 from provision.resolve.blockers import Blocker
 from provision.resolve.builds import Build
@@ -138,8 +139,6 @@ def asked_for(plan: Plan) -> frozenset[str]:
     nor those that a marker leaves out of the image.
     """
     from packaging.requirements import Requirement
-
-    from provision.model.environment import environment_of, is_met
 
     ours = {"numpy", *EVERYWHERE, *FOR_COMPILING}
     environment = environment_of(plan.python or "", plan.arch or "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
@@ -13,6 +13,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from images.text.printable import printable
+from provision.catalog.catalog import Catalog
 from provision.catalog.loading import load
 from provision.model.environment import (
     MOST_CHARACTERS,
@@ -24,9 +25,6 @@ from provision.model.environment import (
 )
 from provision.model.plan import PACKAGES, DeclaredIndex
 from provision.sources.errors import ProjectError
-
-if TYPE_CHECKING:
-    from provision.catalog.catalog import Catalog
 
 _ARCHS = ("x86_64", "aarch64")
 _MOST_PATCH = 40

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from images.errors import Failure, full_disk
-from provision.attestation.provenance.attach import registry_manifest
+from images.registry import parse_reference
+from images.registry.target import RegistryTarget
+from provision.attestation.provenance.attach import attach_signed, registry_manifest
 from provision.attestation.provenance.public import public_name
 from provision.attestation.record.host import RecordedHost
 from provision.attestation.record.statement import make_statement
@@ -256,9 +258,6 @@ def _attach_record(
     subject: Subject, path: Path, places: ImagePlaces, console: Console
 ) -> Failure | None:
     """Attach it to the image in its registry, where later users of the image find it."""
-    from images.registry.target import RegistryTarget
-    from provision.attestation.provenance.attach import attach_signed
-
     assert subject.registry is not None
     try:
         repository = _repository(subject.registry)
@@ -275,8 +274,6 @@ def _attach_record(
 
 def _repository(reference: str) -> str:
     """The name without tag and digest."""
-    from images.registry import parse_reference
-
     parsed = parse_reference(reference)
     return f"{parsed.registry}/{parsed.repository}"
 

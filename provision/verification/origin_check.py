@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from images.oci.model import MANIFEST, Descriptor
 from images.text.nearby import no_such, or_nearby
+from provision.attestation.provenance.attach import Referrers, find_provenance
 from provision.attestation.provenance.check import Origin, judge, missing, read_statement
+from provision.attestation.provenance.documents import beside
 from provision.attestation.provenance.errors import ProvenanceError
 from provision.attestation.record.store import trusted_keys
 from provision.attestation.signing.errors import StatementError
@@ -18,9 +20,6 @@ from provision.attestation.signing.keys import PublicKey
 from provision.errors import BadInputError
 from provision.lock.lockfile import read_lock_file
 from provision.verification.subject import ImagePlaces, Subject, find_subject
-
-if TYPE_CHECKING:
-    from provision.attestation.provenance.attach import Referrers
 
 _MOST_BYTES = 4 << 20
 _NAME_IT = "Name the FILE.sigstore.json that the build left, or push the image with it."
@@ -84,7 +83,6 @@ def _attached(
     if subject.registry is None or subject.digest is None:
         return missing(subject.name), None
     from images.registry.reader import RepositoryReader
-    from provision.attestation.provenance.attach import find_provenance
 
     # attachments are looked up by the image's digest only
     manifest = Descriptor(media_type=MANIFEST, digest=subject.digest, size=0)
@@ -103,8 +101,6 @@ def _beside(subject: Subject) -> Path | None:
     """Where the build of a squashfs leaves its statement; None: the image is not a squashfs."""
     if subject.image is None or subject.image.squashfs is None:
         return None
-    from provision.attestation.provenance.documents import beside
-
     return beside(subject.image.squashfs.path)[1]
 
 

@@ -13,8 +13,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from images.engines.listing import (
+    DockerShelf,
+    EngineContainer,
+    EngineImage,
+    ImageShelf,
+    PodmanShelf,
+)
 from images.engines.sandbox.roots import Roots
 from images.errors import Failure
 from images.oci.layout import LayoutTarget
@@ -24,9 +31,6 @@ from provision.attestation.record.store import forget, last_verdict
 from provision.lock.labels import PLAN, labels_in, plan_of
 from provision.model.plan import TITLES, Plan
 from provision.verification.subject import nearest, own_image
-
-if TYPE_CHECKING:
-    from images.engines.listing import EngineContainer, EngineImage, ImageShelf
 
 Where = Literal["docker", "podman", "layout"]
 _OF_WHEELS = "gpu-provision: "
@@ -136,8 +140,6 @@ def list_images(
 
 def engine_shelves() -> dict[Where, Callable[[], ImageShelf]]:
     """What connects to Docker and to podman."""
-    from images.engines.listing import DockerShelf, PodmanShelf
-
     fix = "Start it: provision doctor says how"
     return {"docker": lambda: DockerShelf.find(fix=fix), "podman": PodmanShelf.find}
 

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from images.engines.emulation import check_runs, emulator_of, runs_natively
 from images.engines.squashfs import ENDINGS
 from images.errors import Failure
-from images.oci.errors import PlatformMissingError
-from images.oci.model import Platform
+from images.oci.errors import ImagePlaceError, PlatformMissingError
+from images.oci.layout_reading import names_in, open_layout
+from images.oci.model import Platform, host_platform
 from images.oci.sources import Image
 from images.system.hashed_file import check_unchanged
+from images.text.nearby import alike, did_you_mean, no_such, or_nearby
 from provision.lock.labels import labels_in
 from provision.output.console import Console
 
@@ -236,8 +238,6 @@ def _read(text: str, image: Image, registry: str | None = None) -> Subject:
 
 def nearest(opened: Callable[[Platform], T]) -> T:
     """The image for this machine; if there is none, one that can be emulated here, else any."""
-    from images.oci.model import host_platform
-
     try:
         return opened(host_platform())
     except PlatformMissingError as missing:
@@ -271,10 +271,7 @@ def nowhere(
     """The failure for an image that was not found: where it was looked for, and similar names."""
     from images.assembly.opening import parse_place
     from images.engines.docker_errors import NoEngineError
-    from images.oci.errors import ImagePlaceError
-    from images.oci.layout_reading import names_in
     from images.registry import ImageNotFoundError
-    from images.text.nearby import alike, did_you_mean, no_such, or_nearby
 
     place = parse_place(text)
     name = place.name or text
@@ -332,8 +329,6 @@ def own_image(name: str, images: Path, platform: Platform | None) -> Image | Non
     """The image of that name in this user's own layout, if there is one. PlatformMissingError:
     there is, but not for this platform.
     """
-    from images.oci.layout_reading import open_layout
-
     if not (images / "oci-layout").exists():
         return None
     try:

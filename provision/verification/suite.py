@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -104,8 +105,6 @@ def run_here(words: Sequence[str], timeout_s: float = 120.0) -> process.Complete
 
 def suite_directory() -> Path:
     """The directory of the verify package; it is copied, never imported."""
-    from importlib.util import find_spec
-
     found = find_spec("verify")
     assert found is not None
     assert found.submodule_search_locations is not None

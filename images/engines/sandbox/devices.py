@@ -21,6 +21,7 @@ from pathlib import Path
 
 from images.inspect.dynamic import read_soname
 from images.system.cdi import Edits, first_of_each, read_edits
+from images.system.ldcache import read_cache
 
 PLACE = "/usr/local/nvidia"
 LIBRARIES = f"{PLACE}/lib64"
@@ -223,8 +224,6 @@ def cached_libraries(content: bytes) -> Iterator[tuple[str, str]]:
     """Yield (name, path) of each library in the loader's cache, in order; nothing if it is
     damaged.
     """
-    from images.system.ldcache import read_cache
-
     for entry in read_cache(content) or ():
         if entry.name and entry.path.startswith("/"):
             yield entry.name, entry.path

@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import socket
+import struct
 import sys
 import warnings  # noqa: F401  os.execvpe imports it when Python's files are out of reach
 from typing import Any, NoReturn
@@ -193,9 +195,6 @@ def refuse_calls(steps: bytes) -> None:
 
 def raise_loopback() -> None:
     """Bring up lo: in a new network namespace it is down, and NCCL and Gloo use it."""
-    import fcntl
-    import struct
-
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         name = struct.pack("16sh22x", b"lo", 0x1 | 0x40)  # up, running
         fcntl.ioctl(probe, 0x8914, name)  # SIOCSIFFLAGS

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import shutil
 import signal
@@ -206,7 +207,5 @@ def _named_again(out: Path) -> bool:
 
 
 def _enlarge(pipe: IO[bytes]) -> None:
-    import fcntl
-
     with contextlib.suppress(OSError):
         fcntl.fcntl(pipe.fileno(), _SET_PIPE_SIZE, _PIPE_BYTES)

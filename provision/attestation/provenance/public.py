@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
+from packaging.requirements import InvalidRequirement, Requirement
+
 from images.oci.errors import BadReference
 from images.oci.reference import DIGEST, Reference, parse_reference
 from images.wheels.locked import Wheel
@@ -114,8 +116,6 @@ def _asked_base(base: str | None) -> str | None:
 
 def public_requirements(texts: Sequence[str]) -> list[str]:
     """Requirement lines; for one with a URL the public part of it, else only its name."""
-    from packaging.requirements import InvalidRequirement, Requirement
-
     found = []
     for text in texts:
         try:

@@ -22,8 +22,10 @@ from provision.attestation.signing.keys import (
     own_public,
     own_signer,
     read_public,
+    read_signer,
 )
 from provision.model.plan import HostFacts
+from provision.output.files import write_whole
 
 _LARGEST = 32 << 20
 
@@ -61,8 +63,6 @@ def write_verdict(home: Path, image: str, verdict: str) -> None:
     """Keep the verdict of a build, which makes no record. It is shown and proves nothing, so it is
     not signed; a failed write is not an error.
     """
-    from provision.output.files import write_whole
-
     with contextlib.suppress(OSError):
         path = records(home, BUILDS) / f"{_short(image)}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,8 +108,6 @@ def _age(path: Path) -> float:
 
 def signer_of(home: Path, key: Path | None) -> Signer:
     """The named key, else this user's own."""
-    from provision.attestation.signing.keys import read_signer
-
     return read_signer(key) if key is not None else own_signer(home / "keys")
 
 
@@ -130,8 +128,6 @@ def trusted_keys(home: Path, named: Iterable[Path]) -> dict[str, PublicKey]:
 
 def write_record(path: Path, statement: Mapping[str, Any], signer: Signer) -> None:
     """Sign the record and write it whole; OSError if that fails."""
-    from provision.output.files import write_whole
-
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, seal(statement, signer))
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from images.errors import DiskFullError
+from images.text.nearby import no_such, or_nearby
 from provision.build.offline.errors import BadBundleError, NotPackableError
 from provision.build.pipeline import gigabytes
 from provision.errors import BadInputError
@@ -276,8 +277,6 @@ class BundleReader(contextlib.AbstractContextManager["BundleReader"]):
 
 
 def _open(path: Path) -> IO[bytes]:
-    from images.text.nearby import no_such, or_nearby
-
     try:
         # without O_NONBLOCK a named pipe would wait for its writer
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from images.assembly.opening import open_image
 from images.errors import refuse_full
 from images.oci.model import platform_of
 from images.store import Fetcher, Store
@@ -166,8 +167,6 @@ def _base(
     if base.archive is not None:
         yield _at(IMAGE, base.archive, _sha256(base.archive))
         return
-    from images.assembly.opening import open_image
-
     assert plan.base is not None
     image = open_image(
         base.reference,

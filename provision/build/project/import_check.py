@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 
 from images.text.printable import printable
+from provision.build.base import BuildSettings
 from provision.build.project.imports import (
     MOST_FILES,
     MOST_IN_ALL,
@@ -25,15 +26,13 @@ from provision.build.project.imports import (
     Import,
     unknown_imports,
 )
+from provision.lock.lockfile import Lock
 from provision.lock.modules import modules_of
+from provision.output.console import Console
 from provision.sources.errors import ProjectIncompleteError
 
 if TYPE_CHECKING:
-    from provision.build.base import BuildSettings
     from provision.build.project.code import ProjectCode
-    from provision.lock.lockfile import Lock
-    from provision.output.console import Console
-
 _MOST_SHOWN = 6
 _MOST_UNREAD = 3
 _OWN_BASES = ("docker.io/library/python:", "docker.io/nvidia/cuda:")

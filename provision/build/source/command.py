@@ -11,7 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from packaging.utils import canonicalize_name
+
 from images.engines.emulation import check_runs
+from images.oci.model import platform_of
+from images.store import Store
 from images.system.scratch import scratch_directory
 from images.wheels.locked import RemoteFile
 from provision.build.base import OfflineError, pin_base
@@ -38,8 +42,6 @@ from provision.output.console import Console
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
-
-    from images.store import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +121,6 @@ def _build(
     kept: KeptWheels,
     console: Console,
 ) -> dict[str, KeptWheel]:
-    from images.oci.model import platform_of
-    from images.store import Store
-
     check_runs(platform_of(plan.arch or ""), "The devel image")
     found: dict[str, KeptWheel] = {}
     with ExitStack() as stack:
@@ -201,8 +200,6 @@ def _kept_before(kept: KeptWheels, requirement: Requirement, plan: Plan) -> Kept
 
 
 def _name(requirement: Requirement) -> str:
-    from packaging.utils import canonicalize_name
-
     return canonicalize_name(requirement.name)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
 from images.text.printable import printable
 from provision.build.source.key import WheelKey, too_new
 from provision.build.source.rules import BuiltWheelUnfitError
@@ -24,8 +26,6 @@ def check_name(file_name: str, key: WheelKey, plan: Plan) -> None:
     """Refuse a wheel of another package, or for another Python or machine than the plan's.
     BuiltWheelUnfitError: it is one, or its name is malformed.
     """
-    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-
     try:
         name, version, _, tags = parse_wheel_filename(file_name)
     except InvalidWheelFilename:

@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 from provision.model.plan import ComputeCapability, Plan
 from provision.resolve.specifiers import version as version_of
 
@@ -117,9 +120,6 @@ def too_new(glibc: str | None, plan: Plan) -> bool:
 
 def fitting(kept: Sequence[KeptWheel], requirement: str, plan: Plan) -> list[KeptWheel]:
     """The wheels that a requirement allows and that fit a plan, the newest version first."""
-    from packaging.requirements import Requirement
-    from packaging.utils import canonicalize_name
-
     read = Requirement(requirement)
     found = [
         one

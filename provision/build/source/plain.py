@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from images.errors import Failure
+from images.oci.sources import Image
+from images.store import Store
 from images.store.built import BuiltWheels
 from images.store.upkeep import hash_file
 from images.system.scratch import scratch_directory
@@ -51,12 +53,10 @@ from provision.lock.uv import WheelTarget
 from provision.model.environment import requirement_of
 from provision.model.plan import PackageIndexes, Plan
 from provision.output.console import Console
+from provision.verification.subject import prepared, runner_here
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
-
-    from images.oci.sources import Image
-    from images.store import Store
 
 EPOCH = 1_700_000_000
 _FRONTEND = ("pip", "setuptools", "wheel")
@@ -254,8 +254,6 @@ class PlainWheels:
         self, archive: Path, draft: SourceBuild, plan: Plan, image: Image, store: Store
     ) -> SourceWheel:
         """Build, with the backend of a draft."""
-        from provision.verification.subject import prepared, runner_here
-
         source, settings = draft.source, self._settings
         title = f"{draft.name} {draft.version}".strip()
         suffix = ".tar.gz" if isinstance(source, GitSource) else suffix_of(source)
@@ -304,8 +302,6 @@ class PlainWheels:
 
     @contextmanager
     def _store(self) -> Iterator[Store]:
-        from images.store import Store
-
         with Store.open(self._settings.state, on_note=self._console.note) as store:
             yield store
 

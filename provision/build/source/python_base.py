@@ -6,14 +6,17 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from images.assembly.opening import open_image
 from images.errors import Failure
+from images.oci.archive_reading import open_archive
+from images.oci.model import host_platform, platform_of
+from images.oci.sources import Image
 from provision.build.base import BuildSettings, base_from_lock, has_python, make_bootstrap
 from provision.errors import Exit
 from provision.model.plan import Plan
 from provision.output.console import Console
 
 if TYPE_CHECKING:
-    from images.oci.sources import Image
     from images.store import Store
 
 
@@ -36,10 +39,6 @@ def base_with_python(
     """The first base of these plans that runs on this machine and has a Python, and its plan.
     NoBuildBaseError: none has; else the failure of the last one.
     """
-    from images.assembly.opening import open_image
-    from images.oci.archive_reading import open_archive
-    from images.oci.model import host_platform
-
     failed: Failure | None = None
     for plan in plans:
         if plan.error is not None or plan.base is None or not has_python(plan):
@@ -70,8 +69,6 @@ def base_with_python(
 
 def _here(plan: Plan) -> Plan:
     """The plan for this machine: a wheel for any machine is built on this one."""
-    from images.oci.model import host_platform, platform_of
-
     if host_platform() == platform_of(plan.arch or ""):
         return plan
     assert plan.base is not None

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 from images.engines.spec import RunJob
 from images.errors import Failure
 from images.store import Fetcher, Store
@@ -192,7 +195,4 @@ def _is_file(path: Path) -> bool:
 
 
 def _name_of(line: str) -> str:
-    from packaging.requirements import Requirement
-    from packaging.utils import canonicalize_name
-
     return canonicalize_name(Requirement(line).name)

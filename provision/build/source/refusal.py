@@ -21,6 +21,7 @@ from provision.lock.solve import NoSolutionError, Solution
 from provision.lock.sources import NotBuilt, SkippedReleases
 from provision.model.plan import HostFacts, Plan, PlanError, Request, Warned
 from provision.resolve import resolve
+from provision.resolve.packages import name_of
 from provision.resolve.specifiers import version as version_of
 
 _DATA = Path(__file__).with_name("data") / "elsewhere.json"
@@ -201,8 +202,6 @@ def wheel_command(
     pins: Sequence[str], plan: Plan, typed: str, others: Iterable[str], known: Collection[str]
 ) -> str:
     """What builds these packages for the same plan, as the user can type it."""
-    from provision.resolve.packages import name_of
-
     own = {
         "--framework": plan.framework,
         "--framework-version": plan.framework_version,

@@ -7,6 +7,8 @@ import io
 import zipfile
 from pathlib import Path
 
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+
 from images.text.printable import printable
 from provision.build.source.rules import BuiltWheelUnfitError
 
@@ -32,8 +34,6 @@ def repacked(wheel: Path, to: Path, name: str, version: str | None) -> tuple[str
     between its releases. Returns its version. BuiltWheelUnfitError: it is not the wheel of this
     package (and version), is for one machine only, or cannot be read.
     """
-    from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
-
     try:
         found, built, _, tags = parse_wheel_filename(wheel.name)
     except InvalidWheelFilename:

@@ -12,6 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 from images.errors import Failure
 from provision.errors import BadInputError, Exit
 from provision.model.plan import ComputeCapability, Plan
@@ -82,9 +85,6 @@ def needs_more(name: str, declared: Sequence[str], setup: str) -> str:
     """Why a package is not built in the sandbox: it needs a compiler, or the framework. "" if
     nothing in its name, its declared build requirements and the text of its setup.py says so.
     """
-    from packaging.requirements import Requirement
-    from packaging.utils import canonicalize_name
-
     for line in declared:
         if why := _known()["compiling"].get(canonicalize_name(Requirement(line).name)):
             return f"its build needs {why}"
@@ -102,9 +102,6 @@ def builds_here(name: str) -> bool:
 
 def missing_in(lines: Sequence[str], there: Mapping[str, str]) -> tuple[str, ...]:
     """The requirement lines that the packages of an image (name -> version) do not meet."""
-    from packaging.requirements import Requirement
-    from packaging.utils import canonicalize_name
-
     missing = []
     for line in lines:
         read = Requirement(line)

@@ -12,22 +12,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from packaging.requirements import InvalidRequirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
+
 from images.errors import Failure
 from images.net.address import shown_url
+from images.store import Fetcher, Store
 from images.wheels.locked import RemoteFile
 from provision.build.base import BuildSettings, OfflineError
+from provision.catalog.index.address import default_index
+from provision.catalog.index.client import read_page
+from provision.catalog.index.fetch import AbsentError, PageFetcher
+from provision.catalog.index.pages import PageFile
 from provision.errors import BadInputError, Exit
 from provision.host.uv import plain_index, uv_indexes
 from provision.lock import network
 from provision.model.environment import requirement_of
 from provision.model.plan import PackageIndexes
+from provision.model.request import quoted
 from provision.resolve.specifiers import version as version_of
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
-
-    from images.store import Store
-    from provision.catalog.index.pages import PageFile
 
 _MOST_PROJECT_BYTES = 1 << 20
 # a zip may be encrypted (RuntimeError) or compressed in a way that Python has not
@@ -45,10 +52,6 @@ class NoSdistError(Failure):
 
 def read_requirement(text: str) -> Requirement:
     """A requirement of `provision wheel`. BadInputError: it is malformed, or names an address."""
-    from packaging.requirements import InvalidRequirement
-
-    from provision.model.request import quoted
-
     try:
         read = requirement_of(text)
     except InvalidRequirement:
@@ -74,9 +77,6 @@ def find_listed(
     requirement: Requirement, python: str, indexes: PackageIndexes, settings: BuildSettings
 ) -> tuple[RemoteFile, str]:
     """The same, and the address of the index that lists it, without a login."""
-    from provision.catalog.index.client import read_page
-    from provision.catalog.index.fetch import AbsentError, PageFetcher
-
     if settings.offline:
         raise OfflineError(f"The source of {requirement.name}")
     fetcher = PageFetcher(ca_bundle=settings.ca, env=settings.env, names=indexes.names)
@@ -99,7 +99,6 @@ def find_listed(
 
 def _asked(indexes: PackageIndexes, settings: BuildSettings) -> Iterator[str]:
     """The addresses of a user's indexes, each once: those of the request, uv's, the default one."""
-    from provision.catalog.index.address import default_index
 
     def all_of_them() -> Iterator[str]:
         if indexes.given:
@@ -123,9 +122,6 @@ def newest_sdist(
     """The newest source archive on a page of an index; a pre-release or a yanked one only if the
     requirement names it.
     """
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
-    from packaging.utils import InvalidSdistFilename, parse_sdist_filename
-
     found: dict[str, RemoteFile] = {}
     pinned = any(one.operator == "==" for one in requirement.specifier)
     for file in files:
@@ -151,8 +147,6 @@ def download(
     file: RemoteFile, store: Store, *, indexes: PackageIndexes, settings: BuildSettings
 ) -> Path:
     """A source archive: downloaded, or from the store."""
-    from images.store import Fetcher
-
     hosts = {urlsplit(file.url).hostname or ""}
     secrets = network.make_secrets(
         ca=settings.ca, index=indexes.given, hosts=hosts, env=settings.env, names=indexes.names
@@ -165,8 +159,6 @@ def declared_requirements(archive: Path, shown: str, top: str = "") -> tuple[str
     """The build requirements that a source archive declares in its pyproject.toml (PEP 518), which
     is in the directory `top` ("a/b/"). NoSdistError: it cannot be read.
     """
-    from packaging.requirements import InvalidRequirement
-
     project = _project_of(archive, shown, top)
     system = project.get("build-system")
     lines = system.get("requires", ()) if isinstance(system, Mapping) else ()
@@ -243,6 +235,4 @@ def _unreadable(shown: str, why: str) -> NoSdistError:
 
 
 def _canonical(name: str) -> str:
-    from packaging.utils import canonicalize_name
-
     return canonicalize_name(name)

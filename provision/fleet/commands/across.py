@@ -6,16 +6,18 @@ import argparse
 import contextlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from provision.cli.option import option
 from provision.errors import BadInputError, Exit
+from provision.fleet.across.groups import OTHER_WAYS, AcrossOrder, RoundRun
+from provision.fleet.across.result import verify_across
+from provision.fleet.commands.across_text import round_line
 from provision.fleet.commands.nodes import job_wait_s, read_calls
+from provision.fleet.nodes.in_image import MARGIN_S
+from provision.fleet.nodes.slurm import SlurmJob
 from provision.model.request import quoted
 from provision.output.console import Console
-
-if TYPE_CHECKING:
-    from provision.fleet.across.groups import AcrossOrder, RoundRun
 
 _OPTIONS = ("interface", "master_address", "sizes")
 _ADDRESS = re.compile(r"[A-Za-z0-9._:%{}-]{1,255}", re.ASCII)
@@ -81,12 +83,6 @@ def run_across(
     """The result for the nodes that are not unfit, by their results in the suite; None if fewer
     than two are left.
     """
-    from provision.fleet.across.groups import OTHER_WAYS, AcrossOrder
-    from provision.fleet.across.result import verify_across
-    from provision.fleet.commands.across_text import round_line
-    from provision.fleet.nodes.in_image import MARGIN_S
-    from provision.fleet.nodes.slurm import SlurmJob
-
     usable = {one["name"] for one in nodes if one["standing"] not in ("unfit", "not-tested")}
     if len(usable) < 2:
         return None
@@ -119,8 +115,6 @@ _MOST_S = 300.0
 
 
 def _whole_s(order: AcrossOrder) -> float:
-    from provision.fleet.nodes.in_image import MARGIN_S
-
     return order.limit_s + 2 * MARGIN_S + order.wait_s
 
 

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 from images.errors import Failure
 from images.store.locks import present
 from images.system.scratch import scratch_directory
+from provision.build.destination import Destination
+from provision.build.documents import Documenting
+from provision.catalog.catalog import Catalog
 from provision.cli.hostfiles import read_fleet_hosts
 from provision.cli.hosts import this_host
 from provision.cli.option import option
@@ -24,22 +27,22 @@ from provision.cli.settings import (
     read_catalog,
     read_settings,
 )
+from provision.cli.sizes import store_limit
 from provision.errors import BadInputError
 from provision.fleet.classes import classes_of, several
 from provision.fleet.commands.plan import exit_of, hosts_argument
-from provision.fleet.images import FleetImage, FleetResolver, plan_fleet
+from provision.fleet.images import FleetImage, FleetResolver, UnservedClass, plan_fleet
+from provision.lock.lockfile import write_lock
+from provision.model.plan import Plan, Request
 from provision.model.request import quoted
 from provision.output.console import Console
 from provision.output.stdout import print_json, print_result
+from provision.output.text import command, row
 from provision.resolve.fleet import DEFAULT_ARCH
+from provision.verification.suite import SuiteRequest
 
 if TYPE_CHECKING:
-    from provision.build.destination import Destination
     from provision.build.work import BuildJob
-    from provision.catalog.catalog import Catalog
-    from provision.fleet.images import UnservedClass
-    from provision.model.plan import Plan, Request
-
 _SHOWN = 8  # nodes, by name
 
 
@@ -81,8 +84,6 @@ class FleetTarget:
 
     def destination(self, tag: str) -> Destination:
         """That of the image with this tag ("gpu-provision:NAME")."""
-        from provision.build.destination import Destination
-
         if self.repository is not None:
             where = f"{self.repository}:{tag.partition(':')[2]}"
             return Destination(kind="registry", where=where)
@@ -159,11 +160,8 @@ def _read_target(args: argparse.Namespace) -> FleetTarget:
 
 
 def _job(args: argparse.Namespace, request: Request, catalog: Catalog) -> BuildJob:
-    from provision.build.documents import Documenting
     from provision.build.packing import Making
     from provision.build.work import BuildJob
-    from provision.cli.sizes import store_limit
-    from provision.verification.suite import SuiteRequest
 
     return BuildJob(
         request=request,
@@ -184,7 +182,6 @@ def _build(
     """Lock and build one image. Its tag follows from the lock, as packages may decide, too."""
     from provision.build.builder import find_engine
     from provision.build.job import build, lock_image, plan_image
-    from provision.lock.lockfile import write_lock
 
     hosts = [one.facts for one in image.classes]
     job = replace(job, destination=target.destination("gpu-provision:planned"))
@@ -255,8 +252,6 @@ def describe_built(
     built: Sequence[BuiltForFleet], unserved: Sequence[UnservedClass], without_gpu: Sequence[str]
 ) -> str:
     """Each image, the nodes that get it, and the command that tests it on all of them."""
-    from provision.output.text import command, row
-
     lines: list[str] = []
     for number, one in enumerate(built, 1):
         lines += row(f"image {number}", one.image or "not built")

@@ -27,6 +27,7 @@ from provision.output.console import Console
 from provision.output.stdout import print_json, print_result
 from provision.output.text import row
 from provision.verification.on_host import HostVerdict
+from provision.verification.subject import find_subject
 
 _NODES = 6
 _LABELS = {True: "runs on", False: "not on", None: "not known"}
@@ -50,8 +51,6 @@ def options(verb: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Read the images' labels, and judge each on each class of nodes. Nothing is run."""
-    from provision.verification.subject import find_subject
-
     if not args.images:
         raise BadInputError(
             "No image is named.", fix="Name each with --image, for example: --image team/torch:1"

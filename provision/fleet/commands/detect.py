@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from provision.cli.paths import output_folder
 from provision.cli.settings import read_whole
@@ -17,12 +16,16 @@ from provision.fleet.commands.nodes import (
     on_options,
     read_calls,
 )
+from provision.fleet.commands.nodes_text import describe_nodes, node_line
+from provision.fleet.nodes import kubernetes
+from provision.fleet.nodes.calls import NodeCall
+from provision.fleet.nodes.collect import NodeReading, collect
+from provision.fleet.nodes.program import node_program
+from provision.fleet.nodes.slurm import SlurmJob
+from provision.fleet.nodes.work import NodeLimits
+from provision.fleet.report import nodes_to_json
 from provision.output.console import Console
 from provision.output.stdout import print_json, print_result
-
-if TYPE_CHECKING:
-    from provision.fleet.nodes.calls import NodeCall
-    from provision.fleet.nodes.collect import NodeReading
 
 EXAMPLES = (
     "provision fleet detect --on slurm:gpu --output hosts/",
@@ -57,12 +60,6 @@ def options(verb: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Read every node, and say which did not answer and why."""
-    from provision.fleet.commands.nodes_text import describe_nodes, node_line
-    from provision.fleet.nodes.collect import collect
-    from provision.fleet.nodes.program import node_program
-    from provision.fleet.nodes.slurm import SlurmJob
-    from provision.fleet.nodes.work import NodeLimits
-    from provision.fleet.report import nodes_to_json
 
     def tell(reading: NodeReading) -> None:
         console.progress(node_line(reading))
@@ -95,8 +92,6 @@ def _kubernetes_calls(args: argparse.Namespace, timeout_s: float) -> Sequence[No
             option = "--runtime-class" if args.image is None else "--image"
             raise BadInputError(f"{option} requires --on kubernetes.", fix="Remove it.")
         return None
-    from provision.fleet.nodes import kubernetes
-
     if args.ssh_config is not None:
         raise BadInputError("--ssh-config requires --on ssh:FILE.", fix="Remove it.")
     if not args.image:

@@ -5,16 +5,25 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from images.errors import Failure
 from provision.cli.option import option
 from provision.errors import BadInputError
+from provision.fleet.nodes.calls import NodeFailure
+from provision.fleet.nodes.names import expand_names
+from provision.fleet.nodes.slurm import SlurmNode, list_nodes, parse_partition
+from provision.fleet.verify.drain import (
+    DEFAULT_LIMIT,
+    Drain,
+    drained_by_us,
+    drains,
+    over_limit,
+    read_limit,
+    run_drains,
+)
+from provision.output.asking import ask_at_terminal
 from provision.output.console import Console
-
-if TYPE_CHECKING:
-    from provision.fleet.nodes.slurm import SlurmNode
-    from provision.fleet.verify.drain import Drain
 
 
 def drain_options(verb: argparse.ArgumentParser) -> None:
@@ -33,8 +42,6 @@ def drain_options(verb: argparse.ArgumentParser) -> None:
 
 def check_drain(args: argparse.Namespace) -> None:
     """BadInputError: an option is invalid."""
-    from provision.fleet.verify.drain import read_limit
-
     if args.drain_at_most is not None:
         read_limit(args.drain_at_most)
     if args.drain and args.on.partition(":")[0] != "slurm":
@@ -47,16 +54,6 @@ def drain_nodes(
     args: argparse.Namespace, console: Console, nodes: Sequence[Mapping[str, Any]]
 ) -> tuple[tuple[Drain, ...], dict[str, str] | None]:
     """The nodes at fault, drained if that is allowed, and why none may be."""
-    from provision.fleet.nodes.calls import NodeFailure
-    from provision.fleet.verify.drain import (
-        DEFAULT_LIMIT,
-        drained_by_us,
-        drains,
-        over_limit,
-        read_limit,
-        run_drains,
-    )
-
     planned = drains(nodes)
     if not planned:
         console.note("nothing is drained: no node is itself at fault")
@@ -89,8 +86,6 @@ def drain_json(one: Drain) -> dict[str, Any]:
 
 
 def slurm_nodes(args: argparse.Namespace) -> tuple[SlurmNode, ...]:
-    from provision.fleet.nodes.slurm import list_nodes, parse_partition
-
     return list_nodes(parse_partition(args.on.partition(":")[2]))
 
 
@@ -98,8 +93,6 @@ def chosen(args: argparse.Namespace, nodes: Sequence[SlurmNode]) -> Sequence[Slu
     """The nodes that --nodes names. BadInputError: Slurm has no such node."""
     if args.nodes is None:
         return nodes
-    from provision.fleet.nodes.names import expand_names
-
     names = expand_names(args.nodes)
     unknown = sorted(set(names) - {node.name for node in nodes})
     if unknown:
@@ -116,7 +109,5 @@ def agreed(args: argparse.Namespace, console: Console, planned: Sequence[Drain],
         console.say(f"{verb.lower()} {one.node}: {one.reason}")
     if args.yes:
         return True
-    from provision.output.asking import ask_at_terminal
-
     count = len(planned)
     return ask_at_terminal(f"{verb} {count} node{'' if count == 1 else 's'}?")

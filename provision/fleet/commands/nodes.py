@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from provision.cli.option import option
 from provision.errors import BadInputError
+from provision.fleet.nodes.calls import NodeCall
+from provision.fleet.nodes.names import choose_calls, expand_names
+from provision.fleet.nodes.ray import parse_address, ray_calls, ray_cluster
+from provision.fleet.nodes.slurm import SlurmJob, list_nodes, parse_partition, slurm_calls
+from provision.fleet.nodes.ssh import read_ssh_hosts, ssh_calls
 from provision.model.request import quoted
-
-if TYPE_CHECKING:
-    from provision.fleet.nodes.calls import NodeCall
-    from provision.fleet.nodes.slurm import SlurmJob
 
 MOST_AT_ONCE = 1024
 KUBERNETES = "kubernetes[:CONTEXT[/NAMESPACE]]"
@@ -50,8 +50,6 @@ def chosen_calls(args: argparse.Namespace, calls: Sequence[NodeCall]) -> Sequenc
     """The calls to the nodes that --nodes names. BadInputError: there is no such node."""
     if args.nodes is None:
         return calls
-    from provision.fleet.nodes.names import choose_calls, expand_names
-
     return choose_calls(calls, expand_names(args.nodes))
 
 
@@ -69,16 +67,10 @@ def read_calls(
     if args.ssh_config is not None and kind != "ssh":
         raise BadInputError("--ssh-config requires --on ssh:FILE.", fix="Remove it.")
     if kind == "ssh" and where:
-        from provision.fleet.nodes.ssh import read_ssh_hosts, ssh_calls
-
         return ssh_calls(read_ssh_hosts(where), args.ssh_config)
     if kind == "slurm":
-        from provision.fleet.nodes.slurm import list_nodes, parse_partition, slurm_calls
-
         return slurm_calls(list_nodes(parse_partition(where)), job)
     if kind == "ray":
-        from provision.fleet.nodes.ray import parse_address, ray_calls, ray_cluster
-
         cluster = held.enter_context(ray_cluster(parse_address(where)))
         return ray_calls(cluster, timeout_s)
     raise BadInputError(

@@ -11,6 +11,7 @@ from provision.cli.request import read_request, request_options
 from provision.cli.settings import read_catalog
 from provision.errors import Exit, exit_of_refusal
 from provision.fleet.classes import classes_of
+from provision.fleet.commands.plan_text import describe_fleet
 from provision.fleet.images import FleetImage, FleetPlan, FleetResolver, plan_fleet
 from provision.fleet.report import fleet_to_json
 from provision.fleet.what_if import change_driver
@@ -67,8 +68,6 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if args.json:
         print_json(fleet_to_json(plan, classes, change, command))
     else:
-        from provision.fleet.commands.plan_text import describe_fleet
-
         print_result(describe_fleet(plan, change, command))
     return exit_of(plan)
 

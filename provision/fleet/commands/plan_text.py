@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
-from provision.fleet.classes import several
-from provision.fleet.images import named
+from provision.fleet.classes import NodeClass, several
+from provision.fleet.images import FleetImage, FleetPlan, OneImageRefusal, UnservedClass, named
+from provision.fleet.what_if import DriverChange
 from provision.model.plan import RUNS, TITLES, Plan
 from provision.output.text import command as command_lines
 from provision.output.text import row
-
-if TYPE_CHECKING:
-    from provision.fleet.classes import NodeClass
-    from provision.fleet.images import FleetImage, FleetPlan, OneImageRefusal, UnservedClass
-    from provision.fleet.what_if import DriverChange
 
 _MOST = 12
 _NODES = 6  # of a class, by name

@@ -6,6 +6,8 @@ import argparse
 
 from provision.errors import BadInputError, Exit
 from provision.fleet.commands.drains import agreed, chosen, drain_json, slurm_nodes
+from provision.fleet.commands.verify_text import describe_drains
+from provision.fleet.verify.drain import drained_by_us, run_drains, unchanged
 from provision.output.console import Console
 from provision.output.stdout import print_json, print_result
 
@@ -26,9 +28,6 @@ def options(verb: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Resume the nodes that were drained with a reason of ours, and no others."""
-    from provision.fleet.commands.verify_text import describe_drains
-    from provision.fleet.verify.drain import drained_by_us, run_drains, unchanged
-
     if args.on.partition(":")[0] != "slurm":
         raise BadInputError(
             "Only nodes of Slurm can be resumed.", fix="Use --on slurm or --on slurm:PARTITION."

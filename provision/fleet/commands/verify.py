@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from images.system.scratch import scratch_directory
 from provision.cli.option import option
 from provision.cli.paths import absolute_file, output_folder
 from provision.cli.settings import (
@@ -20,6 +20,7 @@ from provision.cli.settings import (
 from provision.cli.suite import level_option, read_seconds, timeout_option
 from provision.errors import BadInputError, Exit
 from provision.fleet.commands.across import across_options, check_across, run_across, worse
+from provision.fleet.commands.across_text import describe_across
 from provision.fleet.commands.drains import check_drain, drain_json, drain_nodes, drain_options
 from provision.fleet.commands.nodes import (
     KUBERNETES,
@@ -29,12 +30,19 @@ from provision.fleet.commands.nodes import (
     on_options,
     read_calls,
 )
+from provision.fleet.commands.verify_text import describe_verified, report_line
+from provision.fleet.nodes.calls import NodeCall
+from provision.fleet.nodes.in_image import MARGIN_S
+from provision.fleet.nodes.kubernetes import PodOptions, read_kubernetes_calls
+from provision.fleet.nodes.slurm import SlurmJob
+from provision.fleet.nodes.work import NodeLimits
+from provision.fleet.verify.order import FleetOrder, read_order
+from provision.fleet.verify.reports import NodeReport, verify_nodes
+from provision.fleet.verify.result import judge_fleet
 from provision.output.console import Console
 from provision.output.stdout import print_json, print_result
-
-if TYPE_CHECKING:
-    from provision.fleet.nodes.calls import NodeCall
-    from provision.fleet.verify.order import FleetOrder
+from provision.verification.report_files import refuse_unusable
+from provision.verification.subject import find_subject
 
 _FORMATS = ("junit", "html", "prometheus")
 
@@ -87,18 +95,6 @@ def options(verb: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Test every node, judge all reports, and say what is wrong, the worst first."""
-    from images.system.scratch import scratch_directory
-    from provision.fleet.commands.across_text import describe_across
-    from provision.fleet.commands.verify_text import describe_verified, report_line
-    from provision.fleet.nodes.in_image import MARGIN_S
-    from provision.fleet.nodes.slurm import SlurmJob
-    from provision.fleet.nodes.work import NodeLimits
-    from provision.fleet.verify.order import read_order
-    from provision.fleet.verify.reports import NodeReport, verify_nodes
-    from provision.fleet.verify.result import judge_fleet
-    from provision.verification.report_files import refuse_unusable
-    from provision.verification.subject import find_subject
-
     files = _read_files(args)
     refuse_unusable(files, None)
     check_drain(args)
@@ -163,8 +159,6 @@ def _pods(
     kind, _, where = args.on.partition(":")
     if kind != "kubernetes":
         return ()
-    from provision.fleet.nodes.kubernetes import PodOptions, read_kubernetes_calls
-
     if args.ssh_config is not None:
         raise BadInputError("--ssh-config requires --on ssh:FILE.", fix="Remove it.")
     return read_kubernetes_calls(

@@ -10,13 +10,17 @@ https://docs.ray.io/en/latest/ray-core/scheduling/index.html and .../fault-toler
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import shutil
+import signal
 import socket
+import subprocess
 import sys
 import threading
+import time
 from typing import Any, TextIO
 
 POLL_S = 0.2
@@ -32,13 +36,6 @@ LOST |= {"TaskUnschedulableError", "WorkerCrashedError"}
 
 def run_program(program: bytes | None, seconds: float, grace: float) -> tuple[int, bytes, bytes]:
     """The task: a program on standard input of the node's own Python; its exit code and output."""
-    import contextlib
-    import os
-    import signal
-    import subprocess
-    import sys
-    import time
-
     env = dict(os.environ)
     for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"):
         env.pop(name, None)  # Ray sets them for tasks without GPUs or CPUs

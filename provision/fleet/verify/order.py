@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from images.assembly.opening import parse_place
 from images.engines.sandbox.sif import ENDING
 from provision.catalog.catalog import Catalog
 from provision.errors import BadInputError
@@ -126,8 +127,6 @@ def name_on_nodes(subject: Subject) -> str:
     the absolute path of a layout or a squashfs. BadInputError: it is an archive, or in this user's
     own layout.
     """
-    from images.assembly.opening import parse_place
-
     if (file := squashfs_of(subject.name)) is not None:
         return str(file.absolute())
     if subject.registry is not None and subject.digest is not None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
 
+from provision.catalog.rows.bases import StartRule
 from provision.model.plan import TITLES, Request
 from provision.resolve.builds import Build
 from provision.resolve.fleet import GpuKind, Site
 from provision.resolve.rules.driver import native_cuda
 from provision.resolve.specifiers import version
-
-if TYPE_CHECKING:
-    from provision.catalog.rows.bases import StartRule
 
 
 def python_tags_of(build: Build) -> tuple[str, ...]:

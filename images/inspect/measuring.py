@@ -92,7 +92,9 @@ def measure_source(source: ByteSource, *, deep: bool, on_progress: Progress) -> 
     machines: set[Literal["x86_64", "aarch64"]] = set()
     if deep or told.verdict is None:
         for member in _library_members(archive, source):
-            library, machine = _library(archive, member, on_progress)
+            library, machine = read_library(
+                member.name, member.size, _pieces(archive, member, on_progress)
+            )
             libraries.append(library)
             machines.add(machine)
     verdict = told.verdict or judge_libraries(libraries)
@@ -228,12 +230,6 @@ def _library_members(archive: WheelArchive, source: ByteSource) -> list[Member]:
             fix=ANEW_FIX,
         )
     return found
-
-
-def _library(
-    archive: WheelArchive, member: Member, on_progress: Progress
-) -> tuple[LibraryCode, Literal["x86_64", "aarch64"]]:
-    return read_library(member.name, member.size, _pieces(archive, member, on_progress))
 
 
 def _pieces(archive: WheelArchive, member: Member, on_progress: Progress) -> Iterator[bytes]:

@@ -61,7 +61,8 @@ def selected(entries: Sequence[FatbinEntry], gpu: Capability) -> set[int]:
     """The numbers of the entries that a GPU may load: one that it does load is always in it."""
     binary = _best(entries, SASS, lambda word: _runs_binary(word, gpu))
     code = _best(entries, PTX, lambda word: _runs_ptx(word, gpu))
-    newest = max((_number(entries[n]) for n in binary if _is_sure(entries[n], gpu)), default=None)
+    sure = [n for n in binary if _runs_binary(entries[n].target, gpu)]
+    newest = max((_number(entries[n]) for n in sure), default=None)
     # PTX that is newer than all binary code might be preferred to it
     return binary | {n for n in code if newest is None or _number(entries[n]) > newest}
 
@@ -80,10 +81,6 @@ def _best(
     }
     sure = max((_number(entries[n]) for n, answer in answers.items() if answer), default=(0, 0))
     return {number for number in answers if _number(entries[number]) >= sure}
-
-
-def _is_sure(entry: FatbinEntry, gpu: Capability) -> bool:
-    return _runs_binary(entry.target, gpu) is True
 
 
 def _runs_binary(word: str, gpu: Capability) -> bool | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from provision.catalog.catalog import Catalog
-from provision.catalog.rows.bases import CudaImage, PythonImage
+from provision.catalog.rows.bases import CudaImage
 from provision.model.plan import Base, Request
 from provision.model.request import is_local
 from provision.resolve.blockers import Blocker
@@ -61,7 +61,10 @@ def offer(
         images = catalog.cuda_images(build.cuda, "base", cudnn=None)
         return _nvidia(images, request, sites, catalog)
     sure = {row.python for row in catalog.python_images if row.confidence == "confirmed"}
-    bases = tuple(_python_base(row) for row in catalog.python_images)
+    bases = tuple(
+        Base(kind="registry", reference=row.reference, python=row.python, glibc=row.glibc)
+        for row in catalog.python_images
+    )
     return _offer(bases, doubted=frozenset(base.python for base in bases) - sure)
 
 
@@ -196,10 +199,6 @@ def _nvidia(
 def full_image(reference: str) -> str:
     """The official Python image with compilers and headers, beside one without (-slim)."""
     return reference.replace("-slim-", "-")
-
-
-def _python_base(row: PythonImage) -> Base:
-    return Base(kind="registry", reference=row.reference, python=row.python, glibc=row.glibc)
 
 
 def _fits(base: Base, glibc: str | None) -> bool:

@@ -284,7 +284,9 @@ def _against(build: Build, wanted: Companion, catalog: Catalog) -> Iterator[Bloc
             build,
             f"{wanted.text} does not fit {build.name}, which was compiled for numpy{abi}.",
         )
-    elif build.framework == "pytorch" and not _may_be_paired(wanted, build.version):
+    elif build.framework == "pytorch" and not may_go_with(
+        wanted.name, wanted.specifier, build.version
+    ):
         yield _not_paired(build, wanted)
     yield from _against_cuda(build, wanted, pair or (build.version if own else None))
 
@@ -297,10 +299,6 @@ def _not_paired(build: Build, wanted: Companion) -> Blocker:
         f"{wanted.text} does not match {build.name}"
         f"{needs or f': no release of {wanted.name} is for it'}.",
     )
-
-
-def _may_be_paired(wanted: Companion, release: str) -> bool:
-    return may_go_with(wanted.name, wanted.specifier, release)
 
 
 def pair_for(build: Build, name: str, catalog: Catalog) -> str | None:

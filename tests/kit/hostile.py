@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-Words = Sequence[str]
 Place = tuple[str | int, ...]
 
 CONTROL = (

@@ -23,11 +23,9 @@ def all_rows() -> tuple[Row, ...]:
     return tuple(json.loads(data.read_text(encoding="utf-8"))["rows"])
 
 
-def _copied() -> Iterable[str]:
-    return (source for row in all_rows() for source in row.get("copies", {}).values())
-
-
-WANTED = "|".join(sorted(re.escape(source) for source in _copied()))
+WANTED = "|".join(
+    sorted(re.escape(source) for row in all_rows() for source in row.get("copies", {}).values())
+)
 
 
 def rows_for(suite: str, packages: Collection[str], triplet: str) -> tuple[Row, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from posixpath import basename
 
 MOST_ERRORS = 8
@@ -56,11 +55,3 @@ class FirstErrors:
     def lines(self) -> tuple[str, ...]:
         """The lines, the first one first."""
         return tuple(self._compiler or self._python)
-
-
-def first_errors(lines: Iterable[str]) -> tuple[str, ...]:
-    """The lines of a whole log that say why the build failed."""
-    errors = FirstErrors()
-    for line in lines:
-        errors.add(line)
-    return errors.lines

@@ -70,7 +70,7 @@ def with_local_wheels(found: Solution) -> Solution:
     """
     addresses = addresses_in(found.text)
     rebuilt = {str(p.name) for p in parse_lock(found.text).packages if p.tool}
-    local = {n: url for n, url in addresses.items() if _is_local(url) and n not in rebuilt}
+    local = {n: url for n, url in addresses.items() if url.startswith("file:") and n not in rebuilt}
     if not local:
         return found
     releases = releases_in(found.text)
@@ -81,10 +81,6 @@ def with_local_wheels(found: Solution) -> Solution:
     )
     warnings = (*found.plan.warnings, _local_wheel(local, versions))
     return replace(found, plan=found.plan._replace(requirements=lines, warnings=warnings))
-
-
-def _is_local(url: str) -> bool:
-    return url.startswith("file:")
 
 
 def _local_wheel(local: Mapping[str, str], versions: Mapping[str, str]) -> Warned:

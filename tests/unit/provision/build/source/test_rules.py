@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from provision.build.source import inside, rules
-from provision.build.source.progress import MOST_ERRORS, first_errors, status_of
+from provision.build.source.progress import MOST_ERRORS, FirstErrors, status_of
 from provision.build.source.rules import (
     BuiltWheelUnfitError,
     capabilities_of,
@@ -224,8 +224,14 @@ def test_how_far_a_build_is(line: str, status: str | None) -> None:
     ],
 )
 def test_the_first_errors_of_a_log(log: str, expected: list[str]) -> None:
-    assert list(first_errors(log.splitlines())) == expected
+    errors = FirstErrors()
+    for line in log.splitlines():
+        errors.add(line)
+    assert list(errors.lines) == expected
 
 
 def test_few_errors_are_kept() -> None:
-    assert len(first_errors(["x.cu(1): error: e"] * 100)) == MOST_ERRORS
+    errors = FirstErrors()
+    for _ in range(100):
+        errors.add("x.cu(1): error: e")
+    assert len(errors.lines) == MOST_ERRORS

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from provision.fleet.commands import drains
 from provision.fleet.commands.drains import drain_nodes
-from provision.output import asking
 from provision.output.console import Console
 from tests.unit.provision.cli.test_cli import main
 from tests.unit.provision.fleet.verify.test_verify import row
@@ -125,7 +125,7 @@ def test_a_person_is_asked_after_the_list(
         assert question == "Drain 1 node?"
         return answer
 
-    monkeypatch.setattr(asking, "ask_at_terminal", ask)
+    monkeypatch.setattr(drains, "ask_at_terminal", ask)
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     assert drained("n1", nodes=3, yes=False) == ([("n1", answer or None)], None)
     assert slurm.states()["n1"] == ("drained" if answer else "idle")

@@ -35,7 +35,7 @@ import start_nodes as nodes
 from start_nodes import ADDRESS, call, timed
 
 from images.engines.sandbox.unpack import unpack
-from images.oci.layout_reading import open_layout
+from images.oci.layout_reader import open_layout
 from tests.engines.lazy_place import built
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,7 +51,7 @@ import sys
 from pathlib import Path
 from images.engines.sandbox.run import Sandbox
 from images.engines.spec import RunJob
-from images.engines.squashfs.reading import open_squashfs
+from images.engines.squashfs.reader import open_squashfs
 
 place, roots, job = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 sandbox = Sandbox.connect(roots)

@@ -39,7 +39,7 @@ from images.layers.own import PREFIX, ordered, site_of, skeleton_layer
 from images.layers.tar import TarEntry
 from images.net.address import shown_url
 from images.net.secrets import Secrets
-from images.oci.archive_reading import open_archive
+from images.oci.archive_reader import open_archive
 from images.oci.assemble import ContainerSettings, image_index
 from images.oci.model import INDEX, MANIFEST, host_platform, platform_of
 from images.oci.sources import Image

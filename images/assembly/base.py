@@ -12,6 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from images.oci.blobfiles import read_pieces
+from images.oci.image_reader import (
+    MOST_CONFIG_BYTES,
+    ParsedManifest,
+    choose,
+    parse_manifest,
+    read_image,
+    small_file,
+)
 from images.oci.model import (
     INDEX,
     INDEXES,
@@ -22,14 +30,6 @@ from images.oci.model import (
     Platform,
     digest_of,
     read_object,
-)
-from images.oci.reading import (
-    MOST_CONFIG_BYTES,
-    ParsedManifest,
-    choose,
-    parse_manifest,
-    read_image,
-    small_file,
 )
 from images.oci.sources import Image
 

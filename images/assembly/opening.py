@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Literal
 
 from images.assembly.base import BlobStore, offline_repository, registry_image
 from images.net.patience import Patience
-from images.oci.archive_reading import open_archive
+from images.oci.archive_reader import open_archive
 from images.oci.errors import ImagePlaceError
-from images.oci.layout_reading import MARK_FILE, open_layout
+from images.oci.layout_reader import MARK_FILE, open_layout
 from images.oci.model import Platform
 from images.oci.sources import Image
 from images.text.nearby import no_such, or_nearby

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from images.engines.archive import files_archive
 from images.engines.docker_errors import EngineError, start_failure
+from images.engines.run_arguments import CDI_GPUS, ROLE, RUN_ROLE
 from images.engines.spec import Foreground, RunJob
-from images.engines.words import CDI_GPUS, ROLE, RUN_ROLE
 from images.system import output, process
 from images.system.interruption import uninterrupted
 

@@ -17,7 +17,7 @@ from images.engines.archive import is_holder
 from images.engines.docker import Docker
 from images.engines.docker_errors import EngineError, NoEngineError
 from images.engines.podman import INSTALL_FIX, answer_of
-from images.engines.words import ROLE
+from images.engines.run_arguments import ROLE
 from images.system import process
 
 _PATIENCE_S = 30

@@ -26,15 +26,15 @@ from images.engines.docker_errors import (
     NoGpuRuntimeError,
     missing_program,
 )
-from images.engines.podman_words import (
+from images.engines.podman_arguments import (
     LIMIT_REFUSED,
     bare,
     create_words,
     fewer_limits,
     own_limits,
 )
+from images.engines.run_arguments import limit_values, limit_words
 from images.engines.spec import Foreground, RunJob, RunResult, not_permitted
-from images.engines.words import limit_values, limit_words
 from images.errors import DiskFullError, Failure
 from images.oci.model import Platform
 from images.oci.sources import Image

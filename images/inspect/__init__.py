@@ -9,7 +9,7 @@ The data flow, and the modules:
                     --archive--------> members of the zip, checked against size and checksum
                     --texts----------> version.py, build_info.py, the flags that torch stores
                     --library--------> a library's fatbins, counted (with `elf` and `fatbin`)
-                    --judge----------> what can be claimed about the wheel
+                    --verdict--------> what can be claimed about the wheel
 
 `measuring` runs these; `image` inspects a whole image or wheel, `facts` reads only what the loader
 would, in a form that can be kept. Nothing that is read is executed.

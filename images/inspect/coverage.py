@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from images.inspect.judge import NEARLY_ALL
 from images.inspect.model import Capability, LibraryCode
 from images.inspect.texts import capability
+from images.inspect.verdict import NEARLY_ALL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

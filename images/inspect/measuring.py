@@ -9,13 +9,6 @@ from pathlib import Path
 from typing import Literal
 
 from images.inspect.archive import WheelArchive
-from images.inspect.judge import (
-    Verdict,
-    judge_libraries,
-    judge_words,
-    notes_on_flags,
-    notes_on_libraries,
-)
 from images.inspect.library import read_library
 from images.inspect.model import How, LibraryCode, WheelCode
 from images.inspect.remote import is_url, open_url
@@ -30,6 +23,13 @@ from images.inspect.texts import (
     pinned_cudnn,
     two_parts,
     versions_of,
+)
+from images.inspect.verdict import (
+    Verdict,
+    judge_libraries,
+    judge_words,
+    notes_on_flags,
+    notes_on_libraries,
 )
 from images.text.printable import printable
 from images.wheels.directory import Member

@@ -4,8 +4,8 @@
     sources     the interfaces between layers, images and targets (protocols)
     reference   image references
     assemble    base and layers -> configuration, manifest, index (pure)
-    layout, layout_reading, archive, archive_reading   images on disk
-    reading, inflate, tarstream, blobfiles              their layers' bytes
+    layout, layout_reader, archive, archive_reader     images on disk
+    image_reader, inflate, tarstream, blobfiles         their layers' bytes
 
 Imports `images.net` (loopback addresses), `images.wheels` (a locked file), `images.text` and
 `images.errors`.

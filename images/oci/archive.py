@@ -34,10 +34,10 @@ from images.oci.blobfiles import (
     told_as_failure,
 )
 from images.oci.errors import ImagePlaceError, TargetError
+from images.oci.image_reader import ParsedManifest, check_platform, children_of, parse_manifest
 from images.oci.layout import name_annotations
-from images.oci.layout_reading import CONTAINERD_NAME, INDEX_FILE, MARK_FILE, VERSION
+from images.oci.layout_reader import CONTAINERD_NAME, INDEX_FILE, MARK_FILE, VERSION
 from images.oci.model import INDEX, Descriptor, descriptor_of, read_object, to_bytes
-from images.oci.reading import ParsedManifest, check_platform, children_of, parse_manifest
 from images.oci.sources import Stream, Written
 
 DOCKER_FILE = "manifest.json"

@@ -30,7 +30,8 @@ from images.oci.blobfiles import (
     told_as_failure,
 )
 from images.oci.errors import ImagePlaceError, ImageUnreadableError, TargetError
-from images.oci.layout_reading import (
+from images.oci.image_reader import check_platform, children_of, parse_manifest
+from images.oci.layout_reader import (
     CONTAINERD_NAME,
     INDEX_FILE,
     MARK_FILE,
@@ -50,7 +51,6 @@ from images.oci.model import (
     read_object,
     to_bytes,
 )
-from images.oci.reading import check_platform, children_of, parse_manifest
 from images.oci.sources import Stream, Written
 
 _LOCK_FILE = f"{INDEX_FILE}.lock"

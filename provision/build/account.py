@@ -9,9 +9,9 @@ from typing import Any
 
 from provision.build.destination import Choice
 from provision.build.maker import MadeImage
+from provision.build.next_commands import CARRIED, elsewhere_words, run_words, verify_words
 from provision.build.pipeline import dry_run_argv
 from provision.build.project.code import ProjectCode
-from provision.build.words import CARRIED, elsewhere_words, run_words, verify_words
 from provision.build.work import BuildJob, FinishedImage
 from provision.model.plan import Plan
 from provision.model.planfile import plan_to_json

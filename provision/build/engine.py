@@ -16,9 +16,9 @@ from images.store.local import local_path
 from provision.build.base import BuildSettings
 from provision.build.destination import Choice, Destination
 from provision.build.maker import KeptImage, LockedImage, MadeImage, RunnableImage
+from provision.build.next_commands import kept_name
 from provision.build.pipeline import build_image, check_disk, image_spec, secrets_for
 from provision.build.project.code import ProjectCode
-from provision.build.words import kept_name
 from provision.lock.lockfile import Lock
 from provision.model.plan import Request
 from provision.output.console import Console

@@ -39,6 +39,7 @@ from provision.build.documents import (
     signer_for,
 )
 from provision.build.maker import LockedImage
+from provision.build.next_commands import made_in_short
 from provision.build.packages import PackageChoice
 from provision.build.pipeline import (
     choose_packages,
@@ -62,7 +63,6 @@ from provision.build.trial import (
     test_scope,
     withheld,
 )
-from provision.build.words import made_in_short
 from provision.build.work import BuildJob, FinishedImage
 from provision.errors import BadInputError, Exit
 from provision.host import in_short

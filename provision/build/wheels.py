@@ -26,7 +26,7 @@ from images.layers.own import image_environment, lock_layer, site_of, skeleton_l
 from images.layers.toolkit import toolkit_layers
 from images.layers.transcode import WheelLayer
 from images.oci.archive import ArchiveTarget
-from images.oci.archive_reading import open_archive
+from images.oci.archive_reader import open_archive
 from images.oci.assemble import ContainerSettings, image_index
 from images.oci.model import INDEX, MANIFEST, platform_of
 from images.oci.sources import Image, LayerSource
@@ -38,6 +38,7 @@ from provision.build.destination import Choice
 from provision.build.load_check import LoadCheck
 from provision.build.loading import LoadSubject
 from provision.build.maker import KeptImage, LockedImage, MadeImage, RunnableImage
+from provision.build.next_commands import kept_name
 from provision.build.packing import (
     BuildMemory,
     ImportRecording,
@@ -52,7 +53,6 @@ from provision.build.pipeline import nvcc_flags, secrets_for
 from provision.build.project.code import ProjectCode
 from provision.build.room import BuildRoom
 from provision.build.targets import SquashfsTarget, open_target
-from provision.build.words import kept_name
 from provision.lock.labels import labels_for
 from provision.lock.lockfile import Lock
 from provision.model.plan import PACKAGES, Request

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Final
 
+from provision.catalog.data_files import DataFiles
 from provision.catalog.images import image_maker, python_image_maker
-from provision.catalog.reading import DataFiles
 from provision.catalog.rows import Conflict, Excused
 from provision.catalog.rows.bases import (
     CudaImage,

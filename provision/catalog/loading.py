@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from provision.catalog.catalog import Catalog
 from provision.catalog.catalog_tables import ON_DEMAND
-from provision.catalog.reading import DATA, DataFiles, overlay_file
+from provision.catalog.data_files import DATA, DataFiles, overlay_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

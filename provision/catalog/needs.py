@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from provision.catalog.reading import DATA
+from provision.catalog.data_files import DATA
 
 Kind: TypeAlias = Literal["compiler", "nvcc", "ffmpeg", "libgl", "libpython", "git"]
 

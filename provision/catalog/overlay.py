@@ -23,7 +23,7 @@ from packaging.version import InvalidVersion, Version
 
 from images.text.printable import printable
 from provision.catalog.canonical import dump
-from provision.catalog.reading import overlay_file
+from provision.catalog.data_files import overlay_file
 from provision.errors import CatalogError, Exit
 from provision.model import grammar
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packaging.version import Version
 
-from provision.catalog.reading import DATA
+from provision.catalog.data_files import DATA
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet

@@ -14,6 +14,7 @@ from provision.doctor.context import TextContext
 from provision.doctor.contradictions import contradictions
 from provision.doctor.judge import judge
 from provision.doctor.knowledge import Knowledge, load
+from provision.doctor.lines import Work
 from provision.doctor.model import (
     Contradiction,
     Diagnosis,
@@ -25,7 +26,6 @@ from provision.doctor.model import (
     Symptom,
 )
 from provision.doctor.outline import Outline, is_warning, outline
-from provision.doctor.reading import Work
 from provision.doctor.reasons import reasons
 from provision.doctor.said import Said, merged, origin_of, read_said
 from provision.doctor.scope import closest, is_together

@@ -15,9 +15,7 @@ from dataclasses import replace
 from typing import Any, BinaryIO
 
 from images.text.printable import printable, shortened
-from provision.doctor.literals import beside, needs_of, tells_digits_apart
-from provision.doctor.model import Hit, PartlyRead
-from provision.doctor.reading import (
+from provision.doctor.lines import (
     WRAPPED_LIMIT,
     LineCounter,
     Work,
@@ -25,6 +23,8 @@ from provision.doctor.reading import (
     unescaped,
     unwrapped,
 )
+from provision.doctor.literals import beside, needs_of, tells_digits_apart
+from provision.doctor.model import Hit, PartlyRead
 
 _EVIDENCE_LIMIT = 300
 # From so many lines on, one look at all of them is cheaper.

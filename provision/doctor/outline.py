@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from images.text.printable import printable, shortened
+from provision.doctor.lines import LineCounter, chunks
 from provision.doctor.model import Evidence
-from provision.doctor.reading import LineCounter, chunks
 
 if TYPE_CHECKING:
     from provision.doctor.matching import Lines

@@ -14,9 +14,9 @@ from itertools import islice
 from typing import BinaryIO
 
 from images.text.printable import printable, shortened
+from provision.doctor.lines import chunks
 from provision.doctor.model import Evidence
 from provision.doctor.outline import IS_RAISED, Outline, is_warning
-from provision.doctor.reading import chunks
 
 # Lines that say only that a command, a build, a process or a job failed.
 _WRAPPERS = (

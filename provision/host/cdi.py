@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from images.system.cdi import MOST_FILES, SPEC_DIRECTORIES, SpecError, parse_spec
 from provision.host.machine import ProbedMachine
-from provision.host.reading import one_line
+from provision.host.source_facts import one_line
 
 SPEC_NAME = r".*\.(?:json|ya?ml)"
 SPEC_DIRS = tuple(f"/{directory}" for directory in SPEC_DIRECTORIES)

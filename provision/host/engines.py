@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from provision.host.cdi import read_cdi
 from provision.host.machine import ProbedMachine
-from provision.host.reading import one_line
 from provision.host.runner import ProgramResult
+from provision.host.source_facts import one_line
 from provision.model.plan import Absent, Engine
 
 if TYPE_CHECKING:

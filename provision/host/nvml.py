@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from provision.host.machine import Answer
-from provision.host.reading import Fact, Reading, one_line, version_or_none
+from provision.host.source_facts import Fact, Reading, one_line, version_or_none
 from provision.model.plan import Absent, ComputeCapability, Gpu
 
 if TYPE_CHECKING:

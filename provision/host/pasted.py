@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from provision.errors import HostFileError
-from provision.host.reading import version_or_none
 from provision.host.smi import FIELDS, SOURCE, parse_header, parse_query
+from provision.host.source_facts import version_or_none
 from provision.model.facts import parse_host, read_host_file
 from provision.model.plan import Gpu, HostFacts
 

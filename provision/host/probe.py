@@ -28,8 +28,8 @@ from provision.errors import BadInputError
 from provision.host import engines, nvml, proc, smi, system
 from provision.host.machine import ProbedMachine, Remembering
 from provision.host.nvml import NvmlLoader, load_nvml
-from provision.host.reading import Fact, Reading, one_line, version_or_none
 from provision.host.runner import ProgramRunner, local_runner
+from provision.host.source_facts import Fact, Reading, one_line, version_or_none
 from provision.host.tree import tree_source
 from provision.model.plan import Absent, HostFacts
 

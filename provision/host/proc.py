@@ -12,7 +12,7 @@ import re
 from typing import NamedTuple
 
 from provision.host.machine import ProbedMachine
-from provision.host.reading import Reading, one_line, version_or_none
+from provision.host.source_facts import Reading, one_line, version_or_none
 from provision.model.plan import Gpu
 
 SYS_VERSION = "/sys/module/nvidia/version"

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from images.system import process
-from provision.host.reading import one_line
+from provision.host.source_facts import one_line
 
 OUTPUT_LIMIT_BYTES = 4 << 20
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from provision.host.machine import ProbedMachine
 from provision.host.nvml import CODES as NVML_CODES
-from provision.host.reading import Fact, Reading, one_line, version_or_none
 from provision.host.runner import ProgramResult
+from provision.host.source_facts import Fact, Reading, one_line, version_or_none
 from provision.model.plan import Absent, ComputeCapability, Gpu
 
 SOURCE = "nvidia-smi"

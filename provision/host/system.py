@@ -10,7 +10,7 @@ from images.system.os_release import FILES as OS_RELEASE_FILES
 from images.system.os_release import parse_os_release
 from provision.host.loader import driver_library
 from provision.host.machine import ProbedMachine
-from provision.host.reading import Reading, one_line
+from provision.host.source_facts import Reading, one_line
 
 LIBRARIES = "driver libraries"
 

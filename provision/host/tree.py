@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from provision.host.machine import INDEX_LIMIT_BYTES, Answer, Question, Source
-from provision.host.reading import one_line
 from provision.host.runner import ProgramRunner
+from provision.host.source_facts import one_line
 
 _LINKS_LIMIT = 40
 _NAMES_LIMIT = 20_000

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from images.errors import Failure
-from provision.attestation.record.judge import Judgement
 from provision.attestation.record.statement import LEVELS, Statement
 from provision.attestation.record.store import GATE_RECORDS, RECORDS, record_path
+from provision.attestation.record.verdict import Judgement
 from provision.errors import Exit
 from provision.verification.record_check import Checked, RecordCase, check_record
 

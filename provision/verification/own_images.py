@@ -25,7 +25,7 @@ from images.engines.listing import (
 from images.engines.sandbox.roots import Roots
 from images.errors import Failure
 from images.oci.layout import LayoutTarget
-from images.oci.layout_reading import layout_images
+from images.oci.layout_reader import layout_images
 from images.oci.model import is_digest
 from provision.attestation.record.store import forget, last_verdict
 from provision.lock.labels import PLAN, labels_in, plan_of

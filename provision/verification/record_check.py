@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from images.oci.model import MANIFEST, Descriptor
 from provision.attestation.record.host import RecordedHost
-from provision.attestation.record.judge import Judgement, judge, missing
 from provision.attestation.record.statement import Statement, lock_digest
 from provision.attestation.record.store import (
     RECORDS,
@@ -23,6 +22,7 @@ from provision.attestation.record.store import (
     record_path,
     trusted_keys,
 )
+from provision.attestation.record.verdict import Judgement, judge, missing
 from provision.attestation.signing.errors import StatementError
 from provision.attestation.signing.keys import PublicKey
 from provision.lock.labels import LOCK_SHA256

@@ -18,7 +18,7 @@ from images.engines.emulation import check_runs, emulator_of, runs_natively
 from images.engines.squashfs import ENDINGS
 from images.errors import Failure
 from images.oci.errors import ImagePlaceError, PlatformMissingError
-from images.oci.layout_reading import names_in, open_layout
+from images.oci.layout_reader import names_in, open_layout
 from images.oci.model import Platform, host_platform
 from images.oci.sources import Image
 from images.system.hashed_file import check_unchanged
@@ -89,7 +89,7 @@ def find_subject(text: str, places: ImagePlaces, *, what: str = IMAGE) -> Subjec
     meant by the name. `nowhere` makes the failure.
     """
     from images.assembly.opening import open_path, parse_place
-    from images.engines.squashfs.reading import open_squashfs
+    from images.engines.squashfs.reader import open_squashfs
 
     if (file := squashfs_of(text)) is not None:
         return _read(text, open_squashfs(file, places.state, places.tell))
@@ -134,7 +134,7 @@ def _on_podman(name: str, text: str) -> Subject | None:
 
 def squashfs_of(text: str) -> Path | None:
     """The squashfs that a text names; None if it names none."""
-    from images.engines.squashfs.reading import is_squashfs
+    from images.engines.squashfs.reader import is_squashfs
 
     path = Path(text.removeprefix("squashfs:")).expanduser()
     return path if is_squashfs(path) else None

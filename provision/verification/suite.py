@@ -16,8 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
+from images.engines.run_arguments import gpu_words
 from images.engines.spec import RunJob, RunResult
-from images.engines.words import gpu_words
 from images.errors import Failure
 from images.system import process
 from images.system.scratch import scratch_directory

@@ -13,7 +13,7 @@ import pytest
 
 from tests.browser.chromium import Browser, browser
 from tests.kit.reports import hostile, made_up
-from verify.reports import compare, html, words
+from verify.reports import compare, formatting, html
 
 WIDTHS = (360, 1200)
 SCHEMES = ("light", "dark")
@@ -111,7 +111,7 @@ def test_every_check_is_to_be_seen(
     checks = sorted(REPORTS[name]["checks"], key=lambda check: str(check["id"]))
     assert [row[:2] for row in seen] == [[c["id"], c["status"]] for c in checks]
     for row, check in zip(seen, checks, strict=True):
-        assert words.one_line(check["message"]) in " ".join(row[2].split())
+        assert formatting.one_line(check["message"]) in " ".join(row[2].split())
 
 
 # For each plot: its size on the screen, and what of it lies outside of its own paper.

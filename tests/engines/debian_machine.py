@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from images.oci.archive_reading import open_archive
+from images.oci.archive_reader import open_archive
 from images.oci.tarstream import layer_tar
 from images.system import process
 from tests import need

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from images.oci.archive_reading import open_archive
+from images.oci.archive_reader import open_archive
 from images.oci.sources import Image, ImageLayer
 from tests import need
 from tests.engines.lab import debian

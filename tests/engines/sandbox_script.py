@@ -17,7 +17,7 @@ from images.engines.sandbox.devices import find_driver
 from images.engines.sandbox.run import Sandbox
 from images.engines.spec import Foreground, RunJob
 from images.errors import Failure
-from images.oci.archive_reading import open_archive
+from images.oci.archive_reader import open_archive
 from tests.engines.hostile_images import hostile_image
 
 

@@ -25,7 +25,7 @@ from images.bootstrap import (
 )
 from images.bootstrap.mirrors import debian_sources
 from images.bootstrap.tree import is_kept
-from images.oci.archive_reading import open_archive
+from images.oci.archive_reader import open_archive
 from images.oci.tarstream import layer_members
 from images.system.ldcache import read_cache
 from provision.build.base import _EPOCH

@@ -20,9 +20,9 @@ import pytest
 
 from images.assembly.opening import open_image
 from images.oci.archive import ArchiveTarget
-from images.oci.archive_reading import open_archive
+from images.oci.archive_reader import open_archive
 from images.oci.layout import LayoutTarget
-from images.oci.layout_reading import open_layout
+from images.oci.layout_reader import open_layout
 from images.oci.model import (
     INDEX,
     MANIFEST,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from images.engines.sandbox.roots import Roots
-from images.oci.layout_reading import open_layout
+from images.oci.layout_reader import open_layout
 from tests import need
 from tests.engines.lab import World, new_world
 from tests.engines.podman_place import podman_storage

@@ -111,7 +111,7 @@ def test_podman_reads_a_layout_by_itself(podman: Podman, base: Image, tmp_path: 
     source = f"oci:{tmp_path}/layout:one"
     argv = [skopeo, "copy", "--quiet", f"docker-archive:{tmp_path}/a.tar", source]
     subprocess.run(argv, check=True, timeout=120)
-    from images.oci.layout_reading import open_layout
+    from images.oci.layout_reader import open_layout
 
     lying = open_layout(tmp_path / "layout")
     found = podman.prepare(lying, none, source=source)

@@ -38,7 +38,7 @@ from provision.attestation.provenance.bom import MEDIA_TYPE
 from provision.attestation.provenance.bundle import BUNDLE
 from provision.attestation.provenance.check import Origin
 from provision.attestation.provenance.documents import Documents, make_documents
-from provision.attestation.record.judge import Judgement, judge
+from provision.attestation.record.verdict import Judgement, judge
 from provision.attestation.signing.envelope import seal
 from provision.attestation.signing.keys import Signer, own_public, own_signer, public_pem
 from tests import need

@@ -24,7 +24,7 @@ import pytest
 from images.engines.sandbox import bounds, stage
 from images.engines.sandbox.unpack import unpack
 from images.errors import Failure
-from images.oci.archive_reading import open_archive
+from images.oci.archive_reader import open_archive
 from tests import fake_driver, need
 from tests.engines.hostile_images import IMAGES
 from tests.engines.lab import debian

@@ -20,7 +20,7 @@ from images.engines.sandbox import mounts
 from images.engines.sandbox.errors import MountError
 from images.engines.sandbox.mounts import mounted
 from images.engines.sandbox.roots import Roots
-from images.engines.squashfs.reading import mounted_image, open_squashfs
+from images.engines.squashfs.reader import mounted_image, open_squashfs
 from images.engines.squashfs.write import SquashfsFile
 from images.inspect.contents import read_image
 from images.inspect.tree import Directory, ImageFile, SymbolicLink
@@ -271,7 +271,7 @@ import json, os, sys, time
 from pathlib import Path
 from images.engines.sandbox.run import Sandbox
 from images.engines.spec import RunJob
-from images.engines.squashfs.reading import open_squashfs
+from images.engines.squashfs.reader import open_squashfs
 
 sandbox = Sandbox.connect(Path(sys.argv[2]))
 image = open_squashfs(Path(sys.argv[1]))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from images.layers.lazy.formats import FormatName
-from images.oci.layout_reading import open_layout
+from images.oci.layout_reader import open_layout
 from images.oci.sources import ImageLayer
 from tests import need
 from tests.engines.lazy_place import built

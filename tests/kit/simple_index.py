@@ -24,10 +24,10 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from provision.catalog.catalog import Catalog
+from provision.catalog.data_files import DATA
 from provision.catalog.index.fetch import PATIENCE, FetchLimits
 from provision.catalog.loading import load
 from provision.catalog.overlay import Overlay, read_overlay, write_overlay
-from provision.catalog.reading import DATA
 from provision.catalog.refresh import Refreshed, refresh, to_overlay
 from provision.catalog.tables import FILES
 from tests.kit.manifest_maker import cuda, directory, driver

@@ -8,7 +8,7 @@ from typing import Any
 from provision.fleet.across.groups import AcrossOrder, GroupRun, RoundRun
 from provision.fleet.across.result import to_json
 from provision.fleet.across.search import AcrossDiagnosis
-from verify.across.judge import AcrossNode, _report
+from verify.across.diagnosis import AcrossNode, _report
 from verify.checks.collectives import bandwidth
 from verify.checks.collectives.ranks import Team
 from verify.model.check import Outcome, Status

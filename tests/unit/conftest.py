@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, settings
 from images.text.printable import printable_json
 from provision.catalog.canonical import dump
 from provision.catalog.catalog import Catalog
+from provision.catalog.data_files import DATA
 from provision.catalog.loading import load
-from provision.catalog.reading import DATA
 from provision.cli import main as cli
 from tests.kit import schemas
 from tests.kit.broken_catalog import Break

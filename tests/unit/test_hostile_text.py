@@ -54,8 +54,8 @@ from provision.attestation.provenance.statement import BuildRun
 from provision.attestation.provenance.statement import make_statement as make_provenance
 from provision.attestation.provenance.statement import parse_statement as parse_provenance
 from provision.attestation.record.host import recorded_host
-from provision.attestation.record.judge import judge
 from provision.attestation.record.statement import make_statement, parse_statement
+from provision.attestation.record.verdict import judge
 from provision.catalog.overlay import SCHEMA, _checksum
 from provision.cli import main as cli
 from provision.cli.parser import build_parser
@@ -887,7 +887,7 @@ def test_records_in_a_squashfs(
     host.write_text(json.dumps(facts.host_to_json(HOST)))
     file.write_bytes(b"hsqs" + bytes(92))
     monkeypatch.setattr(
-        "images.engines.squashfs.reading.mounted", lambda *_: contextlib.nullcontext(tree)
+        "images.engines.squashfs.reader.mounted", lambda *_: contextlib.nullcontext(tree)
     )
     path = tree / RECORD[1:]
     path.parent.mkdir(parents=True)

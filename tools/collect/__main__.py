@@ -15,12 +15,12 @@ from pathlib import Path
 import tools.collect
 from images.errors import Failure
 from provision.catalog.canonical import dump
+from provision.catalog.data_files import DATA
 from provision.catalog.index.fetch import FetchLimits
 from provision.catalog.loading import load
-from provision.catalog.reading import DATA
 from provision.catalog.refresh import SOURCES, refresh
 from provision.catalog.refresh.model import CatalogSource
-from provision.catalog.refresh.words import describe_changes
+from provision.catalog.refresh.render import describe_changes
 from provision.catalog.tables import FILES
 from provision.lock.network import ca_bundle
 from tools.checks import check

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from provision.catalog.catalog import Catalog
+from provision.catalog.data_files import DATA, read_raw
 from provision.catalog.overlay import merged, named_sources
-from provision.catalog.reading import DATA, read_raw
 from provision.catalog.refresh.compare import UNJUDGED, all_places, is_same
 from provision.catalog.refresh.known import CurrentRows, Row, ident, key_of
 from provision.catalog.refresh.model import Refreshed

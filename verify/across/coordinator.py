@@ -12,8 +12,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional
 
-from verify.across import judge
-from verify.across.judge import AcrossEnd, AcrossNode, NodeEnd
+from verify.across import diagnosis
+from verify.across.diagnosis import AcrossEnd, AcrossNode, NodeEnd
 from verify.across.wire import Wire
 from verify.checks.collectives.ranks import Trace
 from verify.running.children import Ending
@@ -76,7 +76,7 @@ def _gather(room: _Room, listener: socket.socket, deadline: float, join_s: float
     while len(room.seats) < room.world and room.report is None:
         if time.monotonic() > deadline:
             absent = [number for number in range(room.world) if number not in room.seats]
-            room.report = judge.missing(absent, room.nodes, join_s)
+            room.report = diagnosis.missing(absent, room.nodes, join_s)
             return
         with contextlib.suppress(OSError):  # nobody is there
             if len(room.guests) < _MOST_GUESTS:
@@ -91,11 +91,11 @@ def _gather(room: _Room, listener: socket.socket, deadline: float, join_s: float
         for seat in room.seats.values():
             seat.line.receive()
             if seat.line.closed and room.report is None:
-                room.report = judge.judge(
+                room.report = diagnosis.judge(
                     AcrossEnd(tuple(room.nodes), lost={seat.node.number: seat.line.closed})
                 )
         time.sleep(_POLL_S)
-    room.report = room.report or judge.mismatch(room.nodes)
+    room.report = room.report or diagnosis.mismatch(room.nodes)
 
 
 def _seat(room: _Room, line: Wire, hello: Mapping[str, Any]) -> None:
@@ -118,7 +118,7 @@ def _seat(room: _Room, line: Wire, hello: Mapping[str, Any]) -> None:
         return
     if world != room.world or not 0 <= node.number < room.world:
         said = "{} says that there are {} nodes, the first that there are {}"
-        message = said.format(judge.names([node]), world, room.world)
+        message = said.format(diagnosis.names([node]), world, room.world)
         _refuse(room, line, node, message, "the nodes were started with different numbers")
     elif node.number in room.seats:
         message = "two nodes have the number {}: {} and {}".format(
@@ -131,7 +131,9 @@ def _seat(room: _Room, line: Wire, hello: Mapping[str, Any]) -> None:
 
 def _refuse(room: _Room, line: Wire, node: AcrossNode, message: str, cause: str) -> None:
     fix = "give each node a --rank of its own, and all the same --world"
-    room.report = judge.failure("across-mismatch", message, cause, fix, nodes=[*room.nodes, node])
+    room.report = diagnosis.failure(
+        "across-mismatch", message, cause, fix, nodes=[*room.nodes, node]
+    )
     line.send({"end": room.report})
     room.guests.append(line)
 
@@ -162,7 +164,7 @@ def _follow(room: _Room, limit_s: float) -> None:
     lost = {number: seat.lost for number, seat in room.seats.items() if seat.lost is not None}
     ends = {number: seat.end for number, seat in room.seats.items() if seat.end is not None}
     seconds = round(time.monotonic() - began, 3)
-    room.report = judge.judge(AcrossEnd(tuple(room.nodes), ends, lost, seconds))
+    room.report = diagnosis.judge(AcrossEnd(tuple(room.nodes), ends, lost, seconds))
 
 
 def _instructions(room: _Room, seat: _Seat) -> Dict[str, Any]:

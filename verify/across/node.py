@@ -12,7 +12,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Dict, List, Optional, Sequence
 
-from verify.across import coordinator, judge, work
+from verify.across import coordinator, diagnosis, work
 from verify.across.wire import Wire, interface_of, listen
 from verify.checks.collectives import bandwidth, nccl_log, ranks
 from verify.checks.collectives.ranks import Rank, Team, Trace
@@ -80,7 +80,9 @@ def _hello(options: AcrossOptions) -> Dict[str, Any]:
             framework.title
         )
         fix = "run an image with PyTorch on these nodes"
-        return judge.failure("across-framework", message, "not supported", fix, status=Status.SKIP)
+        return diagnosis.failure(
+            "across-framework", message, "not supported", fix, status=Status.SKIP
+        )
     broken, team = ranks.find_team(Context())
     gpus = team.backend == "nccl"
     return {
@@ -98,7 +100,7 @@ def _hello(options: AcrossOptions) -> Dict[str, Any]:
 def _not_listening(options: AcrossOptions, error: OSError) -> Dict[str, Any]:
     message = "the first node cannot listen on port {}: {}".format(options.port, error.strerror)
     cause, fix = "another program uses the port", "choose another port: --master HOST:PORT"
-    return judge.failure("across-port-taken", message, cause, fix, blamed=[0])
+    return diagnosis.failure("across-port-taken", message, cause, fix, blamed=[0])
 
 
 def _connect(options: AcrossOptions) -> Any:
@@ -132,11 +134,11 @@ def _unreachable(options: AcrossOptions, error: OSError) -> Dict[str, Any]:
         message = "the first node's name {} has no address here: {}".format(options.host, said)
         cause = "this node cannot look the name up"
         fix = "give its address: --master ADDRESS:PORT"
-        return judge.failure("across-master-unknown", message, cause, fix)
+        return diagnosis.failure("across-master-unknown", message, cause, fix)
     message = "the first node does not answer at {}: {}".format(where, said)
     cause = "the command does not run there, or a firewall or the wrong network is in between"
     fix = "see that it was started with --rank 0 there, and that the port can be reached from here"
-    return judge.failure("across-master-unreachable", message, cause, fix)
+    return diagnosis.failure("across-master-unreachable", message, cause, fix)
 
 
 # Once connected
@@ -196,12 +198,12 @@ def _ended(message: Dict[str, Any], line: Wire) -> Dict[str, Any]:
     if "refused" in message:
         said = str(message["refused"])
         fix = "end the other run, or choose another port"
-        return judge.failure("across-mismatch", said, "two runs use one port", fix)
+        return diagnosis.failure("across-mismatch", said, "two runs use one port", fix)
     why = line.closed or "it does not answer"
     cause = "the first node or its job ended, or the network to it"
     fix = "see whether the node is up, and whether its job was ended"
     message_ = "the first node was lost: {}".format(why)
-    return judge.failure("across-node-lost", message_, cause, fix, blamed=[0])
+    return diagnosis.failure("across-node-lost", message_, cause, fix, blamed=[0])
 
 
 def _set_environment(address: str) -> None:

@@ -10,7 +10,7 @@ from typing import Sequence
 
 from verify.commands.usage import Parser, columns, show
 from verify.model.check import UsageError
-from verify.reports import compare, shape, told
+from verify.reports import compare, compare_text, shape
 
 
 def main(argv: Sequence[str]) -> int:
@@ -23,7 +23,7 @@ def main(argv: Sequence[str]) -> int:
     if options.json:
         show(json.dumps(found, indent=2, allow_nan=False) + "\n")
     else:
-        show(told.page(found, columns()))
+        show(compare_text.page(found, columns()))
     return 1 if found["worse"] else 0
 
 

@@ -19,7 +19,7 @@ from typing import IO, Any, Dict, List, Optional, Sequence
 
 from verify.commands.usage import Parser, as_typed
 from verify.model.check import UsageError
-from verify.monitoring import words
+from verify.monitoring import render
 from verify.monitoring.sampler import Sampler
 from verify.monitoring.samples import FormatError, Recorder, Sample, read
 from verify.monitoring.summary import Run, judge
@@ -142,7 +142,7 @@ class Watch:
 
     def _sum_up(self, code: int) -> None:
         found = judge(self._run)
-        summary = words.as_dict(self._run, found)
+        summary = render.as_dict(self._run, found)
         self._recorder.finish({"exit_code": code, "summary": summary})
         if self._recorder.failed:
             self._notes.append("the recording is incomplete: " + self._recorder.failed)
@@ -151,10 +151,10 @@ class Watch:
         head = "verify monitor: {} {} after {} ({} samples)".format(
             _name(self._options.command),
             _ending(code),
-            words.duration(self._run.seconds),
+            render.duration(self._run.seconds),
             self._run.samples,
         )
-        _tell("\n" + words.page(self._run, found, head, self._notes))
+        _tell("\n" + render.page(self._run, found, head, self._notes))
 
     def _cannot_start(self, error: OSError) -> int:
         """Report it as a shell does, with a shell's exit codes."""
@@ -247,10 +247,10 @@ def _replay(path: str, document: Optional[str]) -> int:
         run.add(sample)
         recorder.add(sample)
     found = judge(run)
-    recorder.finish({"exit_code": None, "summary": words.as_dict(run, found)})
+    recorder.finish({"exit_code": None, "summary": render.as_dict(run, found)})
     said = "verify monitor: {} ({} samples in {})"
-    text = said.format(os.path.basename(path), run.samples, words.duration(run.seconds))
-    sys.stdout.write(words.page(run, found, text, []))
+    text = said.format(os.path.basename(path), run.samples, render.duration(run.seconds))
+    sys.stdout.write(render.page(run, found, text, []))
     return 0
 
 

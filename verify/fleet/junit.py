@@ -6,10 +6,10 @@ from typing import Dict, Sequence
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from verify.fleet.nodes import FleetNode, FleetResult
+from verify.fleet.reasons import reasons
 from verify.fleet.together import FleetTogether
-from verify.fleet.words import reasons
+from verify.reports.formatting import clean, one_line, shortened
 from verify.reports.junit import indent
-from verify.reports.words import clean, one_line, shortened
 
 _ELEMENTS = {"unfit": "failure", "slow": "failure", "not-tested": "error", "no-verdict": "skipped"}
 _LIMIT = 20_000

@@ -12,7 +12,7 @@ from verify.fleet.twins import LEAST_TWINS, compare_twins
 from verify.model.check import IMAGE, NODE, UNKNOWN
 from verify.model.report import Environment, MetricRow, Report
 from verify.reports.compare import Key, keyed, noise
-from verify.reports.words import state
+from verify.reports.formatting import state
 from verify.running.faults import CheckFault, decisive
 
 STANDINGS = ("unfit", "slow", "not-tested", "no-verdict", "fit")

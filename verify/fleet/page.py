@@ -10,10 +10,10 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 from verify.fleet import together
 from verify.fleet.nodes import STANDINGS, FleetNode, FleetResult, TwinPlot, class_words, fold_names
+from verify.fleet.reasons import key_words, reasons
 from verify.fleet.together import FleetTogether
-from verify.fleet.words import key_words, reasons
 from verify.model.report import PlotRow
-from verify.reports import style, svg, tables, words
+from verify.reports import formatting, style, svg, tables
 from verify.reports.compare import change
 from verify.reports.html import POLICY
 from verify.reports.markup import Markup, escape, join, tag
@@ -112,10 +112,10 @@ def _banner(fleet: FleetResult) -> Markup:
 
 
 def _facts(fleet: FleetResult) -> Markup:
-    when = [words.local_time(moment) for moment in dict.fromkeys(fleet.tested or ())]
+    when = [formatting.local_time(moment) for moment in dict.fromkeys(fleet.tested or ())]
     rows = [
         ("Image", fleet.name),
-        ("Digest", fleet.image and words.short_digest(fleet.image)),
+        ("Digest", fleet.image and formatting.short_digest(fleet.image)),
         ("Tested", " to ".join(dict.fromkeys(when))),
         ("Level", fleet.level),
         ("Classes", "{:,}".format(len(fleet.classes))),
@@ -173,7 +173,9 @@ def _row(nodes: Sequence[FleetNode]) -> Markup:
     tone = _tone(first.standing)
     said = reasons(first)
     whose = "{}: ".format(first.name) if len(nodes) > 1 else ""
-    listed = [tag("li", words.shortened(whose + line, _MESSAGE)) for line in said[:MOST_REASONS]]
+    listed = [
+        tag("li", formatting.shortened(whose + line, _MESSAGE)) for line in said[:MOST_REASONS]
+    ]
     if len(said) > MOST_REASONS:
         listed.append(tag("li", "and {} more".format(len(said) - MOST_REASONS)))
     fix = next((one.fix for one in first.troubles if one.fix), None)
@@ -188,7 +190,7 @@ def _row(nodes: Sequence[FleetNode]) -> Markup:
             count if len(nodes) > 1 else None,
             tag("div", class_words(first.group), class_="quiet") if first.group else None,
             tag("ul", *listed, class_="told") if listed else None,
-            tag("div", "Fix: " + words.shortened(fix, _MESSAGE)) if fix else None,
+            tag("div", "Fix: " + formatting.shortened(fix, _MESSAGE)) if fix else None,
             _cells(first),
             scope="row",
         ),
@@ -224,7 +226,7 @@ def _together(found: Optional[FleetTogether]) -> List[Markup]:
     if found is None:
         return []
     listed = [
-        tag("li", tag("b", one.kind + ": "), words.shortened(one.message, _MESSAGE))
+        tag("li", tag("b", one.kind + ": "), formatting.shortened(one.message, _MESSAGE))
         for one in found.faults[:MOST_ROWS]
     ]
     if found.status == "fail" and not found.complete:
@@ -236,7 +238,9 @@ def _together(found: Optional[FleetTogether]) -> List[Markup]:
     whose = "The largest group that worked: " if found.faults and found.tables else ""
     parts = [
         tag("p", tag("span", together.headline(found), class_="status " + _tone(found.standing))),
-        tag("p", whose + words.shortened(found.message, 2 * _MESSAGE)) if found.message else None,
+        tag("p", whose + formatting.shortened(found.message, 2 * _MESSAGE))
+        if found.message
+        else None,
         tag("ul", *listed, class_="told") if listed else None,
         tag("p", "{}. {}".format(over, runs) if found.ranks else runs, class_="quiet"),
     ]
@@ -256,7 +260,9 @@ def _bandwidth(found: FleetTogether) -> List[Markup]:
     rows: List[List[object]] = []
     for name in names[:MOST_ROWS]:
         pair = pairs.get(name)
-        by_pair = (words.quantity(pair.gbs, "GB/s"), words.percent(pair.share)) if pair else ()
+        by_pair = (
+            (formatting.quantity(pair.gbs, "GB/s"), formatting.percent(pair.share)) if pair else ()
+        )
         rows.append([name, ranks.get(name), *map(tables.Aligned, by_pair)])
     columns = ["Node", "Ranks"] + (["Better pair", "Of the median"] if pairs else [])
     grid = tables.grid("Nodes that took part", columns, rows) if rows else None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Dict, Iterator, List, Tuple
 
 from verify.fleet.nodes import STANDINGS, FleetResult
+from verify.fleet.reasons import key_words
 from verify.fleet.together import FleetTogether
-from verify.fleet.words import key_words
 from verify.reports.compare import change
 from verify.reports.prometheus import Samples, series
 

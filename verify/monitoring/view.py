@@ -12,8 +12,8 @@ import threading
 from typing import Iterator, List, Optional, Tuple
 
 from verify.device.telemetry import GpuState
+from verify.monitoring.render import WIDTH, duration, size
 from verify.monitoring.samples import Sample
-from verify.monitoring.words import WIDTH, duration, size
 
 _SAVE, _RESTORE, _DOWN = "\x1b7", "\x1b8", "\x1bD"
 _LEAST_ROWS_LEFT = 6  # for the command's own output

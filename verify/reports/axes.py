@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import List, Sequence, Tuple
 
-from verify.reports.words import number, size
+from verify.reports.formatting import number, size
 
 _MOST, _LEAST = sys.float_info.max, 1e-300  # a smaller range is not drawn: its steps underflow
 

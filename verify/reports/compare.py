@@ -40,7 +40,7 @@ from verify.model.report import (
     ReportComparison,
     RunRow,
 )
-from verify.reports.words import flat, gpu_names, metrics_of, state
+from verify.reports.formatting import flat, gpu_names, metrics_of, state
 
 TOLERANCE = 0.05
 Z = 3.0

@@ -10,7 +10,7 @@ import json
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from verify.model.report import CheckRow, MetricRow, PlotRow, Report
-from verify.reports import style, svg, tables, told, words
+from verify.reports import compare_text, formatting, style, svg, tables
 from verify.reports.markup import Markup, escape, join, link, tag
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -93,8 +93,8 @@ def _head(report: Report) -> Markup:
 
 def _subject(report: Report) -> str:
     environment = report["environment"]
-    where = words.gpu_names(environment) if environment["gpus"] else "a machine without a GPU"
-    return words.one_line("{} on {}".format(words.framework_title(environment), where))
+    where = formatting.gpu_names(environment) if environment["gpus"] else "a machine without a GPU"
+    return formatting.one_line("{} on {}".format(formatting.framework_title(environment), where))
 
 
 def _banner(report: Report) -> Markup:
@@ -105,7 +105,7 @@ def _banner(report: Report) -> Markup:
         tag("p", _subject(report), class_="over quiet"),
         tag("h1", word),
         tag("p", said),
-        tag("p", tag("strong", told.result(report["comparison"]))) if worse else None,
+        tag("p", tag("strong", compare_text.result(report["comparison"]))) if worse else None,
         tag("p", _counts(report), class_="quiet"),
         class_="banner " + report["verdict"],
     )
@@ -114,7 +114,7 @@ def _banner(report: Report) -> Markup:
 def _counts(report: Report) -> str:
     names = {"pass": "passed", "fail": "failed", "error": "broke", "skip": "did not run"}
     states = [check["status"] for check in report["checks"]]
-    on_cpu = sum(words.state(check) == "pass-on-cpu" for check in report["checks"])
+    on_cpu = sum(formatting.state(check) == "pass-on-cpu" for check in report["checks"])
     parts = ["{} {}".format(states.count(s), names[s]) for s in STATUS_ORDER if s in states]
     passed = ", ".join(parts) or "no check was requested"
     return passed + (" ({} of them only on the CPU)".format(on_cpu) if on_cpu else "") + "."
@@ -129,14 +129,14 @@ def _facts(report: Report) -> Markup:
     machine = environment.get("machine", {"name": None, "product": None})
     rows = [
         ("Machine", " \u00b7 ".join(filter(None, (machine["name"], machine["product"])))),
-        ("Framework", words.framework_title(environment)),
-        ("GPUs", words.gpu_names(environment)),
+        ("Framework", formatting.framework_title(environment)),
+        ("GPUs", formatting.gpu_names(environment)),
         ("Driver", driver),
         ("Python", environment["python"]),
         ("Level", report["level"]),
-        ("Started", words.local_time(environment["started"])),
-        ("Checks took", words.number(float(seconds)) + " s"),
-        ("Image", environment["image"] and words.short_digest(environment["image"])),
+        ("Started", formatting.local_time(environment["started"])),
+        ("Checks took", formatting.number(float(seconds)) + " s"),
+        ("Image", environment["image"] and formatting.short_digest(environment["image"])),
     ]
     parts = [tag("div", tag("dt", name), tag("dd", text)) for name, text in rows if text]
     return tag("dl", *parts, class_="facts")
@@ -153,7 +153,7 @@ def _provenance(report: Report) -> str:
 
 
 def _troubles(report: Report) -> List[Markup]:
-    return [_trouble(check, also) for check, also in words.troubles(report)]
+    return [_trouble(check, also) for check, also in formatting.troubles(report)]
 
 
 def _trouble(check: CheckRow, also: Sequence[str]) -> Markup:
@@ -178,7 +178,7 @@ def _trouble(check: CheckRow, also: Sequence[str]) -> Markup:
 
 
 def _status(check: CheckRow) -> Markup:
-    state = words.state(check)
+    state = formatting.state(check)
     return tag("span", check["status"], class_="status " + state)
 
 
@@ -190,12 +190,14 @@ def _comparison(report: Report) -> List[Markup]:
     found = report.get("comparison")
     if not found:
         return []
-    parts = [tag("p", told.result(found))]
+    parts = [tag("p", compare_text.result(found))]
     if found["unlike"]:
-        parts.append(tag("p", told.unlike(found)))
-    parts += _listed("Worse", told.worse(found)) + _listed("Better", told.better(found))
-    parts += _listed("Changes in the environment", told.around(found))
-    parts += _listed("Not in both", told.one_sided(found))
+        parts.append(tag("p", compare_text.unlike(found)))
+    parts += _listed("Worse", compare_text.worse(found)) + _listed(
+        "Better", compare_text.better(found)
+    )
+    parts += _listed("Changes in the environment", compare_text.around(found))
+    parts += _listed("Not in both", compare_text.one_sided(found))
     tone = "worse" if found["worse"] else "unlike" if found["unlike"] else "pass"
     return [tag("div", *parts, class_="card trouble " + tone)]
 
@@ -228,7 +230,7 @@ def _check_table(rows: Sequence[Markup], name: str) -> Markup:
 def _check_row(check: CheckRow, i: int) -> Markup:
     place = _place(check, i)
     name = link(place, check["id"]) if place else escape(check["id"])
-    on_cpu = words.state(check) == "pass-on-cpu"
+    on_cpu = formatting.state(check) == "pass-on-cpu"
     return tag(
         "tr",
         tag("td", _status(check), tag("div", "on the CPU", class_="quiet") if on_cpu else None),
@@ -246,17 +248,17 @@ def _check_row(check: CheckRow, i: int) -> Markup:
 
 def _place(check: CheckRow, i: int) -> Optional[str]:
     """The page's anchor with more about the check, if there is one."""
-    if words.metrics_of(check) or words.tables_of(check) or words.plots_of(check):
+    if formatting.metrics_of(check) or formatting.tables_of(check) or formatting.plots_of(check):
         return "check-{}".format(i + 1)
-    return "readings-{}".format(i + 1) if words.other_readings(check) else None
+    return "readings-{}".format(i + 1) if formatting.other_readings(check) else None
 
 
 def _of_spec(report: Report) -> List[Markup]:
     figures = []
     for i, check in enumerate(report["checks"]):
-        rows = svg.of_spec_rows(words.metrics_of(check))
+        rows = svg.of_spec_rows(formatting.metrics_of(check))
         if rows:
-            names = sorted({m["name"] for m in words.metrics_of(check) if m["spec"]})
+            names = sorted({m["name"] for m in formatting.metrics_of(check) if m["spec"]})
             title = ": ".join([check["id"], *names][: 2 if len(names) == 1 else 1])
             drawn = svg.bars(title, rows[:MOST_BARS], "spec-{}".format(i + 1), 1.0)
             figures.append(_figure(title, drawn, _left_out(len(rows))))
@@ -282,7 +284,7 @@ def _measured(report: Report) -> List[Markup]:
 def _drawn(check: CheckRow, i: int) -> List[Markup]:
     """A check's plots and tables, side by side if there is room."""
     parts = _device_bars(check, i) + _plots(check, i) + tables.metrics(check)
-    parts += [tables.table(table) for table in words.tables_of(check)]
+    parts += [tables.table(table) for table in formatting.tables_of(check)]
     if not parts:
         return []
     title = tag("h3", _name(check), " ", tag("span", check["title"], class_="quiet"))
@@ -295,7 +297,7 @@ def _other_readings(report: Report) -> List[Markup]:
     """Readings without a plot or table, collapsed by default."""
     found = []
     for i, check in enumerate(report["checks"]):
-        other = words.other_readings(check)
+        other = formatting.other_readings(check)
         if other:
             text = json.dumps(other, indent=2, ensure_ascii=False, sort_keys=True)
             summary = tag("summary", _name(check))
@@ -307,7 +309,7 @@ def _other_readings(report: Report) -> List[Markup]:
 
 def _plots(check: CheckRow, i: int) -> List[Markup]:
     found = []
-    for number, plot in enumerate(words.plots_of(check)):
+    for number, plot in enumerate(formatting.plots_of(check)):
         identity = "plot-{}-{}".format(i + 1, number + 1)
         drawn = svg.lines(plot, identity)
         numbers = tag("details", tag("summary", "The numbers"), _points(plot))
@@ -341,13 +343,13 @@ def device_groups(metrics: Sequence[MetricRow]) -> Dict[str, List[MetricRow]]:
 
 def _device_bars(check: CheckRow, i: int) -> List[Markup]:
     figures = []
-    for turn, (name, metrics) in enumerate(device_groups(words.metrics_of(check)).items()):
+    for turn, (name, metrics) in enumerate(device_groups(formatting.metrics_of(check)).items()):
         devices = sorted({metric["labels"]["device"] for metric in metrics})
         ordered = sorted(
-            metrics, key=lambda m: (words.labels(_undeviced(m)), m["labels"]["device"])
+            metrics, key=lambda m: (formatting.labels(_undeviced(m)), m["labels"]["device"])
         )
         shown = ordered[:MOST_BARS]
-        rows = [_device_bar(*pair, devices) for pair in zip(words.varying(shown), shown)]
+        rows = [_device_bar(*pair, devices) for pair in zip(formatting.varying(shown), shown)]
         better = "more" if metrics[0]["better"] == "higher" else "less"
         title = "{} by device ({} is better)".format(name, better)
         identity = "bars-{}-{}".format(i + 1, turn + 1)
@@ -358,7 +360,7 @@ def _device_bars(check: CheckRow, i: int) -> List[Markup]:
 
 
 def _device_bar(name: str, metric: MetricRow, devices: Sequence[str]) -> svg.Bar:
-    said = words.quantity(metric["value"], metric["unit"])
+    said = formatting.quantity(metric["value"], metric["unit"])
     return name, metric["value"], said, devices.index(metric["labels"]["device"])
 
 
@@ -367,6 +369,8 @@ def _undeviced(metric: MetricRow) -> Dict[str, str]:
 
 
 def _environment(report: Report) -> Markup:
-    rows = [[name, text] for name, text in words.flat(report["environment"]).items()]
+    rows = [[name, text] for name, text in formatting.flat(report["environment"]).items()]
     grid = tables.grid("Environment", ["Fact", "Value"], rows)
-    return tag("details", tag("summary", words.counted(len(rows), "fact")), grid, class_="card")
+    return tag(
+        "details", tag("summary", formatting.counted(len(rows), "fact")), grid, class_="card"
+    )

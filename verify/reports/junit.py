@@ -11,8 +11,8 @@ from typing import Any, Dict, Optional
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from verify.model.report import CheckRow, MetricRow, Report, ReportComparison
-from verify.reports import told
-from verify.reports.words import (
+from verify.reports import compare_text
+from verify.reports.formatting import (
     clean,
     counted,
     flat,
@@ -131,10 +131,10 @@ def _comparison_case(suite: Element, found: ReportComparison) -> None:
     """Add a separate test case for regressions, since the check itself may have passed."""
     case = SubElement(suite, "testcase", name="comparison", classname="baseline", time="0.000")
     if found["worse"]:
-        count = len(told.worse(found))
+        count = len(compare_text.worse(found))
         message = "worse than the baseline in {}".format(counted(count, "place"))
-        _ending(case, "failure", message, "\n".join(told.worse(found)))
-    SubElement(case, "system-out").text = clean(shortened(told.page(found), OUTPUT_LIMIT))
+        _ending(case, "failure", message, "\n".join(compare_text.worse(found)))
+    SubElement(case, "system-out").text = clean(shortened(compare_text.page(found), OUTPUT_LIMIT))
 
 
 def indent(element: Element, depth: int = 0) -> None:

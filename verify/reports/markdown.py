@@ -10,7 +10,7 @@ import re
 from typing import Iterator, List, Sequence
 
 from verify.model.report import CheckRow, MetricRow, Report, TableRow
-from verify.reports import told, words
+from verify.reports import compare_text, formatting
 from verify.reports.html import verdict_words
 from verify.reports.tables import cell_text
 
@@ -49,7 +49,7 @@ def escape(text: str) -> str:
     CommonMark's escape is a backslash before punctuation; the entities are for syntax beyond
     CommonMark (HTML, GitHub's formulas and @names).
     """
-    line = words.one_line(words.shortened(text, _TEXT_LIMIT))
+    line = formatting.one_line(formatting.shortened(text, _TEXT_LIMIT))
     line = _FIRST.sub(r"\1\\\2", _SPECIAL.sub(lambda found: "\\" + found.group(), line))
     return "".join(_ENTITIES.get(letter, letter) for letter in line)
 
@@ -71,9 +71,9 @@ def _lines(report: Report) -> Iterator[str]:
 def _facts(report: Report) -> Iterator[str]:
     environment = report["environment"]
     facts = [
-        words.framework_title(environment),
+        formatting.framework_title(environment),
         "Python " + environment["python"],
-        "GPUs: " + words.gpu_names(environment),
+        "GPUs: " + formatting.gpu_names(environment),
         "driver " + (environment["driver"] or "not visible"),
         "level " + report["level"],
         environment["started"],
@@ -82,7 +82,7 @@ def _facts(report: Report) -> Iterator[str]:
 
 
 def _troubles(report: Report) -> Iterator[str]:
-    found = words.troubles(report)
+    found = formatting.troubles(report)
     if found:
         yield from _heading("What failed")
     for check, also in found:
@@ -101,14 +101,14 @@ def _comparison(report: Report) -> Iterator[str]:
     if not found:
         return
     yield from _heading("Compared with the baseline")
-    yield escape(told.result(found))
+    yield escape(compare_text.result(found))
     if found["unlike"]:
-        yield from ("", escape(told.unlike(found)))
+        yield from ("", escape(compare_text.unlike(found)))
     for title, rows in (
-        ("Worse", told.worse(found)),
-        ("Better", told.better(found)),
-        ("Changes in the environment", told.around(found)),
-        ("Not in both", told.one_sided(found)),
+        ("Worse", compare_text.worse(found)),
+        ("Better", compare_text.better(found)),
+        ("Changes in the environment", compare_text.around(found)),
+        ("Not in both", compare_text.one_sided(found)),
     ):
         if rows:
             yield from ("", "**{}**".format(title), "")
@@ -126,20 +126,20 @@ def _checks(report: Report) -> Iterator[str]:
 
 
 def _mark(check: CheckRow) -> str:
-    on_cpu = words.state(check) == "pass-on-cpu"
+    on_cpu = formatting.state(check) == "pass-on-cpu"
     return "\u2705 pass on the CPU" if on_cpu else _MARKS[check["status"]]
 
 
 def _of_spec(report: Report) -> Iterator[str]:
     rows = [
         [
-            "{}: {}".format(check["id"], words.named(metric)),
-            words.quantity(metric["value"], metric["unit"]),
-            words.quantity(metric["spec"], metric["unit"]),
-            words.percent(metric["of_spec"]),
+            "{}: {}".format(check["id"], formatting.named(metric)),
+            formatting.quantity(metric["value"], metric["unit"]),
+            formatting.quantity(metric["spec"], metric["unit"]),
+            formatting.percent(metric["of_spec"]),
         ]
         for check in report["checks"]
-        for metric in words.metrics_of(check)
+        for metric in formatting.metrics_of(check)
         if metric["spec"] and metric["of_spec"] is not None
     ]
     if rows:
@@ -149,16 +149,16 @@ def _of_spec(report: Report) -> Iterator[str]:
 
 
 def _measured(report: Report) -> Iterator[str]:
-    checks = [c for c in report["checks"] if words.metrics_of(c) or words.tables_of(c)]
+    checks = [c for c in report["checks"] if formatting.metrics_of(c) or formatting.tables_of(c)]
     if checks:
         yield from _heading("Measured")
     for check in checks:
-        metrics = words.metrics_of(check)
+        metrics = formatting.metrics_of(check)
         if metrics:
             yield from ("", "**{}**".format(escape(check["id"])), "")
             rows = [_metric_row(metric) for metric in metrics]
             yield from _table(["Metric", "Median", "Spread", "Repeats"], rows, numbers=(1, 2, 3))
-        for table in words.tables_of(check):
+        for table in formatting.tables_of(check):
             yield from ("", "**{}**: {}".format(escape(check["id"]), escape(table["title"])), "")
             cells = [[cell_text(cell) for cell in row] for row in table["rows"]]
             yield from _table(table["columns"], cells, numbers=_numbers(table))
@@ -166,9 +166,9 @@ def _measured(report: Report) -> Iterator[str]:
 
 def _metric_row(metric: MetricRow) -> List[str]:
     return [
-        words.named(metric),
-        words.quantity(metric["value"], metric["unit"]),
-        words.percent(metric["spread"]),
+        formatting.named(metric),
+        formatting.quantity(metric["value"], metric["unit"]),
+        formatting.percent(metric["spread"]),
         str(metric["repeats"]),
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from typing import Optional, Union
 
-from verify.reports.words import clean
+from verify.reports.formatting import clean
 
 EMPTY = ("br", "col", "meta")  # HTML elements without an end tag
 

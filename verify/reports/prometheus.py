@@ -14,7 +14,7 @@ import time
 from typing import Dict, Iterator, List, Mapping, Tuple
 
 from verify.model.report import MetricRow, Report, ReportComparison
-from verify.reports.words import clean, flat, proven
+from verify.reports.formatting import clean, flat, proven
 
 STATUSES = ("pass", "fail", "skip", "error")
 VERDICTS = ("fit", "unfit", "no-verdict")

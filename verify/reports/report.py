@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from verify.model.check import EXIT_CODES, Result, gpus, verdict
 from verify.model.frameworks import FRAMEWORKS
 from verify.model.report import CheckRow, Environment, MetricRow, Report
-from verify.reports import told, words
+from verify.reports import compare_text, formatting
 from verify.running.faults import decisive, faults
 
 WIDTH = 80
@@ -65,10 +65,10 @@ def table(report: Report, width: int = WIDTH) -> str:
         lines += _row(check, same, width)
     lines += _of_spec(checks, width) + _troubles(report, width)
     if "comparison" in report:
-        lines += ["", *told.page(report["comparison"], width).splitlines()]
+        lines += ["", *compare_text.page(report["comparison"], width).splitlines()]
     lines += ["", *_answer(report, width)]
-    lines += _named("proven", [check["id"] for check in checks if words.proven(check)], width)
-    on_cpu = [check["id"] for check in checks if words.state(check) == "pass-on-cpu"]
+    lines += _named("proven", [check["id"] for check in checks if formatting.proven(check)], width)
+    on_cpu = [check["id"] for check in checks if formatting.state(check) == "pass-on-cpu"]
     if on_cpu:
         lines += _wrap("on the CPU  ", ", ".join(on_cpu) + "; not tested on a GPU", width)
     skipped = [check["id"] for check in checks if check["status"] == "skip"]
@@ -102,9 +102,9 @@ def _heading(environment: Environment) -> str:
 def _row(check: CheckRow, same: Dict[Tuple[Any, ...], str], width: int) -> List[str]:
     """One check's line. A failure is shown in full below, a skip here, and neither twice."""
     head = "{:<5}  {:<22}".format(check["status"].upper(), check["id"]).ljust(_LEFT)
-    message = words.one_line(check["message"])
+    message = formatting.one_line(check["message"])
     if check["status"] == "pass":
-        where = "(CPU) " if words.state(check) == "pass-on-cpu" else ""
+        where = "(CPU) " if formatting.state(check) == "pass-on-cpu" else ""
         return [head + _cut(where + message, width - _LEFT)]
     key = (check["status"], check["message"], check["cause"], check["fix"])
     first = same.setdefault(key, check["id"])
@@ -122,7 +122,7 @@ def _cut(text: str, width: int) -> str:
 
 def _troubles(report: Report, width: int) -> List[str]:
     lines: List[str] = []
-    for check, also in words.troubles(report):
+    for check, also in formatting.troubles(report):
         lines += ["", "{:<5}  {}".format(check["status"].upper(), check["id"])]
         lines += _wrap(" " * 7, check["message"], width)
         rows = [
@@ -142,8 +142,8 @@ def _of_spec(checks: Sequence[CheckRow], width: int) -> List[str]:
         return []
     lines = ["", "Measurements, and their share of the GPU's specification"]
     for name, metric in rows[:_MOST_METRICS]:
-        value = words.quantity(metric["value"], metric["unit"])
-        share = words.percent(metric["of_spec"] or 0.0)
+        value = formatting.quantity(metric["value"], metric["unit"])
+        share = formatting.percent(metric["of_spec"] or 0.0)
         cells = _cut(name, width - 35), _cut(value, 20), _cut(share, 11)
         lines.append("  {:<{}}{:>20}{:>12}".format(cells[0], width - 34, *cells[1:]))
     if len(rows) > _MOST_METRICS:
@@ -155,10 +155,10 @@ def _lowest(checks: Sequence[CheckRow]) -> List[Tuple[str, MetricRow]]:
     """One metric per kind: the slowest of several GPUs, since it holds up the others."""
     groups: Dict[Tuple[str, str, str], List[MetricRow]] = {}
     for check in checks:
-        for metric in words.metrics_of(check):
+        for metric in formatting.metrics_of(check):
             if metric["of_spec"] is not None:
                 rest = {k: v for k, v in metric["labels"].items() if k != "gpu"}
-                key = (check["id"], metric["name"], words.labels(rest))
+                key = (check["id"], metric["name"], formatting.labels(rest))
                 groups.setdefault(key, []).append(metric)
     return [(_group_name(*key, len(group)), _least(group)) for key, group in groups.items()]
 
@@ -178,7 +178,7 @@ def _answer(report: Report, width: int) -> List[str]:
     statuses = [check["status"] for check in report["checks"]]
     failed, left_out = statuses.count("fail") + statuses.count("error"), statuses.count("skip")
     ran = len(statuses) - left_out
-    what = words.framework_title(report["environment"])
+    what = formatting.framework_title(report["environment"])
     if found == "unfit":
         head, text = "No", "{} failed {} of {} checks on this machine".format(what, failed, ran)
     elif code != EXIT_CODES[found]:
@@ -187,7 +187,7 @@ def _answer(report: Report, width: int) -> List[str]:
         head, text = "Yes", "{} works on this machine: {} checks passed".format(what, ran)
     else:
         head, text = "Not proven", "{} passed {} checks".format(what, ran)
-        on_cpu = sum(words.state(check) == "pass-on-cpu" for check in report["checks"])
+        on_cpu = sum(formatting.state(check) == "pass-on-cpu" for check in report["checks"])
         text += ", {} of them on the CPU".format(on_cpu) if on_cpu else ""
     more = "; {} did not run".format(left_out) if left_out else ""
     more += ", only those of --only {}".format(report["only"]) if "only" in report else ""
@@ -203,7 +203,7 @@ def _wrap(head: str, text: str, width: int, indent: str = "") -> List[str]:
     """Wrap text, but not at hyphens and in words, so that paths and names can be copied."""
     indent = indent or " " * len(head)
     return textwrap.wrap(
-        words.one_line(text),
+        formatting.one_line(text),
         width,
         initial_indent=head,
         subsequent_indent=indent,

@@ -12,8 +12,8 @@ from typing import List, Optional, Sequence, Tuple
 from verify.model.report import MetricRow, PlotRow
 from verify.reports import axes
 from verify.reports.axes import Scale
+from verify.reports.formatting import number, one_line, percent, quantity, varying
 from verify.reports.markup import Markup, join, tag
-from verify.reports.words import number, one_line, percent, quantity, varying
 
 WIDTH, HEIGHT = 400, 260
 LEFT, RIGHT, TOP, BOTTOM = 58, 18, 28, 48

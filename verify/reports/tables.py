@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, List, Sequence, Tuple
 
 from verify.model.report import CheckRow, MetricRow, TableRow
-from verify.reports import words
+from verify.reports import formatting
 from verify.reports.markup import Markup, tag
 
 
@@ -22,7 +22,7 @@ def table(found: TableRow) -> Markup:
 
 def metrics(check: CheckRow) -> List[Markup]:
     """A check's metrics, with the card's own figures if there are any."""
-    found = words.metrics_of(check)
+    found = formatting.metrics_of(check)
     if not found:
         return []
     columns = ["Metric", "Median", "Spread", "Repeats"]
@@ -68,20 +68,20 @@ def _is_number(cell: Any) -> bool:
 def cell_text(cell: Any) -> str:
     """A table cell as text."""
     if cell is None:
-        return words.NONE
-    return cell if isinstance(cell, str) else words.number(cell)
+        return formatting.NONE
+    return cell if isinstance(cell, str) else formatting.number(cell)
 
 
 def _metric_row(metric: MetricRow, *, with_spec: bool) -> List[Any]:
     spec, share = metric["spec"], metric["of_spec"]
     by_spec = [
-        None if spec is None else Aligned(words.quantity(spec, metric["unit"])),
-        None if share is None else Aligned(words.percent(share)),
+        None if spec is None else Aligned(formatting.quantity(spec, metric["unit"])),
+        None if share is None else Aligned(formatting.percent(share)),
     ]
     return [
-        words.named(metric),
-        Aligned(words.quantity(metric["value"], metric["unit"])),
-        Aligned(words.percent(metric["spread"])),
+        formatting.named(metric),
+        Aligned(formatting.quantity(metric["value"], metric["unit"])),
+        Aligned(formatting.percent(metric["spread"])),
         metric["repeats"],
         *(by_spec if with_spec else []),
     ]

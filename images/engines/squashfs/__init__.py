@@ -4,7 +4,7 @@
     its configuration  --files---->  what enroot and Apptainer read, and a record of the image
     tree and layers    --archive-->  one tar, streamed
     the tar            --write---->  tar2sqfs, and the file under its name
-    a file             --reading-->  the image again, from its record
+    a file             --reader--->  the image again, from its record
 
 Nothing is unpacked, and no root is needed. The layers are read twice, for the tree and for the
 contents; a layer of wheels is inflated only for the contents.

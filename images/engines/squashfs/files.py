@@ -30,9 +30,9 @@ from typing import Any
 from images.engines.sandbox.unpack import MOUNT_DIRECTORIES, MOUNT_FILES
 from images.inspect.tree import Attributes, Directory, ImageFile, ImageTree
 from images.oci.errors import ImageUnreadableError
+from images.oci.image_reader import check_platform
 from images.oci.inflate import ANEW_FIX
 from images.oci.model import digest_of, is_digest, read_object, to_bytes
-from images.oci.reading import check_platform
 from images.oci.sources import Image
 from images.system.hashed_file import HashedFile
 

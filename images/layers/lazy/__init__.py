@@ -8,5 +8,5 @@ an ordinary layer. Two formats differ in the compression and in where the table 
 - eStargz, of gzip: https://github.com/containerd/stargz-snapshotter/blob/main/docs/estargz.md
 
 `layer` writes it from other layers, which `merging` makes one; `formats` has the two formats;
-`table` has the rows of a table; `reading` reads and refuses foreign ones.
+`table` has the rows of a table; `table_reader` reads and refuses foreign ones.
 """

@@ -18,10 +18,10 @@ from itertools import repeat
 from typing import IO, TYPE_CHECKING, cast
 
 from images.layers.lazy.formats import TABLE_NAME
-from images.layers.lazy.reading import MOST_PACKED_BYTES, ReadTable, read_table
 from images.layers.lazy.rows import TableFile
 from images.layers.lazy.seen import SeenTree, difference, plain_name
 from images.layers.lazy.table import CHUNK_BYTES
+from images.layers.lazy.table_reader import MOST_PACKED_BYTES, ReadTable, read_table
 from images.oci.errors import TableMismatchError
 from images.oci.sources import Image, ImageLayer, Member
 from images.oci.tarstream import layer_members

@@ -39,13 +39,13 @@ from provision.attestation.record.errors import (
     RecordTamperedError,
     RecordUnknownKeyError,
 )
-from provision.attestation.record.judge import Judgement
 from provision.attestation.record.statement import PREDICATE_TYPE as RECORD_TYPE
 from provision.attestation.record.statement import RECORD, Statement
 from provision.attestation.record.statement import parse_statement as parse_record
+from provision.attestation.record.verdict import Judgement
 from provision.attestation.signing.envelope import unseal
 from provision.attestation.signing.keys import PublicKey
-from provision.attestation.signing.reading import read_json
+from provision.attestation.signing.parser import read_json
 
 MOST = 256
 """The most attachments of one image that are read: anybody who may push could attach any number."""

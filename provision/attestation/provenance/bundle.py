@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from provision.attestation.signing.reading import read_json
+from provision.attestation.signing.parser import read_json
 
 BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 _ALIKE = (BUNDLE, "application/vnd.dev.sigstore.bundle+json;version=0.3")

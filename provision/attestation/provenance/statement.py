@@ -28,7 +28,7 @@ from provision.attestation.provenance.public import (
     public_url,
     wheel_file,
 )
-from provision.attestation.signing.reading import STATEMENT_TYPE, StatementKind
+from provision.attestation.signing.parser import STATEMENT_TYPE, StatementKind
 from provision.lock.built import GitSource
 from provision.lock.lockfile import Lock
 from provision.model.plan import Plan, Request

@@ -10,7 +10,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from provision.attestation.signing.reading import StatementKind
+from provision.attestation.signing.parser import StatementKind
 from provision.model.plan import Gpu, HostFacts
 
 _SLUG_LENGTH = 60

@@ -17,7 +17,7 @@ from provision.attestation.record.errors import (
     RecordUnreadableError,
 )
 from provision.attestation.record.host import RecordedHost, host_to_json, parse_host
-from provision.attestation.signing.reading import SHA256, STATEMENT_TYPE, StatementKind
+from provision.attestation.signing.parser import SHA256, STATEMENT_TYPE, StatementKind
 from provision.model.plan import Plan
 from provision.version import VERSION
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from images.text.printable import printable
 from provision.attestation.signing.keys import PublicKey, Signer
-from provision.attestation.signing.reading import StatementKind, read_json
+from provision.attestation.signing.parser import StatementKind, read_json
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 

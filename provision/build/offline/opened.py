@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from images.errors import Failure
-from images.oci.archive_reading import open_archive
+from images.oci.archive_reader import open_archive
 from images.oci.inflate import inflate
 from images.oci.model import platform_of
 from images.store import Store

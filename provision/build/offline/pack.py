@@ -21,8 +21,8 @@ from provision.build.offline.bundlefile import BundledFile, OnBytes, PackedPart,
 from provision.build.offline.errors import NotPackableError
 from provision.build.offline.tool import PackedTool, tool_files, tool_wheels
 from provision.build.pipeline import gigabytes, secrets_for
+from provision.catalog.data_files import DATA
 from provision.catalog.overlay import OverlayError, overlay_path, read_overlay
-from provision.catalog.reading import DATA
 from provision.errors import BadInputError
 from provision.model.plan import Plan, Request
 from provision.output.console import Console

@@ -3,7 +3,7 @@
     requirement --sdists--> the source and what it needs to be built       (index, archive)
     plan --------devel----> the devel image of the same plan, locked, made
     both --------recipe---> `inside` runs in it, without a network         (engine or sandbox)
-    wheel -------judge----> its code and its glibc fit the plan            (images.inspect)
+    wheel ----wheel_check-> its code and its glibc fit the plan            (images.inspect)
                  kept-----> under its key, for `lock --with`               (images.store.built)
 
 `inside` is a program for the image: it needs only the standard library, and is never imported.

@@ -22,7 +22,6 @@ from provision.build.base import OfflineError, pin_base
 from provision.build.job import plan_image
 from provision.build.maker import LockedImage, RunnableImage
 from provision.build.source.devel import devel_image
-from provision.build.source.judge import check_name, inspect, judge_built, needed_glibc
 from provision.build.source.kept import KeptWheels
 from provision.build.source.key import KeptWheel, WheelKey, key_for
 from provision.build.source.recipe import CompileOrder, build_requirements, compile_wheel
@@ -35,6 +34,7 @@ from provision.build.source.sdists import (
     suffix_of,
 )
 from provision.build.source.substitute import without
+from provision.build.source.wheel_check import check_name, inspect, judge_built, needed_glibc
 from provision.build.work import BuildJob
 from provision.errors import BadInputError
 from provision.model.plan import ComputeCapability, HostFacts, Plan

@@ -11,10 +11,10 @@ from provision.build.base import require_plan
 from provision.build.builder import choose_builder, find_engine, maker_for
 from provision.build.job import PlannedImage, lock_image
 from provision.build.maker import LockedImage, RunnableImage
+from provision.build.next_commands import made_in_short
 from provision.build.packages import PackageChoice
 from provision.build.pipeline import default_tag
 from provision.build.source.refusal import devel_request, no_compiler
-from provision.build.words import made_in_short
 from provision.build.work import BuildJob
 from provision.catalog.catalog import Catalog
 from provision.lock.lockfile import write_lock

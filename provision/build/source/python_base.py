@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from images.assembly.opening import open_image
 from images.errors import Failure
-from images.oci.archive_reading import open_archive
+from images.oci.archive_reader import open_archive
 from images.oci.model import host_platform, platform_of
 from images.oci.sources import Image
 from provision.build.base import BuildSettings, base_from_lock, has_python, make_bootstrap

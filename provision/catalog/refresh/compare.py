@@ -14,7 +14,7 @@ from packaging.version import Version
 from provision.catalog.overlay import IDENTITIES
 from provision.catalog.refresh.known import CurrentRows, Row, as_version, ident, key_of
 from provision.catalog.refresh.model import CatalogChange, Kind, SourceReading
-from provision.catalog.refresh.words import say_change
+from provision.catalog.refresh.render import say_change
 
 _FOLLOWED = frozenset(
     {

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from provision.catalog.loading import load
     from provision.catalog.overlay import OverlayError, overlay_path, read_overlay, write_overlay
     from provision.catalog.refresh import SOURCES, refresh, to_overlay
-    from provision.catalog.refresh.words import describe_changes, refreshed_to_json
+    from provision.catalog.refresh.render import describe_changes, refreshed_to_json
     from provision.lock.network import ca_bundle
 
     path = overlay_path(os.environ)

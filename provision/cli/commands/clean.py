@@ -240,7 +240,7 @@ def _remove_part(part: DiskPart, *, is_alone: bool) -> str:
 def _remove_layout(path: Path) -> str:
     """Remove a layout without images; those that are left are in use, or another tool's."""
     from images.oci.layout import LayoutTarget
-    from images.oci.layout_reading import names_in
+    from images.oci.layout_reader import names_in
 
     if names := names_in(path):
         return f"it has {', '.join(names[:3])}"

@@ -126,9 +126,9 @@ def _opened(
 ) -> Iterator[Image]:
     """Open the image. An engine's is saved to a file first, which is removed afterwards."""
     from images.assembly.opening import open_image, parse_place
-    from images.engines.squashfs.reading import mounted_image
+    from images.engines.squashfs.reader import mounted_image
+    from images.oci.image_reader import check_platform
     from images.oci.model import host_platform
-    from images.oci.reading import check_platform
     from images.store import Store
     from provision.verification.subject import names_a_registry, nearest, own_image, squashfs_of
 
@@ -201,7 +201,7 @@ def _refuse_missing_file(text: str) -> None:
 
 def _say_where_it_is_not(text: str, failure: Failure) -> None:
     """A bare name is looked up in a registry last; its answer alone would mislead."""
-    from images.oci.layout_reading import names_in
+    from images.oci.layout_reader import names_in
     from images.text.nearby import alike, did_you_mean
 
     failure.message = f"There is no image {text} on this machine. {failure.message}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from provision.doctor.knowledge import Knowledge
-from provision.doctor.mending import backup, words
+from provision.doctor.mending import backup, messages
 from provision.doctor.mending.choice import (
     Refusal,
     automatic_fixes,
@@ -45,7 +45,7 @@ def mend(
         return Exit.DONE
     if doors.ask is None and not assume_yes:
         doors.say(
-            words.wrapped(
+            messages.wrapped(
                 "error: --fix asks before it runs anything, and there is no terminal to ask at."
             )
         )
@@ -54,7 +54,7 @@ def mend(
     ends: list[Exit] = []
     for cause in roots:
         doors.say("")
-        doors.say(words.cause_text(cause))
+        doors.say(messages.cause_text(cause))
         try:
             end = _mend_cause(
                 FixJob(cause, knowledge, doors, journals, assume_yes), again=Exit.DONE in ends
@@ -81,7 +81,7 @@ def _mend_cause(job: FixJob, *, again: bool) -> Exit | None:
     doors = job.doors
     fixes = automatic_fixes(job.cause, job.knowledge, is_root=doors.is_root)
     if isinstance(fixes, Refusal):
-        doors.say(words.by_hand_text(job.cause, fixes))
+        doors.say(messages.by_hand_text(job.cause, fixes))
         return Exit.HOST_UNFIT
     if job.cause.confidence == "low" and job.assume_yes:
         doors.say("  not run: It is one cause of several, and --yes only does what is likely.")
@@ -95,8 +95,8 @@ def _mend_cause(job: FixJob, *, again: bool) -> Exit | None:
         return None
     doubt = _doubt(job, look) if job.assume_yes else ""
     if doubt:
-        doors.say(words.wrapped(f"not run: {doubt}", "  "))
-        doors.say(words.wrapped(_BY_HAND, "  "))
+        doors.say(messages.wrapped(f"not run: {doubt}", "  "))
+        doors.say(messages.wrapped(_BY_HAND, "  "))
         return Exit.NO_VERDICT
     end = Exit.HOST_UNFIT
     for fix in fixes:
@@ -157,16 +157,16 @@ def _try_fix(job: FixJob, fix: Fix) -> Exit:
     """After HOST_UNFIT the next fix is tried."""
     doors = job.doors
     if lacks_sudo(fix, is_root=doors.is_root, has_sudo=doors.has_sudo):
-        doors.say(words.wrapped("error: The commands need root, and there is no sudo here."))
+        doors.say(messages.wrapped("error: The commands need root, and there is no sudo here."))
         doors.say("  fix: Become root (su -) and run the same command again.")
         return Exit.USAGE
     steps = tuple(job.plain(command) for command in commands(fix.run))
     files = backup.kept_files(fix.backup, doors.home)
-    doors.say(words.fix_text(fix, steps, files))
+    doors.say(messages.fix_text(fix, steps, files))
     lost = list(backup.not_kept(steps, fix.backup))
     if lost:
         named = ", ".join(path or "files that the commands do not name" for path in lost)
-        doors.say(words.wrapped(f"not kept, and not restored by --undo: {named}", "  "))
+        doors.say(messages.wrapped(f"not kept, and not restored by --undo: {named}", "  "))
         if job.assume_yes:
             doors.say("  not run: --yes changes only files that are kept. Run this without --yes.")
             return Exit.HOST_UNFIT
@@ -177,7 +177,7 @@ def _try_fix(job: FixJob, fix: Fix) -> Exit:
     stopped = _containers_stopped_by(steps, doors)
     if stopped:
         doors.say(
-            words.wrapped(f"The restart of Docker stops {stopped} running container(s).", "  ")
+            messages.wrapped(f"The restart of Docker stops {stopped} running container(s).", "  ")
         )
         if job.assume_yes:
             doors.say("  not run: Stop them first (docker ps), or run this without --yes.")

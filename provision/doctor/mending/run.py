@@ -8,7 +8,7 @@ from pathlib import Path
 
 from images.system.process import describe_exit
 from provision.doctor.knowledge import Knowledge
-from provision.doctor.mending import backup, words
+from provision.doctor.mending import backup, messages
 from provision.doctor.mending.backup import KeptFile
 from provision.doctor.mending.choice import confirmed_by
 from provision.doctor.mending.doors import FixEffects
@@ -50,7 +50,7 @@ class FixRun:
         try:
             problem = self._keep_files()
             if problem:
-                say(words.wrapped(f"error: {problem} No command was run."))
+                say(messages.wrapped(f"error: {problem} No command was run."))
                 self._end("failed")
                 return Exit.HOST_UNFIT
             self._say_undo()
@@ -109,7 +109,7 @@ class FixRun:
 
     def _failed(self, code: int | None) -> Exit:
         say = self.job.doors.say
-        say(words.wrapped(f"error: The last command {_how(code)}; no other was run."))
+        say(messages.wrapped(f"error: The last command {_how(code)}; no other was run."))
         self._say_undo()
         self._end("failed")
         return Exit.HOST_UNFIT
@@ -119,7 +119,7 @@ class FixRun:
         if not self.job.confirm:
             say("The commands ran. No command is known that shows the effect: look yourself.")
             if self.job.cause.confirm:
-                say(words.listed([self.job.cause.confirm]))
+                say(messages.listed([self.job.cause.confirm]))
             self._end("unconfirmed")
             return Exit.NO_VERDICT
         say(f"? {self.job.confirm}")
@@ -135,7 +135,7 @@ class FixRun:
 
     def _run(self, command: str, limit_s: float) -> int | None:
         say = self.job.doors.say
-        return self.job.doors.run(command, limit_s, lambda line: say(words.output_line(line)))
+        return self.job.doors.run(command, limit_s, lambda line: say(messages.output_line(line)))
 
     def _say_undo(self) -> None:
         doors, kept = self.job.doors, self.journal.kept
@@ -147,7 +147,7 @@ class FixRun:
         ]
         done = [one.command for one in self.journal.done if one.code == 0]
         if kept or done:
-            doors.say(words.undo_text(kept, restores, done))
+            doors.say(messages.undo_text(kept, restores, done))
 
     def _end(self, result: Result) -> None:
         self.journal = replace(self.journal, result=result)
@@ -208,5 +208,5 @@ def asked(job: FixJob, *, tries: int = 1) -> tuple[int | None, list[str]]:
         if code == 0:
             break
     for line in lines[-_LINES_SHOWN:]:
-        job.doors.say(words.output_line(line))
+        job.doors.say(messages.output_line(line))
     return code, lines

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from images.text.printable import printable
 from provision.doctor.knowledge import Knowledge
-from provision.doctor.mending import backup, words
+from provision.doctor.mending import backup, messages
 from provision.doctor.mending.backup import KeptFile
 from provision.doctor.mending.doors import FixEffects
 from provision.doctor.mending.journal import Journal, read_journal, write_journal
@@ -33,23 +33,23 @@ def undo(path: Path, *, knowledge: Knowledge, doors: FixEffects, assume_yes: boo
         for kept in reversed(journal.kept)
     ]
     if restores:
-        doors.say(words.restored_text([kept for kept, _ in restores]))
+        doors.say(messages.restored_text([kept for kept, _ in restores]))
         stopped = _refused(restores, doors, assume_yes=assume_yes)
         if stopped is not None:
             return stopped
     for kept, sudo in restores:
         command = backup.restore_command(kept, sudo)
-        doors.say(f"+ {words.clean(command)}")
-        if doors.run(command, _LIMIT_S, lambda line: doors.say(words.output_line(line))) != 0:
-            doors.say(words.wrapped(f"error: {kept.path} could not be put back."))
+        doors.say(f"+ {messages.clean(command)}")
+        if doors.run(command, _LIMIT_S, lambda line: doors.say(messages.output_line(line))) != 0:
+            doors.say(messages.wrapped(f"error: {kept.path} could not be put back."))
             if kept.copy:
-                doors.say(words.clean(f"  fix: See that its copy is there: ls -l {kept.copy}"))
+                doors.say(messages.clean(f"  fix: See that its copy is there: ls -l {kept.copy}"))
             return Exit.HOST_UNFIT
     doors.say("All files are as they were." if journal.kept else "No file was changed.")
     done = [one.command for one in journal.done if one.code == 0]
     if done:
         doors.say("What else these commands did is not taken back:")
-        doors.say(words.listed(done))
+        doors.say(messages.listed(done))
     write_journal(path, replace(journal, result="undone"))
     return Exit.DONE
 
@@ -62,7 +62,7 @@ def _refused(
         for kept, sudo in restores:
             if sudo:
                 doors.say(
-                    words.clean(
+                    messages.clean(
                         f"error: Only root can put {kept.path} back, and there is no sudo here."
                     )
                 )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from provision.host.machine import ProbedMachine
-from provision.host.reading import one_line
+from provision.host.source_facts import one_line
 
 _DAEMON_JSON = "/etc/docker/daemon.json"
 # dockerd merges these instead of refusing them.

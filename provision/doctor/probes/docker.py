@@ -19,7 +19,7 @@ from provision.doctor.probes.daemon_json import (
 from provision.doctor.probes.found import Found, fact
 from provision.host.engines import parse_buildx, parse_object, parse_runtimes
 from provision.host.machine import ProbedMachine, RunningProgram
-from provision.host.reading import one_line
+from provision.host.source_facts import one_line
 
 INFO = "docker info"
 DEFAULT_SHM_MIB = 64  # documented under --default-shm-size of dockerd

@@ -13,7 +13,7 @@ from provision.host import loader
 from provision.host.machine import ProbedMachine
 from provision.host.nvml import SOURCE as NVML
 from provision.host.proc import PROC_VERSION, loaded_version, read_wsl
-from provision.host.reading import one_line, version_or_none
+from provision.host.source_facts import one_line, version_or_none
 
 _MODULES = "/proc/modules"
 _PARAMS = "/proc/driver/nvidia/params"

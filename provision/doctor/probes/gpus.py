@@ -21,7 +21,7 @@ from provision.host.proc import (
     read_pci,
     read_wsl,
 )
-from provision.host.reading import one_line
+from provision.host.source_facts import one_line
 
 if TYPE_CHECKING:
     from provision.catalog.catalog import Catalog

@@ -10,7 +10,7 @@ from provision.doctor.probes.daemon_json import read_daemon_json
 from provision.doctor.probes.found import Found, fact
 from provision.doctor.redact import without_login
 from provision.host.machine import ProbedMachine
-from provision.host.reading import one_line
+from provision.host.source_facts import one_line
 
 _INTERFACES = "/sys/class/net"
 _INFINIBAND = "/sys/class/infiniband"

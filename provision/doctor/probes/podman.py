@@ -10,7 +10,7 @@ from provision.doctor.probes import commands
 from provision.doctor.probes.found import Found, fact
 from provision.host.engines import NVIDIA_HOOKS, parse_object
 from provision.host.machine import ProbedMachine
-from provision.host.reading import one_line
+from provision.host.source_facts import one_line
 
 INFO = "podman info"
 

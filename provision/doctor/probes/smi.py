@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from provision.doctor.probes import commands
 from provision.host.machine import ProbedMachine
-from provision.host.reading import one_line, version_or_none
+from provision.host.source_facts import one_line, version_or_none
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

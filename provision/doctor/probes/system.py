@@ -10,7 +10,7 @@ from provision.doctor.probes import commands
 from provision.doctor.probes.found import Found, fact
 from provision.host.machine import ProbedMachine
 from provision.host.proc import read_wsl
-from provision.host.reading import one_line
+from provision.host.source_facts import one_line
 from provision.host.system import distribution
 
 SECURE_BOOT_VARIABLE = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"

@@ -36,7 +36,7 @@ class NodeTask(NamedTuple):
     function: str
 
 
-READ_HOST = NodeTask("provision.fleet.on_node.reading", "read_host")
+READ_HOST = NodeTask("provision.fleet.on_node.detect", "read_host")
 RUN_IN_IMAGE = NodeTask("provision.fleet.on_node.image", "run_in_image")
 
 

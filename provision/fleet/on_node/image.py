@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from images.engines import words
+from images.engines import run_arguments
 from images.errors import Failure
 from images.system import process
 from images.system.hashed_file import check_unchanged, hash_file
@@ -143,9 +143,9 @@ def _by_way(
     if way in ("docker", "podman"):
         return _ended(way, _in_container(way, gpus, order, caller, data))
     if way == "apptainer":
-        argv = words.apptainer_words(
+        argv = run_arguments.apptainer_words(
             program,
-            words.apptainer_source(order["image"]),
+            run_arguments.apptainer_source(order["image"]),
             gpus=gpus,
             environment=order["environment"],
             command=order["command"],
@@ -255,10 +255,10 @@ def _answers(argv: Sequence[str]) -> str:
 def _in_container(
     engine: str, gpus: str, order: Mapping[str, Any], caller: Caller, data: str
 ) -> process.Completed:
-    limits = words.limit_values(order["stack_bytes"], memlock_unlimited=True)
+    limits = run_arguments.limit_values(order["stack_bytes"], memlock_unlimited=True)
     while True:
         name = f"gpu-provision-{secrets.token_hex(8)}"
-        options = words.container_words(
+        options = run_arguments.container_words(
             engine,
             name=name,
             gpus=gpus,
@@ -285,14 +285,20 @@ def _in_enroot(gpus: str, order: Mapping[str, Any], caller: Caller, data: str) -
         source = order["image"]
         if not source.startswith("/"):  # a squashfs is what import would make
             source = file
-            take = ("enroot", "import", "--output", file, words.enroot_source(order["image"]))
+            take = (
+                "enroot",
+                "import",
+                "--output",
+                file,
+                run_arguments.enroot_source(order["image"]),
+            )
             done = _process(take, order, caller, data="", cleanup=())
             if not done.ok:
                 return done
         done = _process(("enroot", "create", "--name", root, source), order, caller, data="")
         if not done.ok:
             return done
-        argv = words.enroot_words(
+        argv = run_arguments.enroot_words(
             root, gpus=gpus, environment=order["environment"], command=order["command"]
         )
         return _process(argv, order, caller, data=data)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 
-from images.engines.words import enroot_name
+from images.engines.run_arguments import enroot_name
 from provision.output.export.deployment import WORKSPACE, Deployment, remark
 from provision.output.export.launch import on_one_node
 from provision.output.export.names import enroot_uri, squashfs_name

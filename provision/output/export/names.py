@@ -1,6 +1,6 @@
 """How other tools name an image.
 
-enroot and pyxis: `images.engines.words`, https://github.com/NVIDIA/enroot/blob/v4.1.2/doc/cmd/import.md
+enroot and pyxis: `images.engines.run_arguments`, https://github.com/NVIDIA/enroot/blob/v4.1.2/doc/cmd/import.md
 Apptainer: https://github.com/apptainer/apptainer/blob/v1.5.3/internal/pkg/ociimage/transport.go
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from images.engines.words import enroot_source
+from images.engines.run_arguments import enroot_source
 from provision.errors import ImageNotPullableError
 from provision.output.export.deployment import ImageSource
 

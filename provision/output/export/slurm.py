@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from typing import Literal, TypeAlias, get_args
 
-from images.engines.words import enroot_name
+from images.engines.run_arguments import enroot_name
 from provision.output.export.deployment import (
     GATE,
     STACK_BYTES,

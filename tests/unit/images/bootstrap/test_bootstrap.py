@@ -30,7 +30,7 @@ from images.bootstrap import (
 from images.bootstrap.host import AptSettings
 from images.errors import DiskFullError, Failure
 from images.net.patience import Patience
-from images.oci.archive_reading import open_archive
+from images.oci.archive_reader import open_archive
 from images.oci.tarstream import layer_members
 from images.store import OfflineError
 from tests.kit.debian_mirror import (

@@ -17,7 +17,7 @@ import requests
 from images.engines.archive import engine_archive, engine_image_id
 from images.engines.docker_errors import EngineError, NoEngineError
 from images.engines.runner import DockerRunner, choose_runner
-from images.oci.archive_reading import open_archive
+from images.oci.archive_reader import open_archive
 from images.oci.model import Platform, digest_of
 from images.oci.sources import Image
 from images.system.errors import NoRunnerError

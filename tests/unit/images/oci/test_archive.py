@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from images.oci.archive import ArchiveTarget, write_tar
-from images.oci.archive_reading import open_archive
+from images.oci.archive_reader import open_archive
 from images.oci.errors import (
     DigestMismatchError,
     ImagePlaceError,

@@ -26,7 +26,7 @@ from images.oci.errors import (
     TargetError,
 )
 from images.oci.layout import LayoutTarget, name_annotations
-from images.oci.layout_reading import open_layout
+from images.oci.layout_reader import open_layout
 from images.oci.model import (
     INDEX,
     LAYER_GZIP,

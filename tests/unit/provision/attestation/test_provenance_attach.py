@@ -29,8 +29,8 @@ from provision.attestation.provenance.check import Origin
 from provision.attestation.provenance.documents import Documents, make_documents
 from provision.attestation.provenance.errors import ProvenanceError
 from provision.attestation.record.errors import RecordError
-from provision.attestation.record.judge import Judgement, judge
 from provision.attestation.record.statement import Statement, parse_statement
+from provision.attestation.record.verdict import Judgement, judge
 from provision.attestation.signing.envelope import seal
 from tests.unit.provision.attestation.test_provenance import START, build, lock_of
 from tests.unit.provision.attestation.test_record import FACTS, L4, MINE, TRUSTED, host, signer_of

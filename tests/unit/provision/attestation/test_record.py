@@ -30,7 +30,6 @@ from hypothesis import strategies as st
 
 from provision.attestation.record.errors import RecordError, RecordUnreadableError
 from provision.attestation.record.host import recorded_host
-from provision.attestation.record.judge import Judgement, changes, judge, missing
 from provision.attestation.record.statement import (
     PREDICATE_TYPE,
     RECORD,
@@ -45,6 +44,7 @@ from provision.attestation.record.store import (
     trusted_keys,
     write_record,
 )
+from provision.attestation.record.verdict import Judgement, changes, judge, missing
 from provision.attestation.signing.envelope import PAYLOAD_TYPE, pae, seal, unseal
 from provision.attestation.signing.errors import BadKeyError
 from provision.attestation.signing.keys import (
@@ -211,9 +211,9 @@ def test_the_document_describes_the_record() -> None:
 
 
 def test_the_document_names_every_code() -> None:
-    from provision.attestation.record import errors, judge
+    from provision.attestation.record import errors, verdict
 
-    source = "".join(Path(module.__file__ or "").read_text() for module in (errors, judge))
+    source = "".join(Path(module.__file__ or "").read_text() for module in (errors, verdict))
     codes = set(re.findall(r'code ?= ?"([a-z-]+)"', source))
     assert len(codes) >= 10
     assert [code for code in codes if f"`{code}`" not in DOCS] == []

@@ -13,9 +13,9 @@ from images.system.process import ToolMissing
 from provision.build.builder import BuildEngine, choose_builder, find_engine, needs_engine
 from provision.build.destination import Destination, EngineState, choose, read_destination
 from provision.build.job import build
+from provision.build.next_commands import elsewhere_words, run_words
 from provision.build.packing import Making
 from provision.build.pipeline import apt_packages
-from provision.build.words import elsewhere_words, run_words
 from provision.errors import BadInputError
 from provision.model.plan import Base, Plan
 

@@ -15,6 +15,7 @@ from provision.attestation.record.store import last_verdict
 from provision.build.destination import Choice, Destination
 from provision.build.engine import EngineMaker
 from provision.build.maker import KeptImage, MadeImage
+from provision.build.next_commands import kept_name
 from provision.build.trial import (
     keep_unfit,
     keep_verdict,
@@ -23,7 +24,6 @@ from provision.build.trial import (
     withheld,
 )
 from provision.build.wheels import WheelMaker
-from provision.build.words import kept_name
 from provision.errors import Exit
 from provision.model.plan import HostFacts
 from provision.output.console import Console

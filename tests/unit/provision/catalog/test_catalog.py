@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from provision.catalog.canonical import dump
 from provision.catalog.catalog import Catalog
 from provision.catalog.catalog_tables import ON_DEMAND
+from provision.catalog.data_files import DATA
 from provision.catalog.loading import load
-from provision.catalog.reading import DATA
 from provision.catalog.rows.frameworks import TorchBuild
 from provision.catalog.tables import FILES
 from provision.errors import CatalogError

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from images.bootstrap.dependencies import parse_relations
+from provision.catalog.data_files import DATA
 from provision.catalog.needs import debian_packages, is_known, kind_of, needs_of
-from provision.catalog.reading import DATA
 
 TABLE = json.loads(Path(DATA, "needs.json").read_text(encoding="utf-8"))
 

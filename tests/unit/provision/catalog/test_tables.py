@@ -10,8 +10,8 @@ from packaging.version import Version
 
 from provision.catalog.catalog import Catalog
 from provision.catalog.catalog_tables import ON_DEMAND
+from provision.catalog.data_files import DATA, DataFiles
 from provision.catalog.loading import load
-from provision.catalog.reading import DATA, DataFiles
 from provision.errors import CatalogError
 from tests.kit.broken_catalog import Break, Raw, put
 from tools.checks import check

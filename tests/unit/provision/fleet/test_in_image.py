@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from images.engines import words
+from images.engines import run_arguments
 from images.system.process import Completed
 from provision.fleet.nodes.calls import NodeCall, NodeFailure
 from provision.fleet.nodes.in_image import (
@@ -273,22 +273,22 @@ def test_which_way_a_node_takes(
     ],
 )
 def test_how_each_engine_is_asked_for_gpus(engine: str, gpus: str, expected: list[str]) -> None:
-    assert words.gpu_words(engine, gpus) == expected
+    assert run_arguments.gpu_words(engine, gpus) == expected
 
 
 def test_the_words_of_apptainer_and_enroot() -> None:
     command = ("python3", "x")
-    assert words.apptainer_words(
+    assert run_arguments.apptainer_words(
         "singularity", "i.sif", gpus="runtime", environment={"A": "1"}, command=command
     ) == [
         *("singularity", "exec", "--containall", "--no-home", "--cleanenv", "--nv"),
         *("--env", "A=1", "i.sif", "python3", "x"),
     ]
-    assert words.enroot_words("r", gpus="runtime", environment={}, command=command) == [
+    assert run_arguments.enroot_words("r", gpus="runtime", environment={}, command=command) == [
         *("enroot", "start", "--env", "NVIDIA_VISIBLE_DEVICES=all"),
         *("--env", "NVIDIA_DRIVER_CAPABILITIES=all", "r", "python3", "x"),
     ]
-    assert words.enroot_words("r", gpus="none", environment={}, command=command)[2] == "r"
+    assert run_arguments.enroot_words("r", gpus="none", environment={}, command=command)[2] == "r"
 
 
 @pytest.mark.parametrize(
@@ -302,9 +302,9 @@ def test_the_words_of_apptainer_and_enroot() -> None:
     ],
 )
 def test_how_an_image_is_named(image: str, apptainer: str, enroot: str) -> None:
-    assert words.apptainer_source(image) == apptainer
+    assert run_arguments.apptainer_source(image) == apptainer
     if not image.startswith(("oci:", "/")):
-        assert words.enroot_source(image) == enroot
+        assert run_arguments.enroot_source(image) == enroot
 
 
 def test_the_expected_gpus_of_a_node() -> None:

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from images.engines.spec import RunJob, RunResult
 from provision.attestation.record.host import recorded_host
-from provision.attestation.record.judge import Judgement, RecordChange
 from provision.attestation.record.statement import FAULTS as FAULTS_OF_RECORDS
 from provision.attestation.record.statement import LEVELS, Statement
+from provision.attestation.record.verdict import Judgement, RecordChange
 from provision.model.plan import HostFacts
 from provision.verification.gate import GateRule, answer_of_records, in_words
 from provision.verification.record_check import Checked

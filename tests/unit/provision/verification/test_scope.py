@@ -9,7 +9,7 @@ import pytest
 
 from images.engines.spec import RunJob
 from provision.build.destination import Destination
-from provision.build.words import verify_words
+from provision.build.next_commands import verify_words
 from provision.catalog.loading import load
 from provision.lock.labels import expectations
 from provision.model.plan import Gpu, GpuVerdict, HostFacts, Plan, Verdict

@@ -29,7 +29,7 @@ from tests import ROOT, fake_driver, need
 from verify.commands import monitor
 from verify.device.telemetry import GpuState, State
 from verify.model.check import UsageError
-from verify.monitoring import samples, view, words
+from verify.monitoring import render, samples, view
 from verify.monitoring.processes import Tree, parse_stat
 from verify.monitoring.sampler import Sampler, choose, next_time, why_none
 from verify.monitoring.samples import Host, Recorder, Sample
@@ -392,10 +392,10 @@ def test_both_formats_give_back_what_was_measured(found: list[Sample]) -> None:
 def test_a_recording_gives_the_same_summary(found: list[Sample]) -> None:
     table, document = record(found)
     direct = run_of(*found)
-    wanted = words.as_dict(direct, judge(direct))
+    wanted = render.as_dict(direct, judge(direct))
     for again in (samples.parse_csv(io.StringIO(table)), samples.parse_json(document)):
         run = run_of(*again)
-        assert words.as_dict(run, judge(run)) == wanted
+        assert render.as_dict(run, judge(run)) == wanted
 
 
 def test_our_csv_has_nvidia_smis_columns() -> None:
@@ -423,7 +423,7 @@ def test_a_full_disk_ends_the_recording_and_nothing_else() -> None:
     [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (300 * GIB, "300 GiB"), (1 << 41, "2.0 TiB")],
 )
 def test_sizes(count: int, text: str) -> None:
-    assert words.size(count) == text
+    assert render.size(count) == text
 
 
 @pytest.mark.parametrize(
@@ -437,7 +437,7 @@ def test_sizes(count: int, text: str) -> None:
     ],
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert words.duration(seconds) == text
+    assert render.duration(seconds) == text
 
 
 # Which GPUs

@@ -16,7 +16,7 @@ from tests.kit.reports import COMPARISON, DATA, REPORT, made_up, reports
 from verify.commands.main import main
 from verify.model import measures
 from verify.model.check import Check, Context, Outcome, Status
-from verify.reports import shape, told
+from verify.reports import compare_text, shape
 from verify.reports.compare import allowance, change, compare, quartile_distance, sigma
 
 FEW = settings(max_examples=40, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -81,7 +81,7 @@ def is_the_mirror_the_other_way_round(report: Any, other: Any) -> None:
 def has_its_shape_and_fits_80_columns(one: Any, other: Any) -> None:
     found = compare(one, other)
     COMPARISON.validate(json.loads(json.dumps(found)))
-    assert max(map(len, told.page(found).splitlines())) <= 80
+    assert max(map(len, compare_text.page(found).splitlines())) <= 80
 
 
 def shaken(report: Any, chance: random.Random) -> Any:
@@ -260,7 +260,7 @@ def test_unlike_runs_are_called_unlike(change_: Any, word: str) -> None:
     found = compare(FIT, other)
     assert len(found["unlike"]) == 1
     assert word in found["unlike"][0]
-    assert word in " ".join(told.page(found).split())
+    assert word in " ".join(compare_text.page(found).split())
 
 
 def command(*words: str) -> int:

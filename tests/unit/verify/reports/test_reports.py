@@ -30,6 +30,7 @@ from verify.model.check import UsageError
 from verify.reports import (
     axes,
     compare,
+    formatting,
     html,
     junit,
     markdown,
@@ -37,7 +38,6 @@ from verify.reports import (
     shape,
     style,
     svg,
-    words,
 )
 from verify.reports.report import dump, table
 
@@ -299,7 +299,7 @@ def test_any_text_is_well_formed_xml(text: str) -> None:
         check["message"] = check["cause"] = text or "-"
     root = ET.fromstring(junit.render(report))
     said = next(root.iter("failure")).text or ""
-    assert words.clean(text).strip() in said
+    assert formatting.clean(text).strip() in said
     assert XML_TEXT.fullmatch(said)
 
 
@@ -362,7 +362,7 @@ def test_markdown_says_what_the_report_says(report: Any) -> None:
     for check in report["checks"]:
         row = shown[check["id"]]
         assert check["status"] in row[0]
-        assert row[2] == words.one_line(check["message"])
+        assert row[2] == formatting.one_line(check["message"])
 
 
 @FEW
@@ -371,7 +371,7 @@ def test_any_text_is_one_cell_of_markdown(text: str) -> None:
     page = "| a | b |\n| --- | --- |\n| " + markdown.escape(text) + " | end |\n"
     found = cells(page)
     assert set(found.elements) <= PLAIN
-    assert [cell.strip() for cell in found.rows[1]] == [words.one_line(text), "end"]
+    assert [cell.strip() for cell in found.rows[1]] == [formatting.one_line(text), "end"]
 
 
 @FEW
@@ -385,7 +385,7 @@ def test_any_text_is_one_item_of_a_list(text: str) -> None:
     for lead, names in (("- ", {"ul", "li"}), ("", {"p"})):
         found = Page(reader.render(lead + markdown.escape(text) + "\n"))
         assert {name for name, _ in found.elements} <= names
-        assert found.text.strip() == words.one_line(text)
+        assert found.text.strip() == formatting.one_line(text)
 
 
 def test_github_finds_no_formula_and_nobody_to_notify() -> None:
@@ -470,7 +470,7 @@ def test_the_page_says_all_that_failed(report: Any) -> None:
     text = " ".join(Page(html.render(report)).text.split())
     for check in report["checks"]:
         for said in (check["message"], check["cause"], check["fix"]):
-            assert " ".join(words.clean(said or "").split()) in text
+            assert " ".join(formatting.clean(said or "").split()) in text
 
 
 @pytest.mark.parametrize("colours", [style.LIGHT, style.DARK], ids=["light", "dark"])
@@ -609,13 +609,13 @@ def test_logarithmic_ticks(low: float, high: float, *, binary: bool, expected: l
     ],
 )
 def test_numbers_are_rounded_to_three_digits(value: float, expected: str) -> None:
-    assert words.number(value) == expected
+    assert formatting.number(value) == expected
 
 
 @FEW
 @given(st.floats(-1e308, 1e308))
 def test_a_rounded_number_is_near(value: float) -> None:
-    assert float(words.number(value).replace(",", "")) == pytest.approx(value, rel=0.0051)
+    assert float(formatting.number(value).replace(",", "")) == pytest.approx(value, rel=0.0051)
 
 
 @pytest.mark.parametrize(
@@ -630,13 +630,13 @@ def test_a_rounded_number_is_near(value: float) -> None:
     ],
 )
 def test_quantities(value: float, unit: str, expected: str) -> None:
-    assert words.quantity(value, unit) == expected
+    assert formatting.quantity(value, unit) == expected
 
 
 def test_a_bar_says_what_tells_it_from_the_others() -> None:
     rows: Any = [{"name": "bus", "labels": {"bytes": str(2**28), "op": op}} for op in ("a", "b")]
-    assert words.varying(rows) == ["op a", "op b"]
-    assert words.varying(rows[:1]) == ["bus (256 MiB, op a)"]
+    assert formatting.varying(rows) == ["op a", "op b"]
+    assert formatting.varying(rows[:1]) == ["bus (256 MiB, op a)"]
 
 
 # --- Prometheus
@@ -862,13 +862,13 @@ def test_the_json_holds_no_half_pair() -> None:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_clean_text_can_be_written_anywhere(text: str) -> None:
-    assert XML_TEXT.fullmatch(words.clean(text))
-    assert "\x1b" not in words.clean(text)
+    assert XML_TEXT.fullmatch(formatting.clean(text))
+    assert "\x1b" not in formatting.clean(text)
 
 
 @pytest.mark.parametrize("moment", ["2026-99-99T99:99:99Z", "0000-01-01T00:00:00Z"])
 def test_a_day_that_does_not_exist_is_shown_as_it_is(moment: str) -> None:
-    assert words.local_time(moment) == moment
+    assert formatting.local_time(moment) == moment
 
 
 @pytest.mark.parametrize(
@@ -884,5 +884,5 @@ def test_a_time_is_that_of_the_machine_that_renders_it(
     with monkeypatch.context() as patch:
         patch.setenv("TZ", zone)
         time.tzset()
-        assert words.local_time("2026-11-26T23:19:10Z") == shown
+        assert formatting.local_time("2026-11-26T23:19:10Z") == shown
     time.tzset()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from images.engines.sandbox.sif import DATA_OFFSET, sif_header, squashfs_offset
-from images.engines.squashfs.reading import is_squashfs
+from images.engines.squashfs.reader import is_squashfs
 from images.oci.errors import ImageUnreadableError
 from tests import need
 

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from images.engines.squashfs.files import RECORD, read_record
-from images.engines.squashfs.reading import is_squashfs
+from images.engines.squashfs.reader import is_squashfs
 from images.engines.squashfs.write import SquashfsFile, find_tool
 from images.errors import DiskFullError
 from images.oci.errors import ImagePlaceError, ImageUnreadableError, TargetError

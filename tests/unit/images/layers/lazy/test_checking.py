@@ -24,9 +24,9 @@ from images.layers.lazy.formats import (
     SKIPPABLE_MAGIC,
     FormatName,
 )
-from images.layers.lazy.reading import ReadTable
 from images.layers.lazy.rows import read_rows
 from images.layers.lazy.seen import SeenTree
+from images.layers.lazy.table_reader import ReadTable
 from images.layers.tar import END, TarEntry
 from images.oci.errors import DigestMismatchError, ImageUnreadableError, TableMismatchError
 from images.oci.model import PODMAN_DIGEST, PODMAN_POSITION, TABLE_DIGEST, digest_of

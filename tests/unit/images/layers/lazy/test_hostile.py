@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from images.errors import Failure
-from images.layers.lazy import reading
+from images.layers.lazy import table_reader
 from images.layers.lazy.formats import (
     FORMATS,
     SKIPPABLE,
@@ -27,7 +27,7 @@ from images.layers.lazy.formats import (
     FormatName,
     gzip_footer,
 )
-from images.layers.lazy.reading import read_table
+from images.layers.lazy.table_reader import read_table
 from images.oci.inflate import zstd_library
 from images.oci.model import CHUNKED_DIGEST, CHUNKED_POSITION, TABLE_DIGEST, digest_of
 from tests.kit.layer_maker import collect
@@ -206,7 +206,7 @@ def test_a_table_of_a_gigabyte_is_not_inflated() -> None:
     packer = zstd_library().ZstdCompressor()
     piece = b" " * MB
     packed = b"".join(packer.compress(piece) for _ in range(1024)) + packer.flush()
-    for plain in (1 << 30, reading.MOST_TABLE_BYTES):
+    for plain in (1 << 30, table_reader.MOST_TABLE_BYTES):
         blob = chunked(packed, plain=plain)
         with little_memory(200 * MB), pytest.raises(Failure, match="table of contents"):
             read_table(reader(blob), len(blob), {})

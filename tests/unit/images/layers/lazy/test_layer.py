@@ -21,9 +21,9 @@ from images.assembly.build import known_from
 from images.layers.lazy import layer as writing
 from images.layers.lazy.formats import FORMATS, TABLE_NAME, FormatName
 from images.layers.lazy.layer import LazyLayer
-from images.layers.lazy.reading import ReadTable, read_table
 from images.layers.lazy.rows import TableFile
 from images.layers.lazy.table import LANDMARK, NO_LANDMARK
+from images.layers.lazy.table_reader import ReadTable, read_table
 from images.layers.own import FilesLayer, ordered
 from images.layers.tar import TarEntry
 from images.oci.inflate import zstd_library

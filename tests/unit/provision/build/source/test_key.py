@@ -11,11 +11,11 @@ import pytest
 
 from images.store.built import BuiltWheels
 from images.store.errors import StoreUnusableError
-from provision.build.source.judge import check_name
 from provision.build.source.kept import KeptWheels
 from provision.build.source.key import KeptWheel, fits, fitting, key_for, key_from_json
 from provision.build.source.rules import BuiltWheelUnfitError
 from provision.build.source.substitute import request_with_kept, with_local_wheels
+from provision.build.source.wheel_check import check_name
 from provision.lock.solve import Solution
 from provision.model.plan import Base, GpuVerdict, Plan, PlanError, Request
 

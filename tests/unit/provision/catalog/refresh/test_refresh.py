@@ -19,7 +19,7 @@ from provision.catalog.refresh import (
     to_overlay,
 )
 from provision.catalog.refresh.model import CatalogChange, RefreshOfflineError, UnknownSourceError
-from provision.catalog.refresh.words import describe_changes, refreshed_to_json
+from provision.catalog.refresh.render import describe_changes, refreshed_to_json
 from provision.errors import Exit
 from tests.kit.simple_index import (
     TODAY,

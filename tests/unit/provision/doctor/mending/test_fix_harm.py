@@ -14,8 +14,8 @@ from provision.doctor.judge import explained
 from provision.doctor.knowledge import load
 from provision.doctor.mending.choice import Refusal
 from provision.doctor.mending.effects import changes_anything, effects, stops
+from provision.doctor.mending.messages import by_hand_text
 from provision.doctor.mending.shell import commands
-from provision.doctor.mending.words import by_hand_text
 from provision.doctor.model import Cause
 
 # They fill a cache: package lists, an image. A check may do that.

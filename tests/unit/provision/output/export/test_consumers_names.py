@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from images.engines import words
+from images.engines import run_arguments
 from provision.output.export import apptainer, compose, devcontainer, enroot, kubernetes, slurm
 from tests import ROOT
 from tests.kit.exports import deployment
@@ -97,7 +97,7 @@ def enroot_lines() -> Iterator[tuple[str, str]]:
         for line in joined.splitlines():
             if found := re.search(r"enroot (import|create|start|list)\b([^|;]*)", line):
                 yield found[1], re.sub(r'"\$image".*| torchrun .*', "", found[2])
-    ran = words.enroot_words("root", gpus="runtime", environment={"A": "b"}, command=())
+    ran = run_arguments.enroot_words("root", gpus="runtime", environment={"A": "b"}, command=())
     yield ran[1], " ".join(ran[2:])
 
 
@@ -114,7 +114,9 @@ def test_apptainer_knows_the_options_and_the_sections() -> None:
     (line,) = re.findall(r"apptainer exec .*\n.*", script)
     text = apptainer.to_definition(FULL)
     (comment,) = re.findall(r"# +apptainer run (.*)", text)
-    ran = words.apptainer_words("a", "x", gpus="runtime", environment={"A": "b"}, command=())
+    ran = run_arguments.apptainer_words(
+        "a", "x", gpus="runtime", environment={"A": "b"}, command=()
+    )
     for found in (line, comment, " ".join(ran)):
         assert options(found)
         assert unknown(options(found), APPTAINER) == set()

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 
-from images.engines.words import enroot_name
+from images.engines.run_arguments import enroot_name
 from provision.errors import BadInputError, ImageNotPullableError
 from provision.output.export import (
     apptainer,

@@ -6,7 +6,7 @@ import textwrap
 from typing import List, Sequence
 
 from verify.model.report import MetricKey, MovedCheck, MovedMetric, ReportComparison, RunRow
-from verify.reports.words import counted, named, one_line, percent, quantity, short_digest
+from verify.reports.formatting import counted, named, one_line, percent, quantity, short_digest
 
 WIDTH = 80
 

@@ -6,8 +6,8 @@ import re
 import resource
 from collections.abc import Mapping
 
+from images.engines.run_arguments import ROLE, RUN_ROLE, container_words
 from images.engines.spec import Foreground, RunJob
-from images.engines.words import ROLE, RUN_ROLE, container_words
 
 LIMIT_REFUSED = re.compile(
     r"rlimit type (?P<number>\d+)|set ?rlimit `?RLIMIT_(?P<name>[A-Z]+)", re.IGNORECASE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from images.inspect import Capability, LibraryCode
-from images.inspect.judge import (
+from images.inspect.verdict import (
     judge_libraries,
     judge_words,
     notes_on_flags,

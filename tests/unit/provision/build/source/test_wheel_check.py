@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from provision.build.source.judge import inspect, judge_built, needed_glibc
 from provision.build.source.key import key_for
 from provision.build.source.rules import BuiltWheelUnfitError
+from provision.build.source.wheel_check import inspect, judge_built, needed_glibc
 from provision.model.plan import Base, Plan
 from tests.kit.elf_maker import elf
 from tests.kit.wheel_maker import targets, wheel

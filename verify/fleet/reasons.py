@@ -7,7 +7,7 @@ from typing import List
 from verify.fleet.nodes import FleetNode, Slower, Trouble
 from verify.model.check import UNKNOWN
 from verify.reports.compare import Key, change
-from verify.reports.words import labels, one_line, percent, quantity
+from verify.reports.formatting import labels, one_line, percent, quantity
 
 
 def key_words(key: Key) -> str:

@@ -16,8 +16,17 @@ from typing import Any
 
 from images.oci.blobfiles import read_pieces
 from images.oci.errors import ImagePlaceError, ImageUnreadableError
+from images.oci.image_reader import (
+    MOST_CONFIG_BYTES,
+    check_platform,
+    checked_layer,
+    choose,
+    diff_ids_of,
+    read_image,
+    small_file,
+)
 from images.oci.inflate import ANEW_FIX, compression_of
-from images.oci.layout_reading import INDEX_FILE, MARK_FILE, pick
+from images.oci.layout_reader import INDEX_FILE, MARK_FILE, pick
 from images.oci.model import (
     LAYER,
     LAYER_GZIP,
@@ -27,15 +36,6 @@ from images.oci.model import (
     digest_of,
     read_descriptors,
     read_object,
-)
-from images.oci.reading import (
-    MOST_CONFIG_BYTES,
-    check_platform,
-    checked_layer,
-    choose,
-    diff_ids_of,
-    read_image,
-    small_file,
 )
 from images.oci.sources import Image, ImageLayer
 from images.oci.tarstream import scan

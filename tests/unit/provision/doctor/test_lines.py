@@ -16,15 +16,7 @@ from hypothesis import strategies as st
 
 from provision.doctor import diagnose, load
 from provision.doctor.knowledge import patterns_of
-from provision.doctor.literals import tells_digits_apart
-from provision.doctor.matching import (
-    Patterns,
-    problem,
-    searched,
-)
-from provision.doctor.model import Hit, PartlyRead
-from provision.doctor.outline import Outline
-from provision.doctor.reading import (
+from provision.doctor.lines import (
     CHUNK_BYTES,
     LineCounter,
     Work,
@@ -34,6 +26,14 @@ from provision.doctor.reading import (
     unwrap_powershell,
     unwrapped,
 )
+from provision.doctor.literals import tells_digits_apart
+from provision.doctor.matching import (
+    Patterns,
+    problem,
+    searched,
+)
+from provision.doctor.model import Hit, PartlyRead
+from provision.doctor.outline import Outline
 from tests import ROOT
 from tests.kit.doctor_texts import VARIATIONS
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verify.across import codes, judge
-from verify.across.judge import AcrossEnd, AcrossNode, NodeEnd
+from verify.across import codes, diagnosis
+from verify.across.diagnosis import AcrossEnd, AcrossNode, NodeEnd
 from verify.checks.collectives.ranks import Trace
 from verify.running.children import Ending
 
@@ -32,16 +32,16 @@ NODES = tuple(AcrossNode(i, f"n{i}", 2, "nccl", "PyTorch 2.7.0") for i in range(
 def test_the_node_that_is_in_all_that_is_wrong(
     cells: set[tuple[int, int]], node: int | None
 ) -> None:
-    assert judge.culprit(cells) == node
+    assert diagnosis.culprit(cells) == node
 
 
 @given(st.integers(0, 9), st.sets(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1))
 def test_a_node_that_is_not_in_every_wrong_answer_is_never_a_suspect(
     node: int, cells: set[tuple[int, int]]
 ) -> None:
-    found = judge.culprit(cells)
+    found = diagnosis.culprit(cells)
     assert found is None or all(found in cell for cell in cells)
-    assert judge.culprit({(node, other) for other in range(10)}) == node
+    assert diagnosis.culprit({(node, other) for other in range(10)}) == node
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def ended(values: list[list[dict[str, Any]]], seconds: float = 0.001) -> AcrossE
 
 
 def test_a_pass_has_the_bus_bandwidth_of_all_ranks() -> None:
-    report = judge.judge(ended([rows()] * 6))
+    report = diagnosis.judge(ended([rows()] * 6))
     assert (report["status"], report["code"], report["blamed"]) == ("pass", None, [])
     (row,) = report["measured"]["largest"]  # 2(n-1)/n of bytes by seconds, n is 6
     assert row["gbs"] == pytest.approx([(1 << 20) / 0.001 * 10 / 6 / 1e9] * 5)
@@ -114,7 +114,7 @@ def test_a_pass_has_the_bus_bandwidth_of_all_ranks() -> None:
 
 
 def test_wrong_numbers_of_a_nodes_ranks_make_it_a_suspect_and_no_more() -> None:
-    report = judge.judge(ended([rows(2), rows(3), rows(), rows(), rows(3), rows()]))
+    report = diagnosis.judge(ended([rows(2), rows(3), rows(), rows(), rows(3), rows()]))
     assert (report["code"], report["blamed"]) == ("across-wrong-result", [])
     assert report["suspects"] == [1]
     assert "node 1 (n1)" in report["cause"]
@@ -129,7 +129,7 @@ def lost(*endings: Ending, counts: tuple[int, ...] = (4,) * 6) -> dict[str, Any]
         )
         for i in range(3)
     }
-    return judge.judge(AcrossEnd(NODES, ends))
+    return diagnosis.judge(AcrossEnd(NODES, ends))
 
 
 def test_a_hang_suspects_the_node_that_is_behind() -> None:
@@ -156,13 +156,13 @@ def test_ranks_that_only_lost_another_blame_nobody() -> None:
 
 
 def test_nodes_that_left_are_blamed() -> None:
-    report = judge.judge(AcrossEnd(NODES, lost={2: "it closed the connection"}))
+    report = diagnosis.judge(AcrossEnd(NODES, lost={2: "it closed the connection"}))
     assert (report["code"], report["blamed"]) == ("across-node-lost", [2])
 
 
 def test_nodes_without_gpus_beside_nodes_with_gpus_are_listed() -> None:
-    report = judge.mismatch([*NODES[:2], AcrossNode(2, "n2", 1, "gloo", "PyTorch 2.7.0")])
+    report = diagnosis.mismatch([*NODES[:2], AcrossNode(2, "n2", 1, "gloo", "PyTorch 2.7.0")])
     assert report is not None
     assert report["code"] == "across-mismatch"
     assert "gloo: node 2 (n2)" in report["message"]
-    assert judge.mismatch(NODES) is None
+    assert diagnosis.mismatch(NODES) is None

@@ -16,6 +16,16 @@ from typing import IO, Any
 from images.errors import Failure
 from images.oci.blobfiles import read_pieces
 from images.oci.errors import ImagePlaceError, ImageUnreadableError
+from images.oci.image_reader import (
+    ImageParts,
+    ParsedManifest,
+    children_of,
+    choose,
+    parse_manifest,
+    read_image,
+    read_manifest,
+    small_file,
+)
 from images.oci.inflate import ANEW_FIX
 from images.oci.model import (
     INDEX,
@@ -27,16 +37,6 @@ from images.oci.model import (
     read_descriptors,
     read_object,
     to_bytes,
-)
-from images.oci.reading import (
-    ImageParts,
-    ParsedManifest,
-    children_of,
-    choose,
-    parse_manifest,
-    read_image,
-    read_manifest,
-    small_file,
 )
 from images.oci.sources import Image
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -274,7 +275,12 @@ class TestDrivers:
             pytest.param("515.65.01", 515, True, id="a branch of the table is itself"),
             pytest.param("580", 580, True, id="a bare branch will do"),
             pytest.param("517.1", 515, False, id="an unknown one counts as the last before it"),
-            pytest.param("999.1", 620, False, id="one from the future counts as the newest"),
+            pytest.param(
+                "999.1",
+                load().branches[-1].branch,
+                False,
+                id="one from the future counts as the newest",
+            ),
             pytest.param("390.157", None, False, id="below the oldest there is none"),
             pytest.param("", None, False, id="an empty text is no driver"),
             pytest.param("rocm", None, False, id="a word is no driver"),
@@ -511,6 +517,10 @@ def swap(table: str) -> Break:
     return change
 
 
+def _branch(raw: dict[str, Any], number: int) -> dict[str, Any]:
+    return next(row for row in raw["branches"] if row["branch"] == number)
+
+
 def again(table: str) -> Break:
     return lambda raw: raw[table].append(raw[table][-1])
 
@@ -588,7 +598,7 @@ def excuse_nothing(raw: Raw) -> None:
         pytest.param(
             "torch.json",
             again("builds"),
-            "(2.15.0 cu134 aarch64): 2 times [no-duplicates]",
+            "): 2 times [no-duplicates]",
             id="a build has one row",
         ),
         pytest.param(
@@ -859,19 +869,19 @@ def excuse_nothing(raw: Raw) -> None:
         ),
         pytest.param(
             "drivers.json",
-            lambda raw: [raw["branches"][-1].pop(k) for k in ("latest_date", "latest_seen")],
+            lambda raw: [_branch(raw, 620).pop(k) for k in ("latest_date", "latest_seen")],
             "(620): the date or the source of a newest version that is not named [branch-row]",
             id="a source of a newest version names one",
         ),
         pytest.param(
             "drivers.json",
-            lambda raw: raw["branches"][-1].pop("latest_source"),
+            lambda raw: _branch(raw, 620).pop("latest_source"),
             "(620): the date of its newest version has no source [branch-row]",
             id="the day of a newest version has its source",
         ),
         pytest.param(
             "drivers.json",
-            lambda raw: raw["branches"][-1].pop("modules_source"),
+            lambda raw: _branch(raw, 620).pop("modules_source"),
             "(620): its kernel modules and their source go together [branch-row]",
             id="a branch's kernel modules have their source",
         ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -186,7 +187,8 @@ def _judge(kind: Kind, path: str, text: str, catalog: Catalog) -> Iterator[RuleH
 
         file = read_dockerfile(path, text)
         for rules in (base_rules, run_rules, env_rules):
-            yield from rules(file, catalog)
+            for hit in rules(file, catalog):
+                yield replace(hit, start=file.start_of(hit.at.line))
     elif kind == "compose":
         from provision.doctor.lint.compose_rules import judge_compose
 

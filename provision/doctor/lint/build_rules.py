@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from images.text.tokens import find_tokens
-from provision.doctor.lint.dockerfile import StageStep
 from provision.doctor.lint.findings import RuleHit, table
 from provision.doctor.lint.images import python_of, system_of
 from provision.doctor.lint.installs import Install, system_install
@@ -51,8 +50,8 @@ def externally_managed(view: StageView) -> Iterator[RuleHit]:
         for text in (step.instruction.text, *step.instruction.scripts)
     ):
         return
-    for step, command, install in view.own_installs():
-        settings = view.settings_at(step, command)
+    for command, install in view.own_installs():
+        settings = view.settings_at(command)
         program = re.fullmatch(r"(pip|python)3?", command.words[0].text)
         if program is None or command.then == "||" or command.conditional:
             continue
@@ -61,7 +60,6 @@ def externally_managed(view: StageView) -> Iterator[RuleHit]:
         yield RuleHit(
             rule="externally-managed",
             at=command.at,
-            start=step.instruction.line,
             message=f"The Python of {system} is externally managed (PEP 668): pip installs nothing "
             "outside of a virtual environment, and this command stops.",
             fix="Make an environment (RUN python3 -m venv /venv, ENV PATH=/venv/bin:$PATH), or add "
@@ -90,7 +88,7 @@ def architecture_unknown(view: StageView) -> Iterator[RuleHit]:
     if not targets:
         return
     seen: set[ComputeCapability] = set()
-    for step, at, name, asked in _architectures(view):
+    for at, name, asked in _architectures(view):
         if asked in targets or asked in seen:
             continue
         seen.add(asked)
@@ -107,7 +105,6 @@ def architecture_unknown(view: StageView) -> Iterator[RuleHit]:
         yield RuleHit(
             rule="arch-not-of-nvcc",
             at=at,
-            start=step.instruction.line,
             message=f"nvcc of CUDA {base.cuda} cannot compile for compute capability {text}: "
             f"{which} that can.",
             fix=f"Remove {text} from {name}, or build from a devel image of CUDA "
@@ -115,23 +112,19 @@ def architecture_unknown(view: StageView) -> Iterator[RuleHit]:
         )
 
 
-def _architectures(
-    view: StageView,
-) -> Iterator[tuple[StageStep, Position, str, ComputeCapability]]:
-    """Each compute capability that this stage compiles for: the step, its place, the option."""
+def _architectures(view: StageView) -> Iterator[tuple[Position, str, ComputeCapability]]:
+    """Each compute capability that this stage compiles for: its place, the option."""
     for step in view.stage.steps:
         text = step.instruction.text
         for name, value in step.settings.items():
             if name in _LISTS and value:
                 at = text.at(max(text.text.find(name), 0))
-                yield from ((step, at, name, one) for one in _capabilities(value))
+                yield from ((at, name, one) for one in _capabilities(value))
             elif name == "CMAKE_ARGS" and value and (said := _CMAKE_LIST.search(value)):
                 at = text.at(max(text.text.find(name), 0))
-                yield from (
-                    (step, at, "CMAKE_CUDA_ARCHITECTURES", one) for one in _capabilities(said[1])
-                )
+                yield from ((at, "CMAKE_CUDA_ARCHITECTURES", one) for one in _capabilities(said[1]))
         for command in step.commands:
-            yield from ((step, *found) for found in _of_command(command))
+            yield from _of_command(command)
 
 
 def _of_command(command: ShellCommand) -> Iterator[tuple[Position, str, ComputeCapability]]:
@@ -168,14 +161,13 @@ def compiles_when_used(view: StageView) -> Iterator[RuleHit]:
     if (flavour not in {"base", "runtime"} and not runtime) or view.other_compiler:
         return
     rows = {row["name"]: row for row in table("packages.toml")["compiles_when_used"]}
-    for step, _, install in view.own_installs():
+    for _, install in view.own_installs():
         for package in install.packages:
             row = rows.get(package.name)
             if row is not None:
                 yield RuleHit(
                     rule="nvcc-at-first-use",
                     at=package.at,
-                    start=step.instruction.line,
                     message=f"{row['says']}, and this {flavour or 'runtime'} image has no nvcc.",
                     fix="Build from the devel image of the same CUDA.",
                 )
@@ -186,8 +178,8 @@ def conda_without_gpu(view: StageView) -> Iterator[RuleHit]:
     if view.for_cpus:
         return
     cuda = (view.base.cuda if view.base else None) or "12.8"
-    for step, command in view.own_commands:
-        if "CONDA_OVERRIDE_CUDA" in view.settings_at(step, command):
+    for command in view.own_commands:
+        if "CONDA_OVERRIDE_CUDA" in view.settings_at(command):
             continue
         if command.name == "pixi" and command.says("install"):
             says = "pixi sees no GPU while an image is built"
@@ -200,7 +192,6 @@ def conda_without_gpu(view: StageView) -> Iterator[RuleHit]:
         yield RuleHit(
             rule="conda-without-gpu",
             at=command.at,
-            start=step.instruction.line,
             level="warning" if sure else "note",
             message=f"{says}: packages with CUDA are refused, or those for the CPU are taken.",
             fix=f"Set it before: ENV CONDA_OVERRIDE_CUDA={cuda} (the CUDA that your driver "
@@ -220,8 +211,8 @@ def _built_with_cuda(command: ShellCommand) -> str | None:
 
 def torch_at_build(view: StageView) -> Iterator[RuleHit]:
     """A package that imports torch while it is built, in an environment that pip isolates."""
-    for step, command, install in view.own_installs():
-        settings = view.settings_at(step, command)
+    for command, install in view.own_installs():
+        settings = view.settings_at(command)
         if any("NO_BUILD_ISOLATION" in name for name in settings) or command.name == "uv":
             continue
         if any(option.startswith("--no-build-isolation") for option in install.options):
@@ -230,7 +221,6 @@ def torch_at_build(view: StageView) -> Iterator[RuleHit]:
             yield RuleHit(
                 rule="torch-at-build",
                 at=package.at,
-                start=step.instruction.line,
                 message=f"{package.written} imports torch while it is built, and pip builds it in "
                 "an environment without torch.",
                 fix="Install torch first, in a command of its own, then this package with "
@@ -256,7 +246,7 @@ def imports_torch(install: Install) -> Iterator[RequestedPackage]:
 def llama_for_cpus(view: StageView) -> Iterator[RuleHit]:
     """llama-cpp-python built without the switch that llama.cpp has for CUDA today."""
     known = table("packages.toml")["llama"]
-    for step, command, install in view.own_installs():
+    for command, install in view.own_installs():
         package = install.named("llama-cpp-python")
         if package is None or package.address or install.sources or not install.complete:
             continue
@@ -264,7 +254,7 @@ def llama_for_cpus(view: StageView) -> Iterator[RuleHit]:
             continue
         if package.specifier and not package.specifier.contains(known["newest"]):
             continue  # its switch may be an older one
-        arguments = view.settings_at(step, command).get("CMAKE_ARGS", "")
+        arguments = view.settings_at(command).get("CMAKE_ARGS", "")
         if arguments is None or "$" in arguments or _SWITCH.search(arguments):
             continue
         old = _OLD_SWITCH.search(arguments)
@@ -273,7 +263,6 @@ def llama_for_cpus(view: StageView) -> Iterator[RuleHit]:
         yield RuleHit(
             rule="llama-cpp-cpu",
             at=package.at,
-            start=step.instruction.line,
             message=f"llama.cpp has no switch {old[1]} any more; it is GGML_CUDA since June 2024."
             if old
             else "llama-cpp-python is built for the CPU here: CMAKE_ARGS has no -DGGML_CUDA=on "
@@ -290,7 +279,7 @@ def torch_replaced(view: StageView) -> Iterator[RuleHit]:
     if found is None or view.python_makers - {"conda"}:
         return
     brought = found["torch"]
-    for step, command, install in view.own_installs():
+    for command, install in view.own_installs():
         if "/" in command.words[0].text or install.files:
             continue
         if install.options & {"--no-deps", *_ELSEWHERE}:
@@ -305,7 +294,6 @@ def torch_replaced(view: StageView) -> Iterator[RuleHit]:
             yield RuleHit(
                 rule="torch-replaced",
                 at=package.at,
-                start=step.instruction.line,
                 level="note" if package.name == "torch" else None,
                 message=f"{package.written} requires torch {wanted}: pip replaces the torch "
                 f"{brought or 'of NVIDIA'} that the image brings.",
@@ -345,7 +333,6 @@ def secret_in_image(view: StageView) -> Iterator[RuleHit]:
             yield RuleHit(
                 rule="secret-in-image",
                 at=Position(step.instruction.line),
-                start=step.instruction.line,
                 message=f"{kind[:1].upper()}{kind[1:]} is written here, and stays readable in the "
                 "history of the image.",
                 fix="Revoke it. Give it to a build with RUN --mount=type=secret, to a container "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -112,7 +112,8 @@ def judge_compose(path: str, text: str, catalog: Catalog) -> Iterator[RuleHit]:
     ]
     for service in all_services:
         for rule in RULES:
-            yield from rule(service, catalog)
+            for hit in rule(service, catalog):
+                yield replace(hit, start=service.place.line)
     if any(service.asks or service.reason for service in all_services):
         yield from _obsolete_version(root)
 
@@ -141,7 +142,6 @@ def capabilities_missing(service: Service, _: Catalog) -> Iterator[RuleHit]:
             yield RuleHit(
                 rule="compose-capabilities-missing",
                 at=device.at,
-                start=service.place.line,
                 message="A reserved device needs capabilities; without them the deployment fails.",
                 fix="Add to it: capabilities: [gpu]",
             )
@@ -153,7 +153,6 @@ def count_and_ids(service: Service, _: Catalog) -> Iterator[RuleHit]:
             yield RuleHit(
                 rule="compose-count-and-ids",
                 at=device.key_place("device_ids"),
-                start=service.place.line,
                 message="count and device_ids exclude each other, and both are given.",
                 fix="Keep one of them.",
             )
@@ -195,7 +194,6 @@ def runtime_and_reservation(service: Service, _: Catalog) -> Iterator[RuleHit]:
         yield RuleHit(
             rule="compose-runtime-and-devices",
             at=service.node.key_place("runtime"),
-            start=service.place.line,
             message="runtime: nvidia and the reserved devices ask for the same GPUs in two ways.",
             fix="Keep the reservation.",
         )
@@ -207,7 +205,6 @@ def visible_devices_none(service: Service, _: Catalog) -> Iterator[RuleHit]:
         yield RuleHit(
             rule="visible-devices-none",
             at=at,
-            start=service.place.line,
             message=f"NVIDIA_VISIBLE_DEVICES={value} takes from the service the GPUs that it "
             "asks for.",
             fix="Leave it out, or write NVIDIA_VISIBLE_DEVICES: all",
@@ -220,7 +217,6 @@ def capabilities_of_environment(service: Service, _: Catalog) -> Iterator[RuleHi
         yield RuleHit(
             rule="capabilities-without-compute",
             at=at,
-            start=service.place.line,
             message=f"With NVIDIA_DRIVER_CAPABILITIES={value} the driver's libcuda.so.1 is not "
             "mounted, and no CUDA program finds a GPU.",
             fix="Add compute: NVIDIA_DRIVER_CAPABILITIES: compute,utility",
@@ -238,7 +234,6 @@ def locked_memory(service: Service, _: Catalog) -> Iterator[RuleHit]:
     yield RuleHit(
         rule="compose-memlock",
         at=node.at if node else service.place,
-        start=service.place.line,
         message="RDMA has to lock memory, and the usual limit is 8 MiB or less.",
         fix="Add to the service: ulimits: {memlock: -1}",
     )
@@ -251,7 +246,6 @@ def swarm(service: Service, _: Catalog) -> Iterator[RuleHit]:
         yield RuleHit(
             rule="compose-swarm",
             at=deploy.key_place(said[0]),
-            start=service.place.line,
             message=f"deploy.{said[0]} is for a swarm, and a swarm does not know reserved devices.",
             fix="In a swarm: generic_resources, and node-generic-resources in daemon.json.",
         )

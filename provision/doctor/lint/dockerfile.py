@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from provision.doctor.lint.findings import table
 from provision.doctor.lint.shell import VALUE_LIMIT, ShellCommand, Text, commands, expand
@@ -108,10 +110,20 @@ class Stage:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Dockerfile:
     path: str
     stages: tuple[Stage, ...]
+
+    def start_of(self, line: int) -> int:
+        """The line on which the instruction of a line begins."""
+        number = bisect_right(self._begins, line)
+        return self._begins[number - 1] if number else line
+
+    @cached_property
+    def _begins(self) -> list[int]:
+        steps = (step.instruction.line for stage in self.stages for step in stage.steps)
+        return sorted([*(stage.line for stage in self.stages), *steps])
 
     def shipped(self) -> tuple[Stage, ...]:
         """The last stage, and those that no other stage or COPY --from uses."""

@@ -65,7 +65,6 @@ def _gpu_switches(
         yield RuleHit(
             rule="capabilities-without-compute",
             at=_place(instruction, "NVIDIA_DRIVER_CAPABILITIES"),
-            start=instruction.line,
             message=f"With NVIDIA_DRIVER_CAPABILITIES={value} the driver's libcuda.so.1 is not "
             "mounted, and no CUDA program finds a GPU.",
             fix="Add compute: NVIDIA_DRIVER_CAPABILITIES=compute,utility",
@@ -75,7 +74,6 @@ def _gpu_switches(
         yield RuleHit(
             rule="visible-devices-none",
             at=_place(instruction, "NVIDIA_VISIBLE_DEVICES"),
-            start=instruction.line,
             message=f"NVIDIA_VISIBLE_DEVICES={value} takes all GPUs from the containers of this "
             "image that are started with the nvidia runtime.",
             fix="Leave it out, or write NVIDIA_VISIBLE_DEVICES=all",
@@ -89,7 +87,6 @@ def _library_path(value: str, instruction: Instruction, *, is_cuda: bool) -> Ite
         yield RuleHit(
             rule="library-path-stubs",
             at=at,
-            start=instruction.line,
             message="LD_LIBRARY_PATH holds the stubs of the toolkit: programs can load the stub "
             "of libcuda in the place of the driver's.",
             fix="Name the stubs in LIBRARY_PATH, which is for linking only.",
@@ -98,7 +95,6 @@ def _library_path(value: str, instruction: Instruction, *, is_cuda: bool) -> Ite
         yield RuleHit(
             rule="library-path-compat",
             at=at,
-            start=instruction.line,
             message="LD_LIBRARY_PATH always takes the forward compatibility libraries: they work "
             "on data-centre GPUs only, and on a newer driver they are older than its own.",
             fix="Leave it out: the container toolkit adds it where it helps."

@@ -38,7 +38,8 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleHit:
-    """What a rule has found. `start` is the line on which the instruction begins (0: `at`'s own).
+    """What a rule has found. The reader of the file fills in `start`, the line on which the
+    instruction or service begins (0: `at`'s own).
 
     `swap` is a text of that line and its replacement; None: there is no such simple change.
     """

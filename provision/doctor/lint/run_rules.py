@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from provision.doctor.lint.build_rules import RULES as BUILD_RULES
-from provision.doctor.lint.dockerfile import Dockerfile, StageStep
+from provision.doctor.lint.dockerfile import Dockerfile
 from provision.doctor.lint.findings import RuleHit, table
 from provision.doctor.lint.images import python_of, system_of
-from provision.doctor.lint.installs import Install, system_install
+from provision.doctor.lint.installs import system_install
 from provision.doctor.lint.package_rules import judge_install
 from provision.doctor.lint.shell import ExpandedWord
 from provision.doctor.lint.stage import StageView
@@ -36,8 +36,8 @@ def run_rules(file: Dockerfile, catalog: Catalog) -> Iterator[RuleHit]:
     for stage in file.stages:
         view = StageView(stage, catalog, file.path)
         shipped = stage.line in shipped_stages
-        for step, command, install in view.own_installs():
-            yield from _from(step, judge_install(install, view.setting(command, install), catalog))
+        for command, install in view.own_installs():
+            yield from judge_install(install, view.setting(command, install), catalog)
         yield from _nvcc_missing(view)
         yield from _cuda_of_another_major(view)
         yield from _cuda_twice(view, shipped=shipped)
@@ -52,20 +52,6 @@ def run_rules(file: Dockerfile, catalog: Catalog) -> Iterator[RuleHit]:
             yield from rule(view)
 
 
-def _from(step: StageStep, found: Iterator[RuleHit]) -> Iterator[RuleHit]:
-    """The same finding, with its start at the beginning of the instruction."""
-    for one in found:
-        yield RuleHit(
-            rule=one.rule,
-            at=one.at,
-            message=one.message,
-            fix=one.fix,
-            level=one.level,
-            swap=one.swap,
-            start=step.instruction.line,
-        )
-
-
 def extension_of(package: RequestedPackage) -> str | None:
     """The name of a package that compiles CUDA code at installation; None: it does not."""
     known = table("known.toml")["python"]
@@ -78,20 +64,20 @@ def extension_of(package: RequestedPackage) -> str | None:
     return match[1].rpartition("/")[2] if match else None
 
 
-def _extensions(view: StageView) -> Iterator[tuple[StageStep, Install, RequestedPackage, str]]:
-    for step, _, install in view.own_installs():
+def _extensions(view: StageView) -> Iterator[tuple[RequestedPackage, str]]:
+    for _, install in view.own_installs():
         wheels_only = bool(install.options & {"--only-binary", "--find-links", "-f"})
         for package in install.packages:
             name = extension_of(package)
             if name is not None and not wheels_only:
-                yield step, install, package, name
+                yield package, name
 
 
 def _nvcc_missing(view: StageView) -> Iterator[RuleHit]:
     if view.base is None or view.compiler():
         return
     fix = f"Build from {_devel(view)}, at least in the stage that compiles."
-    for step, command in view.own_commands:
+    for command in view.own_commands:
         asks = command.name == "nvcc" and command.then != "||" and not command.conditional
         builds = command.name == "cmake" and any(
             _BUILD_CUDA.fullmatch(word.text) for word in command.words
@@ -100,17 +86,15 @@ def _nvcc_missing(view: StageView) -> Iterator[RuleHit]:
             yield RuleHit(
                 rule="nvcc-missing",
                 at=command.at,
-                start=step.instruction.line,
                 level="error",
                 message=f"{command.name} needs the CUDA compiler, and the {view.base.flavour} "
                 "image has none.",
                 fix=fix,
             )
-    for step, _, package, name in _extensions(view):
+    for package, name in _extensions(view):
         yield RuleHit(
             rule="nvcc-missing",
             at=package.at,
-            start=step.instruction.line,
             level="warning",
             message=f"{name} compiles CUDA code where it has no finished wheel, and the "
             f"{view.base.flavour} image has no compiler.",
@@ -130,7 +114,7 @@ def _cuda_of_another_major(view: StageView) -> Iterator[RuleHit]:
     if view.base is None or view.base.major is None or view.base.flavour == "base":
         return
     compiles = next((name for *_, name in _extensions(view)), None) or _cloned_extension(view)
-    for step, command, install in view.own_installs():
+    for command, install in view.own_installs():
         torch = install.named("torch")
         setting = view.setting(command, install)
         tag = chosen_tag(install, setting, view.catalog)
@@ -144,7 +128,6 @@ def _cuda_of_another_major(view: StageView) -> Iterator[RuleHit]:
             yield RuleHit(
                 rule="cuda-other",
                 at=torch.at,
-                start=step.instruction.line,
                 level="error",
                 message=f"torch here{which} is of CUDA {cuda}, the image of CUDA {view.base.cuda}: "
                 f"compiling {compiles} stops, because torch refuses another major.",
@@ -154,7 +137,6 @@ def _cuda_of_another_major(view: StageView) -> Iterator[RuleHit]:
             yield RuleHit(
                 rule="cuda-other",
                 at=torch.at,
-                start=step.instruction.line,
                 message=f"torch here brings CUDA {cuda}; the CUDA {view.base.cuda} of the image "
                 "is not used by it.",
                 fix="Take both of one major, or build from an image without CUDA.",
@@ -165,7 +147,7 @@ def _cloned_extension(view: StageView) -> str | None:
     """The repository of CUDA code that is cloned and then built here: "apex"."""
     pattern = table("known.toml")["python"]["repositories"]
     cloned: str | None = None
-    for _, command in view.own_commands:
+    for command in view.own_commands:
         texts = [word.text for word in command.words]
         if command.name == "git" and "clone" in texts:
             found = next((match for text in texts if (match := re.search(pattern, text))), None)
@@ -188,18 +170,16 @@ def _cuda_twice(view: StageView, *, shipped: bool) -> Iterator[RuleHit]:
         return
     torches = [
         (
-            step,
             install.named("torch"),
             chosen_tag(install, view.setting(command, install), view.catalog),
         )
-        for step, command, install in view.own_installs()
+        for command, install in view.own_installs()
     ]
-    for step, torch, tag in torches:
+    for torch, tag in torches:
         if torch is not None and _cuda_of(tag, view.catalog):
             yield RuleHit(
                 rule="cuda-twice",
                 at=torch.at,
-                start=step.instruction.line,
                 message=f"CUDA is in this image twice: the {base.flavour} image has one, the "
                 "wheels of torch bring another.",
                 fix="Where nothing else needs it, build from a base image, or one without CUDA.",
@@ -230,11 +210,10 @@ def _cudnn_twice(view: StageView) -> Iterator[RuleHit]:
     )
     if not torch:
         return
-    for step, name in _apt_packages(view, "cudnn"):
+    for name in _apt_packages(view, "cudnn"):
         yield RuleHit(
             rule="cudnn-twice",
             at=name.at,
-            start=step.instruction.line,
             message="The wheels of torch bring their own cuDNN; a second one on the "
             "system can be found before it.",
             fix=f"Leave {name.text} out, unless something else needs it.",
@@ -244,31 +223,29 @@ def _cudnn_twice(view: StageView) -> Iterator[RuleHit]:
 def _driver_inside(view: StageView, *, shipped: bool) -> Iterator[RuleHit]:
     if not shipped:
         return
-    for step, name in _apt_packages(view, "driver"):
+    for name in _apt_packages(view, "driver"):
         yield RuleHit(
             rule="driver-in-image",
             at=name.at,
-            start=step.instruction.line,
             message=f"{name.text} belongs to the driver of the host, which is mounted "
             "when the container starts; a copy in the image is of another version.",
             fix=f"Leave {name.text} out.",
         )
 
 
-def _apt_packages(view: StageView, kind: str) -> Iterator[tuple[StageStep, ExpandedWord]]:
+def _apt_packages(view: StageView, kind: str) -> Iterator[ExpandedWord]:
     """The first package of a kind of `known.toml` that each command of apt here installs."""
     pattern = table("known.toml")["system"][kind]
-    for step, command in view.own_commands:
+    for command in view.own_commands:
         packages = system_install(command)
         if packages is None or packages.tool != "apt":
             continue
         named = (name for name in packages.names if re.fullmatch(pattern, name.text))
-        for name in itertools.islice(named, 1):
-            yield step, name
+        yield from itertools.islice(named, 1)
 
 
 def _gpu_at_build(view: StageView) -> Iterator[RuleHit]:
-    for step, command in view.own_commands:
+    for command in view.own_commands:
         if command.then == "||" or command.conditional:
             continue
         asserted = any(
@@ -279,7 +256,6 @@ def _gpu_at_build(view: StageView) -> Iterator[RuleHit]:
             yield RuleHit(
                 rule="gpu-at-build",
                 at=command.at,
-                start=step.instruction.line,
                 message="No GPU and no driver are there while an image is built, so this "
                 "command fails.",
                 fix="Do it when the container starts.",
@@ -295,13 +271,12 @@ def _conda_and_pip(view: StageView) -> Iterator[RuleHit]:
     )
     if not conda:
         return
-    for step, _, install in view.own_installs():
+    for _, install in view.own_installs():
         torch = install.named("torch")
         if torch is not None:
             yield RuleHit(
                 rule="torch-conda-and-pip",
                 at=torch.at,
-                start=step.instruction.line,
                 message="conda has installed pytorch already; pip lays a second one over it.",
                 fix="Install it with one of them.",
             )
@@ -309,7 +284,7 @@ def _conda_and_pip(view: StageView) -> Iterator[RuleHit]:
 
 def _retired_key(view: StageView) -> Iterator[RuleHit]:
     key = table("known.toml")["system"]["key_retired"]
-    for step, command in view.own_commands:
+    for command in view.own_commands:
         if command.then == "||" or command.conditional:
             continue
         fetched = next(
@@ -320,7 +295,6 @@ def _retired_key(view: StageView) -> Iterator[RuleHit]:
             yield RuleHit(
                 rule="cuda-key-retired",
                 at=fetched.at,
-                start=step.instruction.line,
                 message=f"NVIDIA has signed with another key than {key} since April 2022.",
                 fix="Install the package cuda-keyring of the same repository instead.",
             )
@@ -330,7 +304,7 @@ def _foreign_repository(view: StageView) -> Iterator[RuleHit]:
     system = system_of(view.stage.root_image)
     if system is None or not system.startswith(("ubuntu", "debian")):
         return
-    for step, command in view.own_commands:
+    for command in view.own_commands:
         for word in command.words:
             match = _REPOSITORY.search(word.text)
             if match is None or match["os"] == "rhel":
@@ -339,7 +313,6 @@ def _foreign_repository(view: StageView) -> Iterator[RuleHit]:
                 yield RuleHit(
                     rule="cuda-repository-other",
                     at=word.at,
-                    start=step.instruction.line,
                     message=f"The repository is for {match['os']}{match['release']}, the image "
                     f"is {system}: packages can ask for libraries that are not there.",
                     fix=f"Take the one for {system.replace('.', '')}.",
@@ -364,7 +337,7 @@ def _architectures_missing(view: StageView) -> Iterator[RuleHit]:
         if one.name == "export"
         for word in one.words[1:]
     }
-    for step, _, package, name in _extensions(view):
+    for package, name in _extensions(view):
         variable = variables.get(name, "TORCH_CUDA_ARCH_LIST")
         if variable in names | exported:
             continue
@@ -372,7 +345,6 @@ def _architectures_missing(view: StageView) -> Iterator[RuleHit]:
             yield RuleHit(
                 rule="arch-list-missing",
                 at=package.at,
-                start=step.instruction.line,
                 message=f"{name} is compiled for the GPU that torch sees, and none is there while "
                 "an image is built.",
                 fix=f'Set it before: ENV {variable}="'

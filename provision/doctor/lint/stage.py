@@ -92,15 +92,12 @@ class StageView:
         return [(command, packages) for command, packages in found if packages is not None]
 
     @cached_property
-    def own_commands(self) -> list[tuple[StageStep, ShellCommand]]:
-        return [(step, command) for step in self.stage.steps for command in step.commands]
+    def own_commands(self) -> list[ShellCommand]:
+        return [command for step in self.stage.steps for command in step.commands]
 
-    def own_installs(self) -> Iterator[tuple[StageStep, ShellCommand, Install]]:
-        installs = {id(command): install for command, install in self.all_installs}
-        for step, command in self.own_commands:
-            install = installs.get(id(command))
-            if install is not None:
-                yield step, command, install
+    def own_installs(self) -> Iterator[tuple[ShellCommand, Install]]:
+        own = {id(command) for command in self.own_commands}
+        return ((command, one) for command, one in self.all_installs if id(command) in own)
 
     def setting(self, command: ShellCommand, install: Install) -> Setting:
         """What the package rules need to know about this command."""
@@ -180,9 +177,10 @@ class StageView:
     def _has_other_python(self, command: ShellCommand) -> bool:
         return bool(self.python_makers) or "/" in command.words[0].text
 
-    def settings_at(self, step: StageStep, command: ShellCommand) -> Mapping[str, str | None]:
+    def settings_at(self, command: ShellCommand) -> Mapping[str, str | None]:
         """The variables that are set when a command runs (None: to an unknown value)."""
-        found = dict(self._settings_before[id(step)])
+        step, before = self._begun[id(command)]
+        found = dict(before)
         for earlier in step.commands:
             if earlier is command:
                 break
@@ -192,12 +190,12 @@ class StageView:
         return {**found, **command.settings}
 
     @cached_property
-    def _settings_before(self) -> dict[int, dict[str, str | None]]:
-        """The variables that are set before each step; steps may share a mapping."""
-        found: dict[int, dict[str, str | None]] = {}
+    def _begun(self) -> dict[int, tuple[StageStep, dict[str, str | None]]]:
+        """Of each command its step, and the variables set before; steps may share a mapping."""
+        found: dict[int, tuple[StageStep, dict[str, str | None]]] = {}
         known: dict[str, str | None] = {}
         for step in self.stage.all_steps():
-            found[id(step)] = known
+            found |= {id(command): (step, known) for command in step.commands}
             known = {**known, **step.settings} if step.settings else known
         return found
 

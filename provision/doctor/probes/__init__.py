@@ -31,8 +31,8 @@ from provision.doctor.probes import (
     system,
     toolkit,
 )
+from provision.doctor.probes.commands import kernel_log
 from provision.doctor.probes.found import Found
-from provision.doctor.probes.log import kernel_log
 from provision.host.machine import Answer, ProbedMachine, Question, Remembering, Source
 from provision.host.nvml import NvmlLoader, ask_nvml, load_nvml
 from provision.host.tree import tree_source
@@ -69,20 +69,13 @@ INSIDE: tuple[Probe, ...] = (
 )
 
 PROBES: tuple[Probe, ...] = (
-    system.probe_os,
+    *INSIDE,
     system.probe_kernel,
-    system.probe_kinds,
     gpus.probe_bus,
     gpus.probe_acs,
-    gpus.probe_names,
-    gpus.probe_state,
-    driver.probe_module,
-    driver.probe_libraries,
-    driver.probe_answers,
     driver.probe_settings,
     driver.probe_on_disk,
     driver.probe_flavour,
-    devices.probe_devices,
     fabric.probe_fabric,
     docker.probe_docker,
     podman.probe_podman,
@@ -91,21 +84,8 @@ PROBES: tuple[Probe, ...] = (
     cdi.probe_cdi,
     cgroup.probe_cgroup,
     cgroup.probe_security,
-    libraries.probe_path,
-    libraries.probe_libcuda,
-    libraries.probe_cudnn_and_nccl,
-    libraries.probe_toolkits,
-    python.probe_python,
-    python.probe_frameworks,
-    surroundings.probe_environment,
-    surroundings.probe_limits,
-    surroundings.probe_memory,
-    surroundings.probe_disks,
-    network.probe_proxy,
     network.probe_interfaces,
     network.probe_infiniband,
-    network.probe_index,
-    network.probe_ipv6,
 )
 
 

@@ -30,10 +30,8 @@ def probe_cdi(machine: ProbedMachine) -> Iterator[Found]:
     listed = [machine.names(folder) for folder in SPEC_DIRS]
     specs = read_specs(machine)
     if all(names is None for names in listed):
-        yield from fact("cdi.specs", (), SPEC_DIRS[0])
         return
     where = specs[0].path if specs else SPEC_DIRS[0]
-    yield from fact("cdi.specs", tuple(spec.path for spec in specs), where)
     devices = dict.fromkeys(name for spec in specs for name in spec.devices)
     yield from fact("cdi.devices", tuple(devices), where)
     yield from fact("cdi.conflict", conflict(specs), where)

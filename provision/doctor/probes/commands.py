@@ -7,7 +7,6 @@ twice. None of them changes anything on the machine.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from provision.host.machine import ProbedMachine
@@ -15,21 +14,17 @@ from provision.host.runner import ProgramResult
 from provision.host.smi import PLACES as SMI_PLACES
 
 LIMIT_S = 4.0
+_LOG_BYTES = 4 << 20
+_LOGS = ("/var/log/kern.log", "/var/log/messages", "/var/log/dmesg")
 
 _JSON = ("--format", "{{json .}}")
 _DPKG_FORMAT = "${db:Status-Abbrev}\\t${Package}\\t${Version}\\n"
 _PACKAGES = (
-    "*nvidia*",
-    "libcuda1*",
-    "cuda-drivers*",
-    "cuda-compat*",
-    "*cudnn*",
-    "libnccl*",
-    "docker*",
+    *("*nvidia*", "libcuda1*", "cuda-drivers*", "cuda-compat*", "*cudnn*", "libnccl*", "docker*"),
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ProbeCommand:
     """A program and its arguments; `program` is looked for on PATH and in the usual places."""
 
@@ -38,54 +33,31 @@ class ProbeCommand:
     places: tuple[str, ...] = ()
 
 
-DOCKER_INFO = ProbeCommand(program="docker", arguments=("info", *_JSON))
-DOCKER_BUILDX = ProbeCommand(program="docker", arguments=("buildx", "version"))
-PODMAN_INFO = ProbeCommand(program="podman", arguments=("info", "--format", "json"))
-SMI = ProbeCommand(
-    program="nvidia-smi",
-    arguments=("-q", "-x"),
-    places=SMI_PLACES,
-)
-UNAME = ProbeCommand(program="uname", arguments=("-m",))
-VIRT = ProbeCommand(program="systemd-detect-virt", arguments=("--vm",))
-SECURE_BOOT = ProbeCommand(program="mokutil", arguments=("--sb-state",))
-DKMS = ProbeCommand(program="dkms", arguments=("status",))
-MODINFO = ProbeCommand(program="modinfo", arguments=("nvidia",))
-LSPCI = ProbeCommand(program="lspci", arguments=("-nn", "-d", "10de:"))
-DPKG = ProbeCommand(program="dpkg-query", arguments=("-W", "-f", _DPKG_FORMAT, *_PACKAGES))
-RPM = ProbeCommand(
-    program="rpm", arguments=("-qa", "--qf", "%{NAME}\\t%{VERSION}-%{RELEASE}\\n", *_PACKAGES)
-)
-FABRIC = ProbeCommand(program="nv-fabricmanager", arguments=("--version",))
-FABRIC_UNIT = ProbeCommand(program="systemctl", arguments=("is-active", "nvidia-fabricmanager"))
-PERSISTENCE_UNIT = ProbeCommand(program="systemctl", arguments=("is-active", "nvidia-persistenced"))
-CTK = ProbeCommand(program="nvidia-ctk", arguments=("--version",))
-NVCC = ProbeCommand(program="nvcc", arguments=("--version",))
-GCC = ProbeCommand(program="gcc", arguments=("-dumpfullversion", "-dumpversion"))
-PYTHON = ProbeCommand(program="python3", arguments=("--version",))
-DMESG = ProbeCommand(program="dmesg")
+DOCKER_INFO = ProbeCommand("docker", ("info", *_JSON))
+DOCKER_BUILDX = ProbeCommand("docker", ("buildx", "version"))
+PODMAN_INFO = ProbeCommand("podman", ("info", "--format", "json"))
+SMI = ProbeCommand("nvidia-smi", ("-q", "-x"), SMI_PLACES)
+UNAME = ProbeCommand("uname", ("-m",))
+VIRT = ProbeCommand("systemd-detect-virt", ("--vm",))
+SECURE_BOOT = ProbeCommand("mokutil", ("--sb-state",))
+DKMS = ProbeCommand("dkms", ("status",))
+MODINFO = ProbeCommand("modinfo", ("nvidia",))
+LSPCI = ProbeCommand("lspci", ("-nn", "-d", "10de:"))
+DPKG = ProbeCommand("dpkg-query", ("-W", "-f", _DPKG_FORMAT, *_PACKAGES))
+RPM = ProbeCommand("rpm", ("-qa", "--qf", "%{NAME}\\t%{VERSION}-%{RELEASE}\\n", *_PACKAGES))
+FABRIC = ProbeCommand("nv-fabricmanager", ("--version",))
+FABRIC_UNIT = ProbeCommand("systemctl", ("is-active", "nvidia-fabricmanager"))
+CTK = ProbeCommand("nvidia-ctk", ("--version",))
+NVCC = ProbeCommand("nvcc", ("--version",))
+GCC = ProbeCommand("gcc", ("-dumpfullversion", "-dumpversion"))
+PYTHON = ProbeCommand("python3", ("--version",))
+DMESG = ProbeCommand("dmesg")
 
-ALL = (
-    DOCKER_INFO,
-    DOCKER_BUILDX,
-    PODMAN_INFO,
-    SMI,
-    UNAME,
-    VIRT,
-    SECURE_BOOT,
-    DKMS,
-    MODINFO,
-    LSPCI,
-    DPKG,
-    RPM,
-    FABRIC,
-    FABRIC_UNIT,
-    PERSISTENCE_UNIT,
-    CTK,
-    NVCC,
-    GCC,
-    PYTHON,
+_STARTED = (
+    *(DOCKER_INFO, DOCKER_BUILDX, PODMAN_INFO, SMI, UNAME, VIRT, SECURE_BOOT, DKMS, MODINFO),
+    *(LSPCI, DPKG, RPM, FABRIC, FABRIC_UNIT, CTK, NVCC, GCC, PYTHON),
 )
+"""All but the kernel's log, which is only read for texts."""
 
 
 def ask(machine: ProbedMachine, command: ProbeCommand) -> ProgramResult | None:
@@ -105,9 +77,20 @@ def words(command: ProbeCommand) -> str:
     return " ".join((command.program, *shown[:2])).removesuffix(" --format")
 
 
-def start_all(machine: ProbedMachine, commands: Sequence[ProbeCommand] = ALL) -> None:
+def start_all(machine: ProbedMachine) -> None:
     """Start every program now; a probe that needs one later waits for the rest of its time
     limit.
     """
-    for command in commands:
+    for command in _STARTED:
         threading.Thread(target=ask, args=(machine, command), daemon=True).start()
+
+
+def kernel_log(machine: ProbedMachine) -> tuple[str, bytes] | None:
+    """Its name as evidence ("dmesg", "/var/log/kern.log") and its last few MiB: it explains errors
+    of which a program only shows the symptom. None: it may not be read here, or does not exist.
+    """
+    done = ask(machine, DMESG)
+    if done is not None and done.ok and done.out:
+        return "dmesg", done.out.encode("utf-8", "replace")[-_LOG_BYTES:]
+    tails = ((path, machine.tail(path, _LOG_BYTES)) for path in _LOGS)
+    return next(((path, data) for path, data in tails if data), None)

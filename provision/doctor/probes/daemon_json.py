@@ -34,8 +34,6 @@ _PLURALS = {
     "G": "group",
     "p": "pidfile",
 }
-_SHIFT = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
-_SIZE = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
 _SNAP_DAEMON_JSON = "/var/snap/docker/current/config/daemon.json"
 SNAP = "/snap/docker/current"
 
@@ -94,12 +92,6 @@ def flags_of(argv: Sequence[str]) -> Mapping[str, str]:
 def conflicting(keys: Iterable[str], flags: Iterable[str]) -> tuple[str, ...]:
     """Keys that are set in both places: dockerd then refuses to start."""
     return tuple(sorted((set(keys) & set(flags)) - _MERGED))
-
-
-def mebibytes(text: str) -> int | None:
-    """A size as dockerd writes it: "8G" is 8192."""
-    found = _SIZE.fullmatch(text.strip())
-    return int(found[1]) << _SHIFT[found[2].lower()] >> 20 if found else None
 
 
 def _config_path(machine: ProbedMachine) -> str:

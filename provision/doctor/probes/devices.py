@@ -19,9 +19,7 @@ def probe_devices(machine: ProbedMachine) -> Iterator[Found]:
     gpus = [name for name in names if re.fullmatch(r"nvidia\d+", name)]
     yield from fact("device.gpus", len(gpus), "/dev")
     for name, node in (
-        ("device.ctl", "nvidiactl"),
         ("device.uvm", "nvidia-uvm"),
-        ("device.caps", "nvidia-caps"),
         ("device.dxg", "dxg"),
     ):
         yield from fact(name, node in names, f"/dev/{node}")
@@ -30,7 +28,6 @@ def probe_devices(machine: ProbedMachine) -> Iterator[Found]:
         nodes = [f"/dev/{name}" for name in (*gpus, *({"nvidiactl"} & set(names)))]
         known = [answer for node in nodes if (answer := machine.usable(node)) is not None]
         yield from fact("device.readable", all(known) if known else None, nodes[0])
-        yield from fact("device.char_links", has_char_links(machine), "/dev/char")
 
 
 def has_char_links(machine: ProbedMachine) -> bool | None:
@@ -39,17 +36,7 @@ def has_char_links(machine: ProbedMachine) -> bool | None:
     return None if names is None else any(name.startswith(f"{_MAJOR}:") for name in names)
 
 
-def group_name(machine: ProbedMachine, gid: int) -> str | None:
-    for line in machine.lines("/etc/group", f":{gid}:") or ():
-        parts = line.split(":")
-        if len(parts) > 2 and parts[2] == str(gid):
-            return parts[0]
-    return None
-
-
 def _first(machine: ProbedMachine, node: str) -> Iterator[Found]:
     status = machine.status(node)
     if status is not None:
-        name = "root" if status.gid == 0 else group_name(machine, status.gid)
-        yield from fact("device.group", name, node)
         yield from fact("device.mode", f"{status.mode:04o}", node)

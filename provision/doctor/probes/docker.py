@@ -13,7 +13,6 @@ from provision.doctor.probes.daemon_json import (
     DaemonJson,
     conflicting,
     flags_of,
-    mebibytes,
     read_daemon_json,
 )
 from provision.doctor.probes.found import Found, fact
@@ -22,7 +21,6 @@ from provision.host.machine import ProbedMachine, RunningProgram
 from provision.host.source_facts import one_line
 
 INFO = "docker info"
-DEFAULT_SHM_MIB = 64  # documented under --default-shm-size of dockerd
 
 _SCRIPT_LIMIT_BYTES = 4 << 10
 _SOCKET = "/var/run/docker.sock"
@@ -165,15 +163,9 @@ def _engine(info: Mapping[str, Any]) -> Iterator[Found]:
     yield from fact("docker.version", _word(info, "ServerVersion"), INFO)
     runtimes = info.get("Runtimes")
     if isinstance(runtimes, dict):
-        names = tuple(sorted(one_line(str(name)) for name in runtimes))
-        yield from fact("docker.runtimes", names, INFO)
         yield from fact("docker.nvidia_runtime", parse_runtimes(dict(info)), INFO)
     yield from fact("docker.default_runtime", _word(info, "DefaultRuntime"), INFO)
-    yield from fact("docker.storage_driver", _word(info, "Driver"), INFO)
     yield from fact("docker.root_dir", _word(info, "DockerRootDir"), INFO)
-    status = info.get("DriverStatus")
-    if isinstance(status, list):
-        yield from fact("docker.containerd_store", "io.containerd.snapshotter" in str(status), INFO)
 
 
 def _configured(
@@ -189,8 +181,6 @@ def _configured(
     up = bool(info.get("ServerVersion"))
     yield from fact("docker.cgroup_driver", cgroup_driver(info, keys), INFO if up else daemon.path)
     yield from fact("docker.cdi", uses_cdi(info, keys), INFO if up else daemon.path)
-    size = str(keys.get("default-shm-size") or flags.get("default-shm-size") or "")
-    yield from fact("docker.default_shm_mib", mebibytes(size) or DEFAULT_SHM_MIB, daemon.path)
     proxied = any(info.get(name) for name in ("HttpProxy", "HttpsProxy")) or bool(
         keys.get("proxies")
     )
@@ -204,20 +194,15 @@ def _configured(
 def _by_files(machine: ProbedMachine, keys: Mapping[str, Any], path: str) -> Iterator[Found]:
     runtimes = keys.get("runtimes")
     if isinstance(runtimes, dict):
-        yield from fact("docker.runtimes", tuple(sorted(map(str, runtimes))), path)
         known = any(str(name).startswith("nvidia") for name in runtimes)
         yield from fact("docker.nvidia_runtime", known, path)
     for name, key in (
         ("docker.default_runtime", "default-runtime"),
-        ("docker.storage_driver", "storage-driver"),
         ("docker.root_dir", "data-root"),
     ):
         yield from fact(name, _word(keys, key), path)
     if "data-root" not in keys and machine.exists("/var/lib/docker"):
         yield from fact("docker.root_dir", "/var/lib/docker", "/var/lib/docker")
-    features = keys.get("features")
-    if isinstance(features, dict) and isinstance(features.get("containerd-snapshotter"), bool):
-        yield from fact("docker.containerd_store", features["containerd-snapshotter"], path)
 
 
 def _daemon_json(machine: ProbedMachine, daemon: DaemonJson) -> Iterator[Found]:
@@ -228,7 +213,6 @@ def _daemon_json(machine: ProbedMachine, daemon: DaemonJson) -> Iterator[Found]:
         return
     state = "invalid" if daemon.problem else "valid"
     yield from fact("docker.daemon_json", state, daemon.path)
-    yield from fact("docker.daemon_json_error", daemon.problem or None, daemon.path)
     status = machine.status(daemon.path)
     oldest = _started(machine.processes("dockerd") or ())
     if status is not None and oldest is not None:

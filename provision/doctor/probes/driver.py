@@ -13,13 +13,12 @@ from provision.host import loader
 from provision.host.machine import ProbedMachine
 from provision.host.nvml import SOURCE as NVML
 from provision.host.proc import PROC_VERSION, loaded_version, read_wsl
-from provision.host.source_facts import one_line, version_or_none
+from provision.host.source_facts import one_line
 
 _MODULES = "/proc/modules"
 _PARAMS = "/proc/driver/nvidia/params"
 _DKMS = "/var/lib/dkms"
 _MODPROBE = ("/etc/modprobe.d", "/run/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d")
-_CMDLINE_BYTES = 8 << 10
 _LINE_LIMIT = 512
 _LOADED = {
     "modules.nouveau": "nouveau",
@@ -27,16 +26,8 @@ _LOADED = {
     "modules.uvm": "nvidia_uvm",
     "modules.modeset": "nvidia_modeset",
     "modules.peermem": "nvidia_peermem",
-    "modules.gdrdrv": "gdrdrv",
     "modules.vfio": "vfio_pci",
 }
-_NOUVEAU_OUT = re.compile(
-    r"^[ \t]*(?:blacklist[ \t]+nouveau|install[ \t]+nouveau[ \t]+\S*/(?:false|true))\b",
-    re.MULTILINE,
-)
-_NOUVEAU_CMDLINE = re.compile(
-    r"\b(?:(?:rd\.driver|modprobe|module)[._]blacklist=\S*\bnouveau\b|nouveau\.blacklist=1)"
-)
 _PRESERVE = re.compile(
     r"^(?:PreserveVideoMemoryAllocations: (\d)"
     r"|[ \t]*options[ \t]+nvidia[ \t].*NVreg_PreserveVideoMemoryAllocations=(\d).*)$",
@@ -87,10 +78,7 @@ def versions_differ(module: str | None, library: str | None) -> bool | None:
 
 def probe_libraries(machine: ProbedMachine) -> Iterator[Found]:
     """The driver's own libraries, not those of a cuda-compat package."""
-    is_wsl = read_wsl(machine)
-    version, where = library_version(machine)
-    if not is_wsl:
-        yield from fact("driver.library_version", version, where)
+    version, _ = library_version(machine)
     packages = read_packages(machine)
     parts = [p for p in packages.found if is_driver(p.name)] if packages else []
     if packages is not None:
@@ -139,12 +127,6 @@ def probe_settings(machine: ProbedMachine) -> Iterator[Found]:
             is_kept = (preserved[1] or preserved[2]) != "0"
             yield from fact("driver.hibernation_preserved", is_kept, path)
             break
-    out = next((path for path, text in texts if _NOUVEAU_OUT.search(text)), None)
-    cmdline = machine.text("/proc/cmdline", _CMDLINE_BYTES) or ""
-    if out is None and _NOUVEAU_CMDLINE.search(cmdline):
-        out = "/proc/cmdline"
-    if out is not None or any(machine.names(folder) is not None for folder in _MODPROBE):
-        yield from fact("modules.nouveau_blacklisted", out is not None, out or _MODPROBE[0])
 
 
 def modprobe_files(machine: ProbedMachine) -> tuple[str, ...]:
@@ -167,12 +149,6 @@ def probe_on_disk(machine: ProbedMachine) -> Iterator[Found]:
     paths = [line.partition(":")[0] for line in machine.lines(index, "nvidia.ko") or ()]
     files = [path for path in paths if re.search(r"(?:^|/)nvidia\.ko(?:\.\w+)?$", path)]
     yield from fact("driver.module_built", bool(files), index)
-    info = commands.ask(machine, commands.MODINFO)
-    text = info.out if info is not None and info.ok else ""
-    version = re.search(r"^version:\s*(\S+)", text, re.MULTILINE)
-    yield from fact(
-        "driver.module_on_disk", version_or_none(version[1]) if version else None, "modinfo nvidia"
-    )
     yield from _dkms(machine, release)
 
 

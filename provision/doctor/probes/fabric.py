@@ -25,13 +25,11 @@ def probe_fabric(machine: ProbedMachine) -> Iterator[Found]:
     packages = read_packages(machine)
     packaged = packages.version(_PACKAGE) if packages else None
     program = machine.which(_PROGRAM)
-    yield from fact("fabric.installed", bool(program or packaged), program or "PATH")
     yield from _running(machine)
     version, where = packaged, packages.where if packages else ""
     if version is None and program:
         done = commands.ask(machine, commands.FABRIC)
         version, where = parse_version(done.out) if done else None, commands.words(commands.FABRIC)
-    yield from fact("fabric.version", version, where)
     loaded, _ = loaded_version(machine)
     yield from fact("fabric.version_differs", versions_differ(loaded, version), where)
 

@@ -54,8 +54,6 @@ def probe_bus(machine: ProbedMachine) -> Iterator[Found]:
     yield from fact("gpu.count", len(gpus), PCI_DEVICES)
     if not gpus:
         return
-    ids = tuple(gpu.id for gpu in gpus)
-    yield from fact("gpu.pci_ids", tuple(dict.fromkeys(ids)), PCI_DEVICES)
     bound = tuple(dict.fromkeys(_bound_to(machine, gpu) for gpu in gpus))
     yield from fact("gpu.bound_to", bound, f"{gpus[0].folder}/driver")
     narrow = [_narrow(machine, gpu) for gpu in gpus]

@@ -16,8 +16,6 @@ _INTERFACES = "/sys/class/net"
 _INFINIBAND = "/sys/class/infiniband"
 _ROUTES = "/proc/net/route"
 _BRIDGE = "docker0"
-_IPV6 = "/proc/sys/net/ipv6"
-_IPV6_OFF = f"{_IPV6}/conf/all/disable_ipv6"
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 _CAS = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT")
 _INDEXES = ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL")
@@ -27,11 +25,6 @@ _UP = 0x1
 def probe_proxy(machine: ProbedMachine) -> Iterator[Found]:
     used = [name for name in _PROXIES if variable(machine.env, name)]
     yield from fact("network.proxy", bool(used), used[0] if used else "the environment")
-    if used:
-        excepted = spares_localhost(variable(machine.env, "no_proxy"))
-        yield from fact("network.proxy_without_no_proxy", not excepted, "no_proxy")
-    else:
-        yield from fact("network.proxy_without_no_proxy", value=False, where="the environment")
     own = next((name for name in _CAS if machine.env.get(name)), None)
     yield from fact("network.custom_ca", own is not None, own or "the environment")
 
@@ -39,11 +32,6 @@ def probe_proxy(machine: ProbedMachine) -> Iterator[Found]:
 def variable(env: Mapping[str, str], name: str) -> str:
     """A proxy variable, in lower or upper case."""
     return env.get(name) or env.get(name.upper()) or ""
-
-
-def spares_localhost(no_proxy: str) -> bool:
-    words = {word.strip().lstrip(".").lower() for word in no_proxy.split(",")}
-    return bool(words & {"*", "localhost", "127.0.0.1", "127.0.0.0/8"})
 
 
 def probe_interfaces(machine: ProbedMachine) -> Iterator[Found]:
@@ -126,14 +114,6 @@ def parse_pip_conf(text: str) -> str | None:
             if value:
                 return value
     return None
-
-
-def probe_ipv6(machine: ProbedMachine) -> Iterator[Found]:
-    word = machine.word(_IPV6_OFF)
-    if word in {"0", "1"}:
-        yield from fact("network.ipv6_disabled", word == "1", _IPV6_OFF)
-    elif machine.exists("/proc/sys/net/ipv4") and not machine.exists(_IPV6):
-        yield from fact("network.ipv6_disabled", value=True, where=_IPV6)
 
 
 def _address(index: str) -> str:

@@ -14,7 +14,6 @@ from provision.host.source_facts import one_line
 
 INFO = "podman info"
 
-_CONF = ("/etc/containers/containers.conf", "/usr/share/containers/containers.conf")
 _CONTAINERD = (
     "/etc/containerd/config.toml",
     "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
@@ -34,7 +33,6 @@ def probe_podman(machine: ProbedMachine) -> Iterator[Found]:
     version = info.get("version")
     if isinstance(version, dict) and isinstance(version.get("Version"), str):
         yield from fact("podman.version", one_line(version["Version"]), INFO)
-    yield from _runtime(machine, info)
     user = machine.user()
     if user is not None:
         yield from fact("podman.rootless", user.uid != 0, "effective user id")
@@ -61,18 +59,3 @@ def probe_containerd(machine: ProbedMachine) -> Iterator[Found]:
     if texts:
         known = next((path for path, text in texts if _NVIDIA_RUNTIME.search(text)), None)
         yield from fact("containerd.nvidia_runtime", known is not None, known or texts[0][0])
-
-
-def _runtime(machine: ProbedMachine, info: dict[str, Any]) -> Iterator[Found]:
-    host = info.get("host")
-    runtime = host.get("ociRuntime") if isinstance(host, dict) else None
-    if isinstance(runtime, dict) and isinstance(runtime.get("name"), str):
-        yield from fact("podman.runtime", one_line(runtime["name"]), INFO)
-        return
-    for path in _CONF:
-        found = re.search(
-            r"^[ \t]*runtime[ \t]*=[ \t]*\"([\w.-]+)\"", machine.text(path) or "", re.MULTILINE
-        )
-        if found:
-            yield from fact("podman.runtime", found[1], path)
-            return

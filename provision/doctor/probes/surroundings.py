@@ -33,7 +33,7 @@ VARIABLES = (
     "container",
     *(
         f(name)
-        for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+        for name in ("http_proxy", "https_proxy", "all_proxy")
         for f in (str.lower, str.upper)
     ),
 )
@@ -63,15 +63,9 @@ def probe_limits(machine: ProbedMachine) -> Iterator[Found]:
     limits = parse_limits(machine.text(_LIMITS) or "")
     locked = limits.get("Max locked memory")
     if locked is not None:
-        text = locked if locked == "unlimited" else str(int(locked) >> 10)
-        yield from fact("limit.memlock", text, _LIMITS)
         yield from fact("limit.memlock_low", is_low(locked), _LIMITS)
-    for name, key, shift in (
-        ("limit.nofile", "Max open files", 0),
-        ("limit.stack_kib", "Max stack size", 10),
-    ):
-        value = limits.get(key, "unlimited")
-        yield from fact(name, None if value == "unlimited" else int(value) >> shift, _LIMITS)
+    files = limits.get("Max open files", "unlimited")
+    yield from fact("limit.nofile", None if files == "unlimited" else int(files), _LIMITS)
 
 
 def parse_limits(text: str) -> Mapping[str, str]:

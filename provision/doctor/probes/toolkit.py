@@ -79,20 +79,15 @@ def _version(machine: ProbedMachine) -> Iterator[Found]:
 
 def _settings(machine: ProbedMachine, config: Mapping[str, Any]) -> Iterator[Found]:
     cli = _table(config, "nvidia-container-cli")
-    runtime = _table(config, "nvidia-container-runtime")
-    yield from fact("toolkit.mode", _string(runtime, "mode") or "auto", CONFIG)
     no_cgroups = cli.get("no-cgroups", False)
     yield from fact("toolkit.no_cgroups", no_cgroups is True, CONFIG)
     ldconfig = _string(cli, "ldconfig")
-    yield from fact("toolkit.ldconfig", ldconfig, CONFIG)
     # "@" means: the host's; without it the path is inside the container
     if ldconfig and ldconfig.startswith("@/"):
         gone = not machine.exists(ldconfig[1:])
         yield from fact("toolkit.ldconfig_missing", gone, ldconfig[1:])
-    yield from fact("toolkit.user", _string(cli, "user"), CONFIG)
     root = _string(cli, "root")
     if root and root.strip("/"):
-        yield from fact("toolkit.root", root, CONFIG)
         # a root whose driver container is not running can exist, and be empty
         names = machine.names(root) if machine.exists(root) else ()
         yield from fact("toolkit.root_empty", None if names is None else not names, root)

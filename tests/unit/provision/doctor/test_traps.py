@@ -29,8 +29,8 @@ TRAPS: dict[str, tuple[dict[str, Value], dict[str, Value]]] = {
         {"cgroup.reload_trap": False, "gpu.count": 1, "driver.loaded": True},
     ),
     "a CDI specification older than the driver": (
-        {"cdi.stale": True, "gpu.count": 1, "driver.loaded": True, "cdi.specs": ("nvidia.yaml",)},
-        {"cdi.stale": False, "gpu.count": 1, "driver.loaded": True, "cdi.specs": ("nvidia.yaml",)},
+        {"cdi.stale": True, "gpu.count": 1, "driver.loaded": True},
+        {"cdi.stale": False, "gpu.count": 1, "driver.loaded": True},
     ),
     "64 MiB of shared memory": (
         {**CONTAINER, "shm.mib": 64, "device.gpus": 1},

@@ -150,13 +150,6 @@ def test_an_empty_exec_start_takes_the_earlier_away() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "mebibytes"), [("64M", 64), ("1G", 1024), ("8gb", 8192), ("67108864", 64), ("x", None)]
-)
-def test_sizes_are_read_as_dockerd_writes_them(text: str, mebibytes: int | None) -> None:
-    assert daemon_json.mebibytes(text) == mebibytes
-
-
-@pytest.mark.parametrize(
     ("status", "log", "state"),
     [
         ("nvidia/550.54.15, 6.8.0-51-generic, x86_64: installed", "", "installed"),
@@ -391,20 +384,6 @@ def test_the_way_out_is_the_default_route_of_the_lowest_metric() -> None:
     routes += "eth0 00000000 0101A8C0 0003 0 0 100 00000000 0 0 0\n"
     assert network.way_out(routes) == "eth0"
     assert network.way_out(head) is None
-
-
-@pytest.mark.parametrize(
-    ("no_proxy", "spared"),
-    [
-        ("localhost,127.0.0.1", True),
-        ("*", True),
-        (".localhost", True),
-        ("corp", False),
-        ("", False),
-    ],
-)
-def test_a_proxy_spares_this_machine_where_it_is_told_to(no_proxy: str, *, spared: bool) -> None:
-    assert network.spares_localhost(no_proxy) is spared
 
 
 @pytest.mark.parametrize(

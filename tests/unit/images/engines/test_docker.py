@@ -69,68 +69,36 @@ class Clis:
 
 
 @pytest.mark.parametrize(
-    ("answers", "chosen", "kind", "version"),
+    ("answers", "found"),
     [
-        pytest.param(
-            {"a": (BUILDX, "26.1.5")}, "a", "buildx", "v0.13.1", id="a new client with the plugin"
-        ),
-        pytest.param(
-            {"a": (None, "20.10.24+dfsg1\n")},
-            "a",
-            "integrated",
-            "20.10.24+dfsg1",
-            id="an old client drives BuildKit itself",
-        ),
-        pytest.param(
-            {"a": (None, "28.2.2"), "b": (None, "20.10.24")},
-            "b",
-            "integrated",
-            "20.10.24",
-            id="a new client without the plugin is passed over",
-        ),
-        pytest.param(
-            {"a": (BUILDX, "26.1.5"), "b": (None, "20.10.24")},
-            "a",
-            "buildx",
-            "v0.13.1",
-            id="the first on PATH that can",
-        ),
-        pytest.param(
-            {"a": (None, None), "b": (BUILDX, "26.1.5")},
-            "b",
-            "buildx",
-            "v0.13.1",
-            id="a broken client is passed over",
-        ),
-        pytest.param(
-            {"a": ("buildah 1.28.2\n", "4.3.1"), "b": (BUILDX, "26.1.5")},
-            "b",
-            "buildx",
-            "v0.13.1",
-            id="podman that answers to the name of docker is passed over",
-        ),
-        pytest.param(
-            {"a": ("github.com/docker/buildx\n", "26.1.5")},
-            "a",
-            "buildx",
-            "?",
-            id="a plugin that does not say its version",
-        ),
-        pytest.param(
-            {"a": ("\n", "19.03.15")}, "a", "integrated", "19.03.15", id="an answer of white space"
-        ),
+        pytest.param({"a": (BUILDX, "26.1.5")}, ("a", "buildx", "v0.13.1"),
+                     id="a new client with the plugin"),
+        pytest.param({"a": (None, "20.10.24+dfsg1\n")}, ("a", "integrated", "20.10.24+dfsg1"),
+                     id="an old client drives BuildKit itself"),
+        pytest.param({"a": (None, "28.2.2"), "b": (None, "20.10.24")},
+                     ("b", "integrated", "20.10.24"),
+                     id="a new client without the plugin is passed over"),
+        pytest.param({"a": (BUILDX, "26.1.5"), "b": (None, "20.10.24")},
+                     ("a", "buildx", "v0.13.1"), id="the first on PATH that can"),
+        pytest.param({"a": (None, None), "b": (BUILDX, "26.1.5")}, ("b", "buildx", "v0.13.1"),
+                     id="a broken client is passed over"),
+        pytest.param({"a": ("buildah 1.28.2\n", "4.3.1"), "b": (BUILDX, "26.1.5")},
+                     ("b", "buildx", "v0.13.1"),
+                     id="podman that answers to the name of docker is passed over"),
+        pytest.param({"a": ("github.com/docker/buildx\n", "26.1.5")}, ("a", "buildx", "?"),
+                     id="a plugin that does not say its version"),
+        pytest.param({"a": ("\n", "19.03.15")}, ("a", "integrated", "19.03.15"),
+                     id="an answer of white space"),
     ],
-)
+)  # fmt: skip
 def test_the_cli_that_can_drive_buildkit_is_found(
     tmp_path: Path,
     answers: dict[str, tuple[str | None, str | None]],
-    chosen: str,
-    kind: str,
-    version: str,
+    found: tuple[str, str, str],
 ) -> None:
     clis = Clis(tmp_path, answers)
     builder = find_builder(clis.path(), clis.ask)
-    assert (Path(builder.cli).parent.name, builder.kind, builder.version) == (chosen, kind, version)
+    assert (Path(builder.cli).parent.name, builder.kind, builder.version) == found
 
 
 def test_empty_and_doubled_entries_of_path_are_no_directories(
@@ -194,14 +162,15 @@ SPEC = ImageSpec(base="python:3.11@sha256:aa", lock=Path("/x/pylock.toml"), labe
             ImageSpec(
                 base="nvidia/cuda:11.7.1-devel",
                 lock=Path("pylock.a.toml"),
-                labels={"z": "2", "a": "1"},
+                labels={"z": '{"b": "c; rm -rf /"}', "a": "1"},
                 apt_packages=("python3", "python3-venv"),
             ),
             {"netrc": Path("/s/netrc"), "ca": Path("/s/ca")},
             "host",
             "/usr/bin/docker build --progress plain --file /c/Dockerfile.cuda "
             "--build-arg BASE=nvidia/cuda:11.7.1-devel --build-arg LOCK=pylock.a.toml "
-            "--build-arg|APT_PACKAGES=python3 python3-venv| --label a=1 --label z=2 "
+            "--build-arg|APT_PACKAGES=python3 python3-venv| --label a=1 "
+            '--label|z={"b": "c; rm -rf /"}| '
             "--secret id=ca,src=/s/ca --secret id=netrc,src=/s/netrc --network host "
             "--iidfile /o/iid /c",
             id="everything there is, in one order",
@@ -225,20 +194,6 @@ def test_the_command_line_of_a_build(
         for word in ([part] if i % 2 else part.split())
     ]
     assert found == golden
-
-
-def test_values_stay_one_word_whatever_they_hold() -> None:
-    label = '{"a": "b c; rm -rf /"}'
-    spec = ImageSpec(base="b", lock=Path("pylock.toml"), labels={"plan": label})
-    argv = build_argv(
-        Builder(cli="docker", kind="buildx", version="1"),
-        context=Path("/c"),
-        spec=spec,
-        iid=Path("/i"),
-        secrets={},
-        network=None,
-    )
-    assert f"plan={label}" in argv
 
 
 def test_the_context_holds_exactly_what_the_dockerfile_copies(tmp_path: Path) -> None:
@@ -331,116 +286,55 @@ def test_secrets_are_gone_after_a_failure_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("output", "kind", "code"),
+    ("output", "kind", "words"),
     [
-        pytest.param(
-            "#12 write /opt/venv/lib/x: no space left on device",
-            DiskFullError,
-            4,
-            id="the disk is full",
-        ),
-        pytest.param(
-            "#9 error: No space left on device (os error 28)",
-            DiskFullError,
-            4,
-            id="the disk is full, as uv says it",
-        ),
-        pytest.param(
-            "#9 error: Hash mismatch for `torch==2.0.1`\n#9 Expected: sha256:00",
-            BuildFailedError,
-            6,
-            id="a wheel is another one, as uv says it",
-        ),
-        pytest.param(
-            "#7 ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.",
-            BuildFailedError,
-            6,
-            id="a wheel is another one, as pip says it",
-        ),
-        pytest.param(
-            "error during connect: Post http://docker/build: dial unix: no such file",
-            EngineError,
-            5,
-            id="the engine cannot be connected to",
-        ),
-        pytest.param(
-            "#5 [base 1/2]\nrpc error: code = Unavailable desc = error reading: EOF",
-            EngineError,
-            5,
-            id="the engine ends in the middle",
-        ),
-        pytest.param(
-            "#9 ERROR: process did not complete successfully: exit code: 1",
-            BuildFailedError,
-            6,
-            id="a step fails",
-        ),
-        pytest.param("", BuildFailedError, 6, id="not a word"),
+        pytest.param("#12 write /opt/venv/lib/x: no space left on device", DiskFullError,
+                     "disk is full", id="the disk is full"),
+        pytest.param("#9 error: No space left on device (os error 28)", DiskFullError,
+                     "disk is full", id="the disk is full, as uv says it"),
+        pytest.param("#9 error: Hash mismatch for `torch==2.0.1`\n#9 Expected: sha256:00",
+                     BuildFailedError, "not have the hash", id="another wheel, as uv says it"),
+        pytest.param("#7 ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.",
+                     BuildFailedError, "not have the hash", id="another wheel, as pip says it"),
+        pytest.param("error during connect: Post http://docker/build: dial unix: no such file",
+                     EngineError, "stopped", id="the engine cannot be connected to"),
+        pytest.param("#5 [base 1/2]\nrpc error: code = Unavailable desc = error reading: EOF",
+                     EngineError, "stopped", id="the engine ends in the middle"),
+        pytest.param("#9 ERROR: process did not complete successfully: exit code: 1",
+                     BuildFailedError, "A step", id="a step fails"),
+        pytest.param("", BuildFailedError, "A step", id="not a word"),
     ],
-)
-def test_a_failed_build_is_understood(output: str, kind: type[Failure], code: int) -> None:
-    failure = docker_errors.build_failure(output, engine_answers=True)
-    assert (type(failure), failure.exit_code) == (kind, code)
+)  # fmt: skip
+def test_a_failed_build_is_understood(output: str, kind: type[Failure], words: str) -> None:
+    before = "".join(f"{number}\n" for number in range(100))
+    failure = docker_errors.build_failure(before + output, engine_answers=True)
+    assert type(failure) is kind
+    assert words in failure.message
     assert failure.fix
-    assert output[-20:] in failure.detail
+    assert failure.detail.splitlines() == (before + output).splitlines()[-20:]
 
 
 def test_an_engine_that_does_not_answer_afterwards_went_away_whatever_was_said() -> None:
     failure = docker_errors.build_failure("#9 some step failed", engine_answers=False)
-    assert (type(failure), failure.exit_code) == (EngineError, 5)
-
-
-def test_a_wrong_hash_is_not_mistaken_for_a_network_fault() -> None:
-    for words in ("Hash mismatch for x", "DO NOT MATCH THE HASHES"):
-        assert (
-            "not have the hash" in docker_errors.build_failure(words, engine_answers=True).message
-        )
-
-
-def test_only_the_end_of_a_long_output_is_shown() -> None:
-    output = "\n".join(str(number) for number in range(1000))
-    assert docker_errors.build_failure(output, engine_answers=True).detail.splitlines()[::19] == [
-        "980",
-        "999",
-    ]
+    assert type(failure) is EngineError
 
 
 @pytest.mark.parametrize(
     ("text", "kind", "words"),
     [
-        pytest.param(
-            'could not select device driver "" with capabilities: [[gpu]]',
-            NoGpuRuntimeError,
-            "nvidia-ctk",
-            id="no hook on the engine's PATH",
-        ),
-        pytest.param(
-            'could not select device driver "cdi" with capabilities: []',
-            NoGpuRuntimeError,
-            "nvidia-ctk",
-            id="an engine without CDI",
-        ),
-        pytest.param(
-            "CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=9",
-            NoGpuRuntimeError,
-            "nvidia-ctk",
-            id="an unknown CDI name",
-        ),
-        pytest.param(
-            "OCI runtime create failed: error running hook #0: error running hook: exit status 1, "
-            "stdout: , stderr: nvidia-container-cli: device error: 7: unknown device: unknown",
-            NoGpuRuntimeError,
-            "nvidia-smi",
-            id="the hook fails",
-        ),
-        pytest.param(
-            "OCI runtime create failed: unable to apply caps: operation not permitted",
-            EngineError,
-            "log",
-            id="something else",
-        ),
+        pytest.param('could not select device driver "" with capabilities: [[gpu]]',
+                     NoGpuRuntimeError, "nvidia-ctk", id="no hook on the engine's PATH"),
+        pytest.param('could not select device driver "cdi" with capabilities: []',
+                     NoGpuRuntimeError, "nvidia-ctk", id="an engine without CDI"),
+        pytest.param("CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=9",
+                     NoGpuRuntimeError, "nvidia-ctk", id="an unknown CDI name"),
+        pytest.param("OCI runtime create failed: error running hook #0: error running hook: exit "
+                     "status 1, stdout: , stderr: nvidia-container-cli: device error: 7: unknown",
+                     NoGpuRuntimeError, "nvidia-smi", id="the hook fails"),
+        pytest.param("OCI runtime create failed: unable to apply caps: operation not permitted",
+                     EngineError, "log", id="something else"),
     ],
-)
+)  # fmt: skip
 def test_a_container_that_does_not_start_is_understood(
     text: str, kind: type[Failure], words: str
 ) -> None:
@@ -660,48 +554,27 @@ def stop(line: str) -> None:
     raise KeyboardInterrupt(line)
 
 
+GONE = RequestsConnectionError("gone")
+
+
 @pytest.mark.parametrize(
     ("container", "on_line", "error"),
     [
-        pytest.param(
-            FakeContainer(start_error=api_error("no such thing")),
-            print,
-            EngineError,
-            id="it does not start",
-        ),
-        pytest.param(
-            FakeContainer(start_error=RequestsConnectionError("gone")),
-            print,
-            EngineError,
-            id="the engine goes away at the start",
-        ),
-        pytest.param(
-            FakeContainer(start_error=KeyboardInterrupt()),  # type: ignore[arg-type]
-            print,
-            KeyboardInterrupt,
-            id="Ctrl-C at the start",
-        ),
-        pytest.param(
-            FakeContainer(logs_error=RequestsConnectionError("gone")),
-            print,
-            EngineError,
-            id="the engine goes away while it runs",
-        ),
-        pytest.param(
-            FakeContainer(wait_error=api_error("No such container", 404)),
-            print,
-            EngineError,
-            id="somebody removes it",
-        ),
+        pytest.param(FakeContainer(start_error=api_error("no such thing")), print, EngineError,
+                     id="it does not start"),
+        pytest.param(FakeContainer(start_error=GONE), print, EngineError,
+                     id="the engine goes away at the start"),
+        pytest.param(FakeContainer(start_error=KeyboardInterrupt()),  # type: ignore[arg-type]
+                     print, KeyboardInterrupt, id="Ctrl-C at the start"),
+        pytest.param(FakeContainer(logs_error=GONE), print, EngineError,
+                     id="the engine goes away while it runs"),
+        pytest.param(FakeContainer(wait_error=api_error("No such container", 404)), print,
+                     EngineError, id="somebody removes it"),
         pytest.param(FakeContainer(), stop, KeyboardInterrupt, id="Ctrl-C while it runs"),
-        pytest.param(
-            FakeContainer(wait_error=api_error("x"), remove_error=api_error("y")),
-            print,
-            EngineError,
-            id="removing it fails too",
-        ),
+        pytest.param(FakeContainer(wait_error=api_error("x"), remove_error=api_error("y")), print,
+                     EngineError, id="removing it fails too"),
     ],
-)
+)  # fmt: skip
 def test_the_container_is_removed_however_it_ends(
     container: FakeContainer, on_line: Callable[[str], None], error: type[BaseException]
 ) -> None:

@@ -51,51 +51,34 @@ def planned(
     return [" ".join(command) for command in commands]
 
 
-@pytest.mark.parametrize(
-    ("os_id", "version", "packages"),
-    [
-        pytest.param("debian", "12", "docker.io", id="Debian 12: the client is in docker.io"),
-        pytest.param("debian", "13", "docker.io docker-cli docker-buildx", id="Debian 13: split"),
-        pytest.param("debian", "", "docker.io docker-cli docker-buildx", id="Debian testing"),
-        pytest.param("ubuntu", "22.04", "docker.io docker-buildx", id="Ubuntu 22.04"),
-        pytest.param("ubuntu", "24.04", "docker.io docker-buildx", id="Ubuntu 24.04"),
-    ],
-)
-def test_a_bare_machine_gets_what_its_release_has(os_id: str, version: str, packages: str) -> None:
-    install = f"{INSTALL} {packages} iptables ca-certificates"
-    assert planned(os_id, version) == [UPDATE, install, START]
+BARE = "iptables ca-certificates"
 
 
 @pytest.mark.parametrize(
-    ("programs", "expected"),
+    ("os_id", "version", "programs", "packages"),
     [
-        pytest.param({"dockerd", "docker-buildx"}, [], id="all is there"),
-        pytest.param({"dockerd"}, [UPDATE, f"{INSTALL} docker-buildx"], id="only the builder"),
+        pytest.param("debian", "12", (), f"docker.io {BARE}", id="the client is in docker.io"),
+        pytest.param("debian", "13", (), f"docker.io docker-cli docker-buildx {BARE}", id="split"),
+        pytest.param("debian", "", (), f"docker.io docker-cli docker-buildx {BARE}", id="testing"),
+        pytest.param("ubuntu", "22.04", (), f"docker.io docker-buildx {BARE}", id="Ubuntu 22.04"),
+        pytest.param("ubuntu", "24.04", (), f"docker.io docker-buildx {BARE}", id="Ubuntu 24.04"),
+        pytest.param("linuxmint", "22", (), f"docker.io docker-cli docker-buildx {BARE}",
+                     id="a relative of Debian"),
+        pytest.param("debian", "13", ("dockerd",), "docker-buildx", id="only the builder"),
+        pytest.param("debian", "13", ("dockerd", "docker-buildx"), "", id="all is there"),
     ],
-)
-def test_what_is_there_is_not_installed_again(programs: set[str], expected: list[str]) -> None:
-    found = planned("debian", "13", have=programs.__contains__, has_init=False)
-    assert found == expected
+)  # fmt: skip
+def test_what_is_missing_is_installed_as_the_release_has_it(
+    os_id: str, version: str, programs: tuple[str, ...], packages: str
+) -> None:
+    expected = [UPDATE, f"{INSTALL} {packages}"] if packages else []
+    like = "ubuntu debian" if os_id == "linuxmint" else ""
+    assert planned(os_id, version, programs.__contains__, os_like=like) == [*expected, START]
 
 
 def test_dockers_own_repository_gives_its_own_builder() -> None:
-    found = planned("ubuntu", "24.04", have={"dockerd"}.__contains__, have_package=lambda _: True)
+    found = planned("ubuntu", "24.04", {"dockerd"}.__contains__, lambda _: True)
     assert found[1] == f"{INSTALL} docker-buildx-plugin"
-
-
-def test_a_user_types_sudo_and_joins_the_group() -> None:
-    found = planned("debian", "12", is_root=False, user="ann")
-    assert all(command.startswith("sudo ") for command in found)
-    assert found[-1] == "sudo usermod -aG docker ann"
-    assert not [line for line in planned("debian", "12", user="root") if "usermod" in line]
-
-
-def test_without_an_init_nothing_is_asked_of_it() -> None:
-    assert not [line for line in planned("debian", "12", has_init=False) if "systemctl" in line]
-
-
-def test_a_relative_of_debian_is_treated_like_it() -> None:
-    assert planned("linuxmint", "22", os_like="ubuntu debian")[0] == UPDATE
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ TAG = '"one"'
 
 class FetchServer:
     """Serves `files`; each request takes the next of `faults`, and the last one again and again
-    where `for_ever`. A fault is a word, with a number or a word behind it.
+    where `for_ever`. A fault is a word, with a number or a word behind it; "" is none.
     """
 
     def __init__(self, *, tls: ssl.SSLContext | None = None) -> None:
@@ -115,6 +115,8 @@ class FetchServer:
             self._send(handler, 302, b"", {"Location": word or handler.path})
         elif kind == "page":
             self._send(handler, 200, b"<title>Log in</title>", {"Content-Type": "text/html"})
+        elif kind == "vast":
+            self._send(handler, 200, b"PK\x03\x04", length=1 << 50)
         elif kind == "hang":
             self.released.wait(60)
             handler.close_connection = True
@@ -133,19 +135,22 @@ class FetchServer:
         return True
 
     def _serve(self, handler: BaseHTTPRequestHandler, body: bytes, kind: str, word: str) -> None:
-        match = re.fullmatch(r"bytes=(\d+)-", handler.headers.get("Range", ""))
+        match = re.fullmatch(r"bytes=(\d+)-(\d*)", handler.headers.get("Range", ""))
         condition = handler.headers.get("If-Range")
         tag = '"two"' if kind == "other-tag" else self.tag
         first = int(match[1]) if match else 0
-        if kind == "whole" or (condition and condition != tag):
+        if "whole" in {kind, word} or (condition and condition != tag):
             match, first = None, 0
         if match and first >= len(body):
             return self._send(handler, 416, b"", {"Content-Range": f"bytes */{len(body)}"})
-        part, total = body[first:], len(body)
+        total = len(body)
+        last = min(int(match[2]), total - 1) if match and match[2] else total - 1
+        part = body[first : last + 1]
         shown = first + 1 if kind == "shifted" else first
         headers = {"ETag": tag} if tag else {}
         if match:
-            headers["Content-Range"] = f"bytes {shown}-{total - 1}/{total}"
+            said = {"no-total": "*", "other-total": total + 5}.get(kind, total)
+            headers["Content-Range"] = f"bytes {shown}-{last}/{said}"
         status = 206 if match else 200
         if kind == "no-range-told":
             headers.pop("Content-Range", None)
@@ -158,18 +163,23 @@ class FetchServer:
         if kind == "shorter":
             part = part[:-1]
         if kind in {"cut", "stall"}:
-            self._send(handler, status, part[: int(word)], headers, length=len(part))
+            here = part[: int(word or len(part) // 2)]
+            self._send(handler, status, here, headers, length=len(part))
             if kind == "stall":
                 handler.wfile.flush()
                 self.released.wait(60)
             return None
-        if kind in {"endless", "untold"}:
+        if kind in {"endless", "untold", "drip"}:
+            headers |= {"Content-Length": "100000"} if kind == "drip" else {}
             head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
             handler.wfile.write(f"HTTP/1.1 {status} OK\r\nConnection: close\r\n{head}\r\n".encode())
-            handler.wfile.write(part)
+            handler.wfile.write(part if kind != "drip" else b"")
             handler.close_connection = True
             while kind == "endless" and not self.released.is_set():
                 handler.wfile.write(bytes(1 << 16))
+            while kind == "drip" and not self.released.wait(0.01):
+                handler.wfile.write(b"P")
+                handler.wfile.flush()
             return None
         return self._send(handler, status, part, headers)
 

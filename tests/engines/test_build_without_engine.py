@@ -28,7 +28,7 @@ from tests.engines.private_engine import PrivateEngine
 from tests.engines.small_build import NUMPY, PASSWORD, PIP, TORCH, Source, left_over
 from tests.engines.test_push_real import serving
 from tests.kit.elf_maker import elf
-from tests.kit.memory_target import tar_of
+from tests.kit.oci_images import a_tar
 from tests.kit.private_index import Index, make_wheel, serve
 from tests.kit.projects import project
 
@@ -368,7 +368,7 @@ def test_an_engine_that_is_here_is_given_the_image(
 def base_for(arch: str, place: Path) -> str:
     """A layout with a base for a processor that is not here: a Python that nobody runs."""
     files = {"usr/bin/python3.12": b"\x7fELF never run", "etc/os-release": b"ID=debian\n"}
-    tar = tar_of(files)
+    tar = a_tar(files)
     target = LayoutTarget.open(place)
 
     def stream() -> Stream:

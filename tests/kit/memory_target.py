@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
-import tarfile
 import threading
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
@@ -15,6 +13,7 @@ from images.oci.errors import DigestMismatchError
 from images.oci.model import LAYER_GZIP, Descriptor, Platform, descriptor_of, digest_of
 from images.oci.sources import Image, ImageLayer, KnownLayer, Stream, Unpacked, Written
 from images.wheels.locked import Wheel
+from tests.kit.oci_images import a_tar
 
 
 @dataclass
@@ -120,27 +119,16 @@ class TextLayer:
 
     def stream(self, known: Unpacked | None) -> Stream:
         self.opened.append("known" if known else "unknown")
-        tar = tar_of({self.title: self.text})
+        tar = a_tar({self.title: self.text})
         packed = gzip.compress(tar, mtime=0)
         for at in range(0, len(packed), 64):
             yield packed[at : at + 64]
         return known or Unpacked(diff_id=digest_of(tar), size=len(tar))
 
 
-def tar_of(files: dict[str, bytes]) -> bytes:
-    """A plain tar of these files."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name, content in files.items():
-            info = tarfile.TarInfo(name)
-            info.size, info.mode = len(content), 0o755
-            archive.addfile(info, io.BytesIO(content))
-    return buffer.getvalue()
-
-
 def base_image(**config: object) -> Image:
     """A base of one layer."""
-    tar = tar_of({"etc/os-release": b"ID=debian\n"})
+    tar = a_tar({"etc/os-release": b"ID=debian\n"})
     packed = gzip.compress(tar, mtime=0)
 
     def stream() -> Generator[bytes, None, None]:

@@ -18,7 +18,8 @@ from images.layers.own import image_environment, lock_layer, skeleton_layer, sui
 from images.oci.model import LAYER, descriptor_of, digest_of
 from images.oci.sources import Image, ImageLayer
 from tests.kit.layer_maker import Piece, craft, locked, pieces_of
-from tests.kit.memory_target import Bar, DictMemory, MemoryTarget, base_image, tar_of
+from tests.kit.memory_target import Bar, DictMemory, MemoryTarget, base_image
+from tests.kit.oci_images import a_tar
 from tests.unit.provision.lock.test_lock import finished
 
 LOCK = "e28d03f4241373756f066ed61d3da569cc6f51d46b4c4490c36e94cbd1909082"
@@ -45,7 +46,7 @@ def test_a_lock_is_written_as_it_always_was() -> None:
 
 def base() -> Image:
     """A base that is not compressed: what zlib makes of it differs between its releases."""
-    tar = tar_of({"etc/os-release": b"ID=debian\n"})
+    tar = a_tar({"etc/os-release": b"ID=debian\n"})
 
     def stream() -> Generator[bytes, None, None]:
         yield tar

@@ -16,7 +16,8 @@ from images.oci.inflate import zstd_library
 from images.oci.model import LAYER_ZSTD, read_descriptors
 from tests import need
 from tests.kit.layer_maker import PLACE, Piece, collect, craft, locked, pieces_of
-from tests.kit.memory_target import DictMemory, TextLayer, tar_of
+from tests.kit.memory_target import DictMemory, TextLayer
+from tests.kit.oci_images import a_tar
 from tests.unit.images.assembly.test_build import made
 
 
@@ -25,7 +26,7 @@ def test_the_program_for_zstd_reads_the_tar_of_the_other_layer() -> None:
     packed, unpacked = collect(ZstdLayer(source=plain).stream(None))
     argv = [need.program("zstd"), "-dc"]
     done = subprocess.run(argv, input=packed, capture_output=True, timeout=60, check=True)
-    assert done.stdout == tar_of({"a": plain.text})
+    assert done.stdout == a_tar({"a": plain.text})
     _, expected = made(plain)
     assert unpacked.size == len(done.stdout)
     assert unpacked.diff_id in str(expected.blobs.values())

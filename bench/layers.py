@@ -26,7 +26,7 @@ from packaging.utils import parse_wheel_filename
 from images.layers import wheel_file, wheel_layer
 from images.oci.sources import Unpacked
 from images.wheels.directory import DEFLATED, Member
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 
 PIECE_BYTES = 1 << 20
 Way = Callable[[Path], int]

@@ -44,7 +44,7 @@ from images.oci.assemble import ContainerSettings, image_index
 from images.oci.model import INDEX, MANIFEST, host_platform, platform_of
 from images.oci.sources import Image
 from images.store import Fetcher, Store
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 from provision.build.base import BuildSettings
 from provision.build.destination import Destination, read_destination
 from provision.build.targets import open_target

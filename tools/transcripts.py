@@ -27,7 +27,7 @@ from rich.text import Text
 
 from provision.cli import main as cli
 from provision.model.plan import HostFacts
-from provision.output import look
+from provision.output import style
 from tools import reference
 
 ROOT = Path(__file__).parents[1]
@@ -147,7 +147,7 @@ def main() -> int:
     parser.add_argument("--run", metavar="COMMAND", help=argparse.SUPPRESS)
     asked = parser.parse_args().run
     if asked:
-        look.begin()
+        style.begin()
         with unknown_machine():
             return int(cli.main(shlex.split(asked)[1:]))
     made = {

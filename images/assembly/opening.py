@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from images.assembly.base import BlobStore, offline_repository, registry_image
-from images.net.patience import Patience
+from images.net.retries import Retries
 from images.oci.archive_reader import open_archive
 from images.oci.errors import ImagePlaceError
 from images.oci.layout_reader import MARK_FILE, open_layout
 from images.oci.model import Platform
 from images.oci.sources import Image
-from images.text.nearby import no_such, or_nearby
+from images.text.suggestions import no_such, or_nearby
 
 if TYPE_CHECKING:
     from images.registry.mirrors import Mirrors
@@ -176,6 +176,6 @@ def open_registry(
         return registry_image(offline_repository(reference), platform, store)
     # closed only when garbage-collected: the image's layers may be read at any later time
     reader = RepositoryReader.open(
-        reference, ca_bundle=ca_bundle, mirrors=mirrors, patience=Patience(on_wait=on_wait)
+        reference, ca_bundle=ca_bundle, mirrors=mirrors, retries=Retries(on_wait=on_wait)
     )
     return registry_image(reader, platform, store)

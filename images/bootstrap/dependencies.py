@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from images.bootstrap.errors import BootstrapUnfitError
 from images.bootstrap.index import PackageIndex, SuitePackage
 from images.bootstrap.versions import OPERATORS, compare
-from images.text.nearby import alike, did_you_mean
+from images.text.suggestions import alike, did_you_mean
 
 _RELATION = re.compile(
     r"\s*([a-z0-9][a-z0-9+.-]*)(?::\w+)?\s*(?:\(\s*(<<|<=|=|>=|>>)\s*([^\s)]+)\s*\))?\s*"

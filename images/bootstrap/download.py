@@ -27,16 +27,16 @@ from images.net.address import shown_url
 from images.net.connections import proxy_for
 from images.net.errors import BrokenOff
 from images.net.logins import authorization, read_logins
-from images.net.patience import AGAIN, Patience, Tries, busy
+from images.net.retries import AGAIN, Retries, Tries, busy
 from images.net.secrets import Secrets
 from images.net.transfer import Transfers, head_of, pieces_of, transfer_client
 from images.store import Fetcher, Store
 from images.store.local import local_path
-from images.wheels.locked import RemoteFile
+from images.wheels.remote_file import RemoteFile
 
 _MOST_RELEASE_BYTES = 16 << 20
 _PATIENCE_S = 20.0
-TRIES = Patience(tries=3, first_wait_s=0.8)
+TRIES = Retries(tries=3, first_wait_s=0.8)
 _CONNECTIONS = 8
 _ABSENT = "does not have it (HTTP 404)"
 _REACH_FIX = (

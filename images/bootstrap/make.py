@@ -13,12 +13,12 @@ from pathlib import Path
 
 from images.bootstrap import host
 from images.bootstrap.archive import canonical_json, image_config, write_archive
+from images.bootstrap.cache import BaseCache
 from images.bootstrap.configure import modes, wanted_paths
 from images.bootstrap.dependencies import choose_packages
 from images.bootstrap.download import Downloads, Suite
 from images.bootstrap.errors import BootstrapError, BootstrapUnfitError
 from images.bootstrap.index import SuitePackage
-from images.bootstrap.kept import KeptBases
 from images.bootstrap.layer import write_layer
 from images.bootstrap.mirrors import Snapshot, is_stamp, snapshot_sources
 from images.bootstrap.store import (
@@ -238,7 +238,7 @@ def _parts(
     for suite in suites:
         job.on_line(f"packages of {suite.source.shown}")
     wanted = wanted_paths()
-    kept = KeptBases(store, key=canonical_json([FORMAT, job.epoch, wanted]).decode())
+    kept = BaseCache(store, key=canonical_json([FORMAT, job.epoch, wanted]).decode())
     indexes = functools.cache(lambda: downloads.indexes(suites))
 
     def choose(names: tuple[str, ...]) -> tuple[SuitePackage, ...]:

@@ -296,7 +296,7 @@ class Docker:
         """Run the command with our input and output, and always remove the container; returns its
         exit code. Its files in `binds` belong to this user. As `run`, with fewer limits if need be.
         """
-        from images.engines.attached import Attached
+        from images.engines.docker_attach import AttachedContainer
 
         self._refuse_too_much(job)
         ulimits, network = limits_of(job), self.build_network()
@@ -306,7 +306,7 @@ class Docker:
             with (
                 self._container(settings) as container,
                 contextlib.closing(
-                    self._guard(partial(Attached, container, terminal=front.terminal))
+                    self._guard(partial(AttachedContainer, container, terminal=front.terminal))
                 ) as attached,
             ):
                 try:

@@ -26,7 +26,7 @@ from posixpath import basename, dirname
 
 from images.inspect.contents import Contents
 from images.inspect.dynamic import Machine
-from images.inspect.known import find_known
+from images.inspect.known_libraries import find_known
 from images.inspect.loader import Loader, Mapped, NeededLibrary, Status, Unreadable, VersionMissing
 from images.inspect.optional import for_each_cuda
 from images.inspect.packages import Distribution, ImagePackages, distinct_files

@@ -16,7 +16,7 @@ from images.net.address import shown_url
 from images.net.errors import REACH_FIX, BrokenOff
 from images.net.head import Head
 from images.net.logins import authorization
-from images.net.patience import AGAIN, Patience, Tries, busy
+from images.net.retries import AGAIN, Retries, Tries, busy
 from images.net.transfer import Answer, Transfers, head_of, pieces_of, transfer_client
 from images.wheels.errors import WheelUnreachableError, WheelUnreadableError
 
@@ -24,7 +24,7 @@ PATIENCE_S = 20.0
 """The limit for the answer's first piece, and between two pieces of 256 KiB."""
 MAX_DOWNLOAD_BYTES = 8 << 30
 """The largest wheel that is downloaded whole if the server does not support range requests."""
-TRIES = Patience(tries=3, first_wait_s=0.4, longest_wait_s=5.0)
+TRIES = Retries(tries=3, first_wait_s=0.4, longest_wait_s=5.0)
 _PROBE_BYTES = 4
 _ZIP_MAGIC = b"PK\x03\x04"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from images.net.http import PIECE_BYTES
-from images.text.nearby import no_such, or_nearby
+from images.text.suggestions import no_such, or_nearby
 from images.wheels.errors import WheelUnreadableError
 
 _FIX = "Give the path or the address of a .whl file."

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import chain
 
-from images.inspect.known import find_known
+from images.inspect.known_libraries import find_known
 from images.inspect.loader import SymbolMissing
 from images.inspect.segments import decoded
 from images.inspect.symbols import Symbols, Wanted

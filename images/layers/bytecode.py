@@ -37,7 +37,7 @@ from images.layers.wheel_file import WheelFile
 from images.oci.model import LAYER_GZIP
 from images.oci.sources import Stream, Unpacked
 from images.wheels.directory import Member
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 
 FORMAT = 1
 """Part of every key: raise it when the bytes for the same wheels and Python change."""

@@ -33,7 +33,7 @@ from images.oci.sources import Member as TarMember
 from images.oci.sources import Stream, Unpacked
 from images.wheels.directory import Member
 from images.wheels.errors import WheelUnreadableError
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 
 FORMAT = 1
 """Part of each key: raise it when other code is removed, or when the bytes change otherwise."""

@@ -28,7 +28,7 @@ from images.layers.record import Row
 from images.layers.wheel_file import WheelFile
 from images.net.address import shown_url
 from images.wheels.directory import Member
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 
 INSTALLER = b"gpu-provision\n"
 EXECUTABLE, PLAIN = 0o755, 0o644

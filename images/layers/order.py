@@ -17,7 +17,7 @@ from pathlib import Path
 from images.layers.install import canonicalized
 from images.layers.transcode import wheel_layer
 from images.oci.sources import LayerSource
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 
 MOST_LAYERS = 80
 """The limit for wheels. Engines accept 127 layers in all, and a base has some."""

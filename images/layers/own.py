@@ -20,7 +20,7 @@ from images.layers.tar import TarEntry, file_layer, sort_key
 from images.oci.assemble import ContainerSettings
 from images.oci.model import LAYER_GZIP
 from images.oci.sources import Stream, Unpacked
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 
 FORMAT = 1
 """Part of every key here: raise it when the bytes for the same files change."""

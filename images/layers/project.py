@@ -18,7 +18,7 @@ from images.layers.tar import END, TarEntry, header, padding, parents
 from images.oci.model import LAYER_GZIP
 from images.oci.sources import Stream, Unpacked
 from images.text.printable import printable
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 
 FORMAT = 1
 """Part of every key here: raise it when the bytes for the same files change."""

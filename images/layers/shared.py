@@ -26,7 +26,7 @@ from images.layers.project import sha256_of
 from images.layers.transcode import FORMAT
 from images.oci.blobfiles import take
 from images.oci.sources import KnownLayer, LayerSource, Unpacked
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 
 TABLE = Path(__file__).parent / "data" / "known_layers.json"
 _LEAST_BYTES = 5_000_000  # smaller ones are quickly measured again

@@ -28,7 +28,7 @@ from images.oci.model import LAYER_GZIP
 from images.oci.sources import LayerSource, Stream, Unpacked
 from images.system import ldcache
 from images.wheels.directory import Member
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 
 FORMAT = 1
 """Part of the key: raise it when the bytes for the same wheels and base change."""

@@ -38,7 +38,7 @@ from images.oci.model import LAYER_GZIP
 from images.oci.sources import LayerSource, Stream, Unpacked
 from images.oci.sources import Member as TarMember
 from images.wheels.directory import DEFLATED, Member
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 
 FORMAT = 1
 """Part of each key: raise it when the bytes for the same wheels change."""

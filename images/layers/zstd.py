@@ -15,7 +15,7 @@ from images.layers.own import key_of
 from images.oci.inflate import inflate, zstd_library
 from images.oci.model import LAYER_ZSTD
 from images.oci.sources import LayerSource, Member, Stream, Unpacked
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 
 LEVEL = 3
 """zstd's default."""

@@ -20,7 +20,7 @@ from images.net.address import followed, host_of
 from images.net.connections import open_pool, proxy_for, tls_context
 from images.net.errors import BrokenOff
 from images.net.head import Head, Reply
-from images.net.patience import Patience
+from images.net.retries import Retries
 
 if TYPE_CHECKING:
     import urllib3
@@ -120,12 +120,12 @@ class HttpClient:
         self,
         *,
         ca_bundle: Path | str | None = None,
-        patience: Patience | None = None,
+        retries: Retries | None = None,
         connections: int = 8,
         proxy: Callable[[str], str | None] = proxy_for,
         on_answered: Callable[[str, int, int, float], None] = lambda *_: None,
     ) -> None:
-        self.patience = patience or Patience()
+        self.retries = retries or Retries()
         # reading the system's authorities takes a while, and a registry on localhost needs none
         self._context = tls_context(ca_bundle) if ca_bundle else None
         self._connections = connections
@@ -146,7 +146,7 @@ class HttpClient:
         wait_s: float | None = None,
     ) -> Reply:
         """Send a request and return its whole, small answer. BrokenOff: there was none."""
-        wait_s = self.patience.answer_s if wait_s is None else wait_s
+        wait_s = self.retries.answer_s if wait_s is None else wait_s
         with self.open(
             method, url, headers, body, login=login, follow=follow, wait_s=wait_s
         ) as incoming:
@@ -171,7 +171,7 @@ class HttpClient:
         answer within `wait_s`, redirects included.
         """
         began = time.monotonic()
-        ends = began + (self.patience.answer_s if wait_s is None else wait_s)
+        ends = began + (self.retries.answer_s if wait_s is None else wait_s)
         moved = (_MOVED if method in {"GET", "HEAD"} else _KEPT_METHOD) if follow else frozenset()
         for _ in range(_MOST_REDIRECTS + 1):
             shown = {**(headers or {}), **(login(url) if login else {})}
@@ -206,7 +206,7 @@ class HttpClient:
             url=url,
             status=response.status,
             headers={name.lower(): value for name, value in response.headers.items()},
-            silence_s=self.patience.silence_s,
+            silence_s=self.retries.silence_s,
             response=response,
             is_head=method == "HEAD",
         )
@@ -224,7 +224,7 @@ class HttpClient:
                 url,
                 headers={"User-Agent": "gpu-provision", "Accept-Encoding": "identity", **headers},
                 body=body,  # type: ignore[arg-type] # any buffer can be sent
-                timeout=urllib3.Timeout(connect=self.patience.connect_s, read=wait_s),
+                timeout=urllib3.Timeout(connect=self.retries.connect_s, read=wait_s),
                 retries=False,
                 redirect=False,
                 preload_content=False,
@@ -249,7 +249,7 @@ class HttpClient:
                     proxy,
                     self._tls() if secure else None,
                     connections=self._connections,
-                    silence_s=self.patience.silence_s,
+                    silence_s=self.retries.silence_s,
                 )
             return pool
 

@@ -19,7 +19,7 @@ from images.net.connections import proxy_for
 from images.net.errors import BrokenOff
 from images.net.head import Head
 from images.net.http import PIECE_BYTES, HttpClient, Incoming
-from images.net.patience import Patience
+from images.net.retries import Retries
 
 _QUEUED_PIECES = 16
 
@@ -41,8 +41,8 @@ def transfer_client(
     """Make the HTTP client for transfers."""
     # the caller waits half as long; this only makes sure that an abandoned thread ends
     limit_s = 2 * patience_s
-    patience = Patience(connect_s=limit_s, silence_s=limit_s, answer_s=limit_s)
-    return HttpClient(ca_bundle=ca_bundle, patience=patience, connections=connections, proxy=proxy)
+    retries = Retries(connect_s=limit_s, silence_s=limit_s, answer_s=limit_s)
+    return HttpClient(ca_bundle=ca_bundle, retries=retries, connections=connections, proxy=proxy)
 
 
 class Transfers:

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from images.oci.model import LAYER_GZIP, Descriptor, Platform
 from images.system.hashed_file import HashedFile
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 
 if TYPE_CHECKING:
     import tarfile

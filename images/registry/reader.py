@@ -18,7 +18,7 @@ from images.net.address import host_of
 from images.net.errors import BrokenOff
 from images.net.head import Reply
 from images.net.http import MAX_BYTES, HttpClient, Incoming
-from images.net.patience import AGAIN, Patience, busy
+from images.net.retries import AGAIN, Retries, busy
 from images.oci.errors import DigestMismatchError
 from images.oci.model import INDEXES, MANIFESTS, MOST_MANIFEST_BYTES, Descriptor, is_digest
 from images.oci.reference import DIGEST, Reference, parse_reference
@@ -65,14 +65,14 @@ class RepositoryReader:
         ca_bundle: Path | None = None,
         login: Callable[[], Login] | None = None,
         mirrors: Mirrors | None = None,
-        patience: Patience | None = None,
+        retries: Retries | None = None,
     ) -> RepositoryReader:
         """Prepare to read; sends nothing yet. `mirrors`: None: those of this host's engines.
 
         `login` is for the registry itself; a mirror gets the login that docker has for it.
         """
         parsed = parse_reference(reference) if isinstance(reference, str) else reference
-        client = HttpClient(ca_bundle=ca_bundle, patience=patience)
+        client = HttpClient(ca_bundle=ca_bundle, retries=retries)
         table = read_mirrors() if mirrors is None else mirrors
         found = [] if parsed.is_loopback else table.get(parsed.registry, ())
         return cls(
@@ -146,13 +146,13 @@ class _Progress:
 
 def _mirror_session(mirror: Mirror, reference: Reference, client: HttpClient) -> RepositorySession:
     """A session with fewer tries: the registry itself is the alternative."""
-    patience = replace(client.patience, tries=min(2, client.patience.tries))
+    retries = replace(client.retries, tries=min(2, client.retries.tries))
     return RepositorySession(
         mirror.of(reference),
         client,
         purpose="pull",
         login=lambda: read_login(mirror.registry),
-        patience=patience,
+        retries=retries,
     )
 
 
@@ -194,7 +194,7 @@ def _blob(
     session: RepositorySession, digest: str, size: int, progress: _Progress
 ) -> Generator[bytes, None, None]:
     """Yield the rest of a blob; resumes a broken connection, a few times in a row."""
-    tries, what = session.tries(session.patience.tries), f"give {digest}"
+    tries, what = session.tries(session.retries.tries), f"give {digest}"
     while progress.at < size:
         before, refused = progress.at, None
         try:
@@ -232,7 +232,7 @@ def _rest(
     with session.open(f"blobs/{digest}", headers) as incoming:
         start = _start_of(incoming, progress.at)
         if start is None:
-            return incoming.reply(MAX_BYTES, session.patience.answer_s)
+            return incoming.reply(MAX_BYTES, session.retries.answer_s)
         skipped = progress.at - start
         for received in incoming.pieces():
             piece = received

@@ -126,7 +126,7 @@ def read_artifact(session: RepositorySession, artifact: Descriptor) -> bytes:
     parts = bytearray()
     with session.open(f"blobs/{content.digest}", {"Accept": "*/*"}) as incoming:
         if incoming.status != 200:
-            refused = incoming.reply(20_000, session.patience.answer_s)
+            refused = incoming.reply(20_000, session.retries.answer_s)
             raise session.refusal(refused, f"give {content.digest}")
         for piece in incoming.pieces():
             parts += piece

@@ -17,7 +17,7 @@ from images.net.address import followed, origin_of
 from images.net.errors import TRUST_FIX, BrokenOff
 from images.net.head import Head, Reply
 from images.net.http import MAX_BYTES, HttpClient, Incoming
-from images.net.patience import Patience, Tries
+from images.net.retries import Retries, Tries
 from images.oci.reference import Reference
 from images.registry.answers import Purpose, RegistryRequest, refusal
 from images.registry.auth import Login, TokenRequest, read_login
@@ -38,14 +38,14 @@ class RepositorySession:
         *,
         purpose: Purpose,
         login: Callable[[], Login] | None = None,
-        patience: Patience | None = None,
+        retries: Retries | None = None,
         sleep: Callable[[float], None] = time.sleep,
         ends: float = float("inf"),
     ) -> None:
         """Prepare; sends nothing yet, and nothing after `ends` (of the monotonic clock)."""
         self.reference = reference
         self.client = client
-        self.patience = patience or client.patience
+        self.retries = retries or client.retries
         self.purpose: Purpose = purpose
         self.sleep = sleep
         scheme = "http" if reference.is_loopback else "https"
@@ -92,7 +92,7 @@ class RepositorySession:
             if time.monotonic() > self._ends:
                 raise BrokenOff("did not answer in time", host=self.reference.host, final=True)
             with self._open(method, url, headers or {}, body, right, wait_s) as incoming:
-                return incoming.reply(MAX_BYTES, wait_s or self.patience.answer_s)
+                return incoming.reply(MAX_BYTES, wait_s or self.retries.answer_s)
 
         try:
             return self.tries(tries).run(ask)
@@ -150,9 +150,9 @@ class RepositorySession:
 
         def allowed() -> int:
             """Allow fewer tries while the registry has never answered."""
-            return most or (self.patience.tries if self._answered else min(2, self.patience.tries))
+            return most or (self.retries.tries if self._answered else min(2, self.retries.tries))
 
-        return Tries(self.patience, most=allowed, sleep=self.sleep)
+        return Tries(self.retries, most=allowed, sleep=self.sleep)
 
     @contextlib.contextmanager
     def _open(
@@ -169,7 +169,7 @@ class RepositorySession:
         try:
             while True:
                 shown = self._show(url, right)
-                login, wait_s = self._only_here(shown), wait_s or self.patience.answer_s
+                login, wait_s = self._only_here(shown), wait_s or self.retries.answer_s
                 with self.client.open(
                     method, url, headers, body, login=login, wait_s=wait_s
                 ) as incoming:
@@ -205,7 +205,7 @@ class RepositorySession:
             )
 
         try:
-            reply = Tries(self.patience, sleep=self.sleep).run(ask)
+            reply = Tries(self.retries, sleep=self.sleep).run(ask)
         except BrokenOff as error:
             raise self.unreachable(error, what) from error
         if reply.status != 200:
@@ -240,13 +240,13 @@ def ask_within(
 
     `what` completes "gave no complete".
     """
-    patience = Patience(
+    retries = Retries(
         connect_s=min(timeout_s, 5.0), answer_s=timeout_s, tries=2, longest_wait_s=0.5
     )
-    opened = client or HttpClient(ca_bundle=ca_bundle, patience=patience)
+    opened = client or HttpClient(ca_bundle=ca_bundle, retries=retries)
     ends = time.monotonic() + timeout_s
     session = RepositorySession(
-        reference, opened, purpose="pull", login=login, patience=patience, ends=ends
+        reference, opened, purpose="pull", login=login, retries=retries, ends=ends
     )
     results: list[_T] = []
     errors: list[BaseException] = []

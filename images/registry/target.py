@@ -14,7 +14,7 @@ from pathlib import Path
 
 from images.net.head import Reply
 from images.net.http import HttpClient
-from images.net.patience import Patience
+from images.net.retries import Retries
 from images.oci.errors import BadReference
 from images.oci.model import EMPTY, MANIFEST, MOST_MANIFEST_BYTES, Descriptor, descriptor_of
 from images.oci.reference import TAG, Reference, parse_reference
@@ -44,7 +44,7 @@ class RegistryTarget:
         *,
         ca_bundle: Path | None = None,
         login: Callable[[], Login] | None = None,
-        patience: Patience | None = None,
+        retries: Retries | None = None,
     ) -> RegistryTarget:
         """Prepare to push to REGISTRY/REPOSITORY[:TAG]; sends nothing yet.
 
@@ -56,7 +56,7 @@ class RegistryTarget:
                 f"{parsed} cannot be pushed to a digest: the digest follows from the content.",
                 fix="Give a tag: REGISTRY/PATH:TAG",
             )
-        client = HttpClient(ca_bundle=ca_bundle, patience=patience)
+        client = HttpClient(ca_bundle=ca_bundle, retries=retries)
         return cls(RepositorySession(parsed, client, purpose="push", login=login))
 
     def close(self) -> None:

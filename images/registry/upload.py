@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from images.errors import Failure
 from images.net.errors import BrokenOff
 from images.net.head import Reply
-from images.net.patience import AGAIN, busy
+from images.net.retries import AGAIN, busy
 from images.oci.model import Descriptor
 from images.oci.sources import Stream, Written
 from images.registry.body import Body, BodySourceError
@@ -69,7 +69,7 @@ class Upload:
         self._least_part = 0
         self._breaks_here = 0
         self._best = 0
-        self._tries = session.tries(session.patience.tries)
+        self._tries = session.tries(session.retries.tries)
         self._was_damaged = False
         self._what = f"take {expected.digest if expected else 'a layer'}"
 
@@ -218,7 +218,7 @@ class Upload:
         url = f"{self._place}{joint}{urllib.parse.urlencode({'digest': digest})}"
         self._is_sure = False
         try:
-            wait_s = self._session.patience.commit_s
+            wait_s = self._session.retries.commit_s
             reply = self._session.request(
                 "PUT", url, what=f"take {digest}", body=b"", wait_s=wait_s, tries=1
             )

@@ -11,7 +11,7 @@ from images.errors import Failure
 from images.net.errors import REACH_FIX as _INSPECT_FIX
 from images.net.errors import BrokenOff
 from images.net.head import Head
-from images.net.patience import AGAIN, Patience, Tries, busy
+from images.net.retries import AGAIN, Retries, Tries, busy
 from images.net.transfer import Transfers, head_of, pieces_of
 from images.store.errors import REACH_FIX, CalledOffError, in_units
 from images.store.incoming import IncomingFile
@@ -20,7 +20,7 @@ from images.wheels.errors import WheelUnreachableError
 
 MAX_BYTES = 32 << 30
 """The most that is downloaded if the size is unknown."""
-PATIENCE = Patience(first_wait_s=0.8)
+PATIENCE = Retries(first_wait_s=0.8)
 _WORTH_BYTES = 1 << 20
 """A try that downloads this much resets the count of tries ..."""
 _NOT_SIGNED = frozenset({400, 401, 403, 404, 409, 410})
@@ -71,10 +71,10 @@ class Download:
         if self._size is not None and self._incoming.size > self._size:
             self._restart()
         self._over = self._size is not None and self._incoming.size == self._size
-        patience = replace(
+        retries = replace(
             PATIENCE, on_wait=lambda text: self._on_note(f"{self._title}: the server {text}")
         )
-        tries = Tries(patience, sleep=self._called_off.wait)
+        tries = Tries(retries, sleep=self._called_off.wait)
         for _ in range(_MOST_TRIES):
             if self._over:
                 return

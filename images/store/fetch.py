@@ -29,7 +29,7 @@ from images.store.local import checked_file, local_path
 from images.store.shelves import Kind
 from images.store.store import Store, hex_of
 from images.wheels.errors import WheelUnreadableError
-from images.wheels.locked import RemoteFile
+from images.wheels.remote_file import RemoteFile
 
 PATIENCE_S = 30.0
 """The limit for an answer's first piece, and between two pieces of 256 KiB."""

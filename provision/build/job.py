@@ -51,7 +51,7 @@ from provision.build.pipeline import (
 )
 from provision.build.project.import_check import check_imports
 from provision.build.project.pins import check_hashes, naming_pins
-from provision.build.source.rebuilt import with_built_wheels
+from provision.build.source.source_wheels import with_built_wheels
 from provision.build.trial import (
     keep_unfit,
     keep_verdict,

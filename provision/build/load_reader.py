@@ -33,7 +33,7 @@ from images.oci.sources import Image
 from images.store import Store
 from images.system.process import environment
 from images.system.scratch import scratch_directory
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 from provision.verification.inspection.outcome import named
 
 _LOAD_FACTS = "load-facts"

@@ -36,7 +36,7 @@ from images.oci.sources import Image
 from images.store import Store
 from images.store.local import local_path
 from images.wheels.directory import Member
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 from provision.build.load_reader import LoadReader, Stopped, names_needed
 from provision.errors import NothingCompatibleError
 from provision.model.plan import PACKAGES, Base, Plan

@@ -28,8 +28,8 @@ from provision.build.package_cuda import (
 )
 from provision.build.package_search import ANY_GLIBC, PackageSearch
 from provision.build.package_wheels import Resolved, TriedWheels, needs_beside, newest_that_fits
-from provision.build.source.rebuilt import source_wheels
 from provision.build.source.refusal import no_compiler, plans_with, source_only
+from provision.build.source.source_wheels import source_wheels
 from provision.build.source.substitute import request_with_kept
 from provision.catalog.catalog import Catalog
 from provision.catalog.needs import RunTimeNeed

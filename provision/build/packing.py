@@ -42,7 +42,7 @@ from provision.output.console import Console
 from provision.verification.subject import prepared, sandbox_here
 
 FORMAT = 1
-"""Part of what the store keeps a list under: raise it when `opened` records other files."""
+"""Part of what the store keeps a list under: raise it when `opened_files` records other files."""
 
 _FACTS = "first-files"
 _SECONDS = 600.0
@@ -155,7 +155,9 @@ def _unable() -> tuple[type[Failure], ...]:
 
 
 def _record(recipe: Recipe, key: str, recording: ImportRecording) -> tuple[str, ...] | None:
-    program = resources.files("provision.build").joinpath("opened.py").read_text(encoding="utf-8")
+    program = (
+        resources.files("provision.build").joinpath("opened_files.py").read_text(encoding="utf-8")
+    )
     words = (recording.module, "/", str(MOST_FIRST_BYTES))
     runner = sandbox_here(recording.cache)
     image = _runnable(recipe, key, recording.memory)

@@ -24,8 +24,8 @@ from images.net.secrets import Secrets
 from images.store.local import local_path
 from provision.build.base import BuildSettings, base_first, has_python, require_plan
 from provision.build.packages import PackageChoice
-from provision.build.source.rebuilt import with_built_wheels
 from provision.build.source.refusal import far_behind, with_passed_over
+from provision.build.source.source_wheels import with_built_wheels
 from provision.build.source.substitute import (
     with_local_wheels,
 )

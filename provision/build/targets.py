@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from images.net.patience import Patience
+from images.net.retries import Retries
 from images.oci.archive import ArchiveTarget
 from images.oci.blobfiles import take
 from images.oci.layout import LayoutTarget
@@ -42,7 +42,7 @@ def open_target(
         from images.registry.target import RegistryTarget
 
         opened = RegistryTarget.open(
-            destination.where, ca_bundle=settings.ca, patience=Patience(on_wait=on_wait)
+            destination.where, ca_bundle=settings.ca, retries=Retries(on_wait=on_wait)
         )
         with closing(opened) as registry:
             yield registry, lambda layer: _mount(registry.reference.registry, layer, registry.mount)

@@ -35,6 +35,7 @@ from images.store import Fetcher, Store
 from provision.build.base import BuildSettings
 from provision.build.cut import cut_layers, note_kept, report_of
 from provision.build.destination import Choice
+from provision.build.disk_space import BuildSpace
 from provision.build.load_check import LoadCheck
 from provision.build.loading import LoadSubject
 from provision.build.maker import KeptImage, LockedImage, MadeImage, RunnableImage
@@ -51,7 +52,6 @@ from provision.build.packing import (
 )
 from provision.build.pipeline import nvcc_flags, secrets_for
 from provision.build.project.code import ProjectCode
-from provision.build.room import BuildRoom
 from provision.build.targets import SquashfsTarget, open_target
 from provision.lock.labels import labels_for
 from provision.lock.lockfile import Lock
@@ -208,7 +208,7 @@ class WheelMaker(AbstractContextManager["WheelMaker"]):
         # a squashfs needs the files of all layers, whether they are known or not
         needed = recipe.sources if self._destination.kind == "squashfs" else missing
         wheels = [wheel for source in needed for wheel in source.wheels]
-        room = BuildRoom(
+        room = BuildSpace(
             destination=self._destination,
             images=self._images,
             state=self._settings.state,

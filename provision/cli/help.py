@@ -14,9 +14,9 @@ from provision.cli.option import name_of
 from provision.cli.registry import SECTIONS
 from provision.errors import BadInputError
 from provision.model.request import quoted
-from provision.output.called import as_called
-from provision.output.look import columns
+from provision.output.invocation import as_called
 from provision.output.stdout import print_result
+from provision.output.style import columns
 
 MOST_LINES = 40
 _FIRST = (

@@ -25,9 +25,9 @@ from provision.cli.consult import Explanation, causes_of_failure, tell
 from provision.cli.parser import build_parser, parse
 from provision.cli.registry import Command, names, part_of
 from provision.errors import BadInputError, Exit
-from provision.output import look
-from provision.output.called import begin
+from provision.output import style
 from provision.output.console import Console
+from provision.output.invocation import begin
 from provision.output.stdout import (
     OutputError,
     flush,
@@ -91,7 +91,7 @@ def main(
 
 def _refuse_unknown(word: str) -> NoReturn:
     """Refuse a first word that is no command and names nothing to look at. BadInputError."""
-    from images.text.nearby import alike, did_you_mean
+    from images.text.suggestions import alike, did_you_mean
     from provision.model.request import quoted
 
     raise BadInputError(
@@ -200,7 +200,7 @@ def run() -> NoReturn:
         if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores one; Python has Ctrl-C
             signal.signal(number, _interrupt)
     _keep_others_out()
-    look.begin()
+    style.begin()
     begin(os.environ.pop(RUN_SCRIPT, ""), sys.argv[0], names())
     drop_relative_path_entries()
     code = main(when_interrupted=_leave_whatever_happens)

@@ -77,7 +77,7 @@ def read_reference(what: str, text: str) -> Reference:
 
 def existing_file(option: str, text: str) -> Path:
     """An input file; a missing one is reported before any work begins."""
-    from images.text.nearby import no_such, or_nearby
+    from images.text.suggestions import no_such, or_nearby
 
     path = absolute_file(option, text)
     if not path.exists():

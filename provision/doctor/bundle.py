@@ -25,10 +25,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from images.text.nearby import no_such, or_nearby
 from images.text.printable import printable
+from images.text.suggestions import no_such, or_nearby
 from provision.doctor.probes import ProbedMachine, kernel_log, read_facts, source_of
-from provision.doctor.probes.surroundings import VARIABLE_PREFIXES, VARIABLES
+from provision.doctor.probes.environment import VARIABLE_PREFIXES, VARIABLES
 from provision.doctor.redact import Redactor
 from provision.errors import BadInputError
 from provision.host.machine import Answer, Question, Source

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from provision.doctor.log_facts import Said, first_of
 from provision.doctor.model import Evidence, Facts, Hit
 from provision.doctor.outline import IS_RAISED, Outline, is_warning
-from provision.doctor.said import Said, first_of
 from provision.doctor.scope import MESSAGE, PARAGRAPH
 
 ORDINARY = re.compile(

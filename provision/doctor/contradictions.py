@@ -17,8 +17,8 @@ from packaging.version import InvalidVersion, Version
 
 from provision.catalog.needs import together
 from provision.doctor.conditions import in_words
+from provision.doctor.log_facts import Said
 from provision.doctor.model import Contradiction, Evidence, Fact, Facts
-from provision.doctor.said import Said
 
 if TYPE_CHECKING:
     from provision.catalog.catalog import Catalog

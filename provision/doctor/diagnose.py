@@ -15,6 +15,7 @@ from provision.doctor.contradictions import contradictions
 from provision.doctor.judge import judge
 from provision.doctor.knowledge import Knowledge, load
 from provision.doctor.lines import Work
+from provision.doctor.log_facts import Said, merged, origin_of, read_log_facts
 from provision.doctor.model import (
     Contradiction,
     Diagnosis,
@@ -27,7 +28,6 @@ from provision.doctor.model import (
 )
 from provision.doctor.outline import Outline, is_warning, outline
 from provision.doctor.reasons import reasons
-from provision.doctor.said import Said, merged, origin_of, read_said
 from provision.doctor.scope import closest, is_together
 
 _KEPT_IN_MEMORY = 8 << 20
@@ -112,7 +112,7 @@ def _read(
                     if chosen and is_together(symptom, chosen):
                         together.setdefault(symptom.parts, chosen)
                 hits.update((part, _worst(each)) for part, each in every.items())
-            said = merged(said, read_said(known, hits, every_hit))
+            said = merged(said, read_log_facts(known, hits, every_hit))
         found = {**hits, **found}
         partly += [work.partly] if work.partly else []
     reading = TextContext(

@@ -62,12 +62,12 @@ from provision.doctor.matching import Patterns, problem
 from provision.doctor.model import (
     Clue,
     Condition,
+    FactPattern,
     Fix,
     KnownFailure,
     Layer,
     Operator,
     Severity,
-    Stated,
     States,
     Strength,
     Symptom,
@@ -110,7 +110,7 @@ class FactKind:
 
     kind: str
     means: str
-    stated: tuple[Stated, ...] = ()
+    stated: tuple[FactPattern, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -196,9 +196,9 @@ def parse(tables: Mapping[str, Mapping[str, Any]]) -> Knowledge:
     return Knowledge(failures=failures, facts=facts)
 
 
-def _stated(row: Mapping[str, Any]) -> Stated:
+def _stated(row: Mapping[str, Any]) -> FactPattern:
     value = row.get("is")
-    return Stated(
+    return FactPattern(
         pattern=row["text"],
         value=tuple(value) if isinstance(value, list) else value,
         differs=bool(row.get("differs", False)),

@@ -164,7 +164,7 @@ Facts: TypeAlias = Mapping[str, Fact]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stated:
+class FactPattern:
     """A pattern of lines that state a fact. Its value is `value`, or else the pattern's group of
     that name. `differs`: true where lines with one `of` have different values. A text that holds
     `unless`, too, contradicts itself, and states nothing.

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from provision.host.machine import Answer
-from provision.host.source_facts import Fact, Reading, one_line, version_or_none
+from provision.host.source_facts import Fact, SourceFacts, one_line, version_or_none
 from provision.model.plan import Absent, ComputeCapability, Gpu
 
 if TYPE_CHECKING:
@@ -105,15 +105,15 @@ def reason(exc: Exception) -> str:
     return one_line(str(exc)) or type(exc).__name__
 
 
-def read_nvml(load: NvmlLoader, *, timeout_s: float = TIMEOUT_S) -> Reading:
+def read_nvml(load: NvmlLoader, *, timeout_s: float = TIMEOUT_S) -> SourceFacts:
     """All of NVML's answers, read in a thread that is abandoned if the driver hangs."""
-    answers: list[Reading] = []
+    answers: list[SourceFacts] = []
     thread = threading.Thread(target=lambda: answers.append(_read(load)), daemon=True)
     thread.start()
     thread.join(timeout_s)
     if answers:
         return answers[0]
-    return Reading(
+    return SourceFacts(
         source=SOURCE,
         gives=GIVES,
         failed=f"NVML did not answer within {timeout_s:g} s: the driver hangs, see dmesg",
@@ -147,7 +147,7 @@ def ask_nvml(load: NvmlLoader, *, timeout_s: float) -> Answer:
     }
 
 
-def _read(load: NvmlLoader) -> Reading:
+def _read(load: NvmlLoader) -> SourceFacts:
     try:
         nvml = load()
     except ImportError:
@@ -167,7 +167,7 @@ def _read(load: NvmlLoader) -> Reading:
         nvml.nvmlShutdown()
     except Exception as exc:
         absent.append(Absent(fact="nvml shutdown", source=SOURCE, reason=reason(exc)))
-    return Reading(
+    return SourceFacts(
         source=SOURCE,
         gives=GIVES,
         driver=reading.driver,
@@ -179,7 +179,7 @@ def _read(load: NvmlLoader) -> Reading:
     )
 
 
-def _read_all(nvml: NvmlModule, absent: list[Absent]) -> Reading:
+def _read_all(nvml: NvmlModule, absent: list[Absent]) -> SourceFacts:
     driver = user_mode = cuda = None
     with _noting(absent, "driver"):
         driver = _version(nvml.nvmlSystemGetDriverVersion())
@@ -190,7 +190,7 @@ def _read_all(nvml: NvmlModule, absent: list[Absent]) -> Reading:
         cuda = parse_cuda_version(number)
         if cuda is None:
             raise ValueError(f"not a CUDA version: {number}")
-    return Reading(
+    return SourceFacts(
         source=SOURCE,
         gives=GIVES,
         driver=driver,
@@ -273,8 +273,8 @@ def _noting(absent: list[Absent], fact: str) -> Iterator[None]:
         absent.append(Absent(fact=fact, source=SOURCE, reason=reason(exc)))
 
 
-def _failed(why: str) -> Reading:
-    return Reading(source=SOURCE, gives=GIVES, failed=why)
+def _failed(why: str) -> SourceFacts:
+    return SourceFacts(source=SOURCE, gives=GIVES, failed=why)
 
 
 def _code(exc: Exception) -> int | None:

@@ -29,7 +29,7 @@ from provision.host import engines, nvml, proc, smi, system
 from provision.host.machine import ProbedMachine, Remembering
 from provision.host.nvml import NvmlLoader, load_nvml
 from provision.host.runner import ProgramRunner, local_runner
-from provision.host.source_facts import Fact, Reading, one_line, version_or_none
+from provision.host.source_facts import Fact, SourceFacts, one_line, version_or_none
 from provision.host.tree import tree_source
 from provision.model.plan import Absent, HostFacts
 
@@ -92,7 +92,7 @@ def detect(
     return result
 
 
-def read_override(env: Mapping[str, str]) -> list[Reading]:
+def read_override(env: Mapping[str, str]) -> list[SourceFacts]:
     """The driver version that the user states, which overrides everything that can be read."""
     stated = env.get(OVERRIDE, "").strip()
     if not stated:
@@ -103,10 +103,10 @@ def read_override(env: Mapping[str, str]) -> list[Reading]:
             f"{OVERRIDE} must be a driver version, got {one_line(stated, limit=60)!r}.",
             fix=f'Give it as nvidia-smi prints it, {OVERRIDE}="515.65.01", or unset {OVERRIDE}.',
         )
-    return [Reading(source=OVERRIDE, gives=("driver",), driver=version)]
+    return [SourceFacts(source=OVERRIDE, gives=("driver",), driver=version)]
 
 
-def read_driver(machine: ProbedMachine, *, load: NvmlLoader) -> list[Reading]:
+def read_driver(machine: ProbedMachine, *, load: NvmlLoader) -> list[SourceFacts]:
     """The driver's sources in their order; those that add nothing are not queried."""
     readings = [proc.read_sys_version(machine)]
     if readings[0].driver is None:
@@ -121,12 +121,12 @@ def read_driver(machine: ProbedMachine, *, load: NvmlLoader) -> list[Reading]:
     return readings
 
 
-def merge(readings: Sequence[Reading]) -> HostFacts:
+def merge(readings: Sequence[SourceFacts]) -> HostFacts:
     """The first answer to each fact, and a row for every source that was queried before it."""
     sources: list[tuple[str, str]] = []
     absent: list[Absent] = []
 
-    def first(fact: Fact, get: Callable[[Reading], T | None]) -> T | None:
+    def first(fact: Fact, get: Callable[[SourceFacts], T | None]) -> T | None:
         for reading in readings:
             if fact not in reading.gives:
                 continue
@@ -153,7 +153,7 @@ def merge(readings: Sequence[Reading]) -> HostFacts:
     )
 
 
-def disagreements(readings: Sequence[Reading], *, wsl: bool | None) -> tuple[Absent, ...]:
+def disagreements(readings: Sequence[SourceFacts], *, wsl: bool | None) -> tuple[Absent, ...]:
     """Where two sources state different drivers: the sign of an upgrade without a reboot.
 
     On WSL2 the kernel half is Windows' and has another number, so only drivers are compared.

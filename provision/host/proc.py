@@ -12,7 +12,7 @@ import re
 from typing import NamedTuple
 
 from provision.host.machine import ProbedMachine
-from provision.host.source_facts import Reading, one_line, version_or_none
+from provision.host.source_facts import SourceFacts, one_line, version_or_none
 from provision.model.plan import Gpu
 
 SYS_VERSION = "/sys/module/nvidia/version"
@@ -81,13 +81,13 @@ def parse_wsl(version: str) -> bool:
     return "microsoft" in version.lower()
 
 
-def read_sys_version(machine: ProbedMachine) -> Reading:
+def read_sys_version(machine: ProbedMachine) -> SourceFacts:
     text = machine.text(SYS_VERSION)
     version = version_or_none(text)
     return _driver(SYS_VERSION, version, _why(machine, SYS_VERSION, text, "not a version"))
 
 
-def read_proc_version(machine: ProbedMachine) -> Reading:
+def read_proc_version(machine: ProbedMachine) -> SourceFacts:
     text = machine.text(PROC_VERSION)
     version = parse_nvrm(text or "")
     return _driver(PROC_VERSION, version, _why(machine, PROC_VERSION, text, "no NVRM version"))
@@ -101,15 +101,15 @@ def loaded_version(machine: ProbedMachine) -> tuple[str | None, str]:
     return parse_nvrm(machine.text(PROC_VERSION) or ""), PROC_VERSION
 
 
-def read_proc_gpus(machine: ProbedMachine) -> Reading:
+def read_proc_gpus(machine: ProbedMachine) -> SourceFacts:
     """Names and UUIDs, used if NVML and nvidia-smi could not be queried."""
     names = machine.names(PROC_GPUS)
     texts = (machine.text(f"{PROC_GPUS}/{name}/information") for name in names or ())
     gpus = tuple(gpu for text in texts if text and (gpu := parse_gpu_information(text)))
     if not gpus:
         why = machine.why(PROC_GPUS) if names is None else "it lists no GPU"
-        return Reading(source=PROC_GPUS, gives=("gpus",), failed=why)
-    return Reading(source=PROC_GPUS, gives=("gpus",), gpus=gpus)
+        return SourceFacts(source=PROC_GPUS, gives=("gpus",), failed=why)
+    return SourceFacts(source=PROC_GPUS, gives=("gpus",), gpus=gpus)
 
 
 def read_pci(machine: ProbedMachine) -> tuple[PciDevice, ...] | None:
@@ -120,7 +120,7 @@ def read_pci(machine: ProbedMachine) -> tuple[PciDevice, ...] | None:
     return tuple(_device(machine, f"{PCI_DEVICES}/{name}") for name in names)
 
 
-def read_bus(machine: ProbedMachine) -> Reading:
+def read_bus(machine: ProbedMachine) -> SourceFacts:
     """An empty list of GPUs only if that is certain; else the reason why it is not.
 
     A GPU that is not on PCI would be missed: WSL2 shows one as /dev/dxg, a Tegra has it on chip.
@@ -144,8 +144,8 @@ def read_bus(machine: ProbedMachine) -> Reading:
     elif is_tegra(machine):
         why = "a Tegra: its GPU is not on the PCI bus"
     else:
-        return Reading(source=source, gives=("gpus",), gpus=())
-    return Reading(source=source, gives=("gpus",), failed=why)
+        return SourceFacts(source=source, gives=("gpus",), gpus=())
+    return SourceFacts(source=source, gives=("gpus",), failed=why)
 
 
 def read_wsl(machine: ProbedMachine) -> bool | None:
@@ -171,9 +171,9 @@ def _device(machine: ProbedMachine, folder: str) -> PciDevice:
     return PciDevice(folder=folder, vendor=vendor, kind=kind, device=device)
 
 
-def _driver(source: str, version: str | None, why: str) -> Reading:
+def _driver(source: str, version: str | None, why: str) -> SourceFacts:
     failed = None if version else why
-    return Reading(source=source, gives=("driver",), driver=version, failed=failed)
+    return SourceFacts(source=source, gives=("driver",), driver=version, failed=failed)
 
 
 def _why(machine: ProbedMachine, path: str, text: str | None, what: str) -> str:

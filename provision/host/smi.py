@@ -14,7 +14,7 @@ from typing import NamedTuple
 from provision.host.machine import ProbedMachine
 from provision.host.nvml import CODES as NVML_CODES
 from provision.host.runner import ProgramResult
-from provision.host.source_facts import Fact, Reading, one_line, version_or_none
+from provision.host.source_facts import Fact, SourceFacts, one_line, version_or_none
 from provision.model.plan import Absent, ComputeCapability, Gpu
 
 SOURCE = "nvidia-smi"
@@ -113,13 +113,13 @@ def failure(done: ProgramResult) -> str:
     return one_line(f"{known} (exit {done.code}: {own})")
 
 
-def read_smi(machine: ProbedMachine, *, timeout_s: float = TIMEOUT_S) -> Reading:
+def read_smi(machine: ProbedMachine, *, timeout_s: float = TIMEOUT_S) -> SourceFacts:
     program = machine.which(SOURCE, PLACES)
     done = _run(machine, [program], timeout_s) if program else _NOT_FOUND
     header = parse_header(done.out)
     if program is None or header == Header():
         why = "it printed no header that we know" if done.ok else failure(done)
-        return Reading(source=SOURCE, gives=GIVES, failed=why)
+        return SourceFacts(source=SOURCE, gives=GIVES, failed=why)
     absent: list[Absent] = []
     if header.driver is None:
         absent.append(_absent("driver", "its header holds no driver version"))
@@ -127,7 +127,7 @@ def read_smi(machine: ProbedMachine, *, timeout_s: float = TIMEOUT_S) -> Reading
         said = f"its header says {header.cuda_text!r}" if header.cuda_text else "not in its header"
         absent.append(_absent("driver_cuda", said))
     gpus = _query(machine, program, timeout_s, absent)
-    return Reading(
+    return SourceFacts(
         source=SOURCE,
         gives=GIVES,
         driver=header.driver,

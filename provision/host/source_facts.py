@@ -18,7 +18,7 @@ REASON_LIMIT = 300
 _VERSION = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6}){0,5}")
 
 
-class Reading(NamedTuple):
+class SourceFacts(NamedTuple):
     """One source's answers. `gives` is what it can provide; `failed` is why it gave nothing.
 
     `absent` has single facts that it could not give although the source itself answered.

@@ -10,7 +10,7 @@ from images.system.os_release import FILES as OS_RELEASE_FILES
 from images.system.os_release import parse_os_release
 from provision.host.loader import driver_library
 from provision.host.machine import ProbedMachine
-from provision.host.source_facts import Reading, one_line
+from provision.host.source_facts import SourceFacts, one_line
 
 LIBRARIES = "driver libraries"
 
@@ -58,7 +58,7 @@ def read_python() -> str:
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-def read_libraries(machine: ProbedMachine) -> Reading:
+def read_libraries(machine: ProbedMachine) -> SourceFacts:
     """The user-mode driver's version, from its library's file name."""
     found = driver_library(machine)
     why = (
@@ -66,7 +66,7 @@ def read_libraries(machine: ProbedMachine) -> Reading:
         if found.name
         else "neither libnvidia-ml.so.1 nor libcuda.so.1 is in the linker path"
     )
-    return Reading(
+    return SourceFacts(
         source=found.name if found.version else LIBRARIES,
         gives=("user_mode_driver",),
         user_mode_driver=found.version,

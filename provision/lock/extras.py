@@ -24,7 +24,7 @@ from images.inspect.remote import is_url, open_url
 from images.inspect.texts import WheelMetadata, parse_metadata
 from images.net.errors import BrokenOff
 from images.net.http import HttpClient
-from images.net.patience import Patience, Tries
+from images.net.retries import Retries, Tries
 from provision.model.plan import TITLES, Plan, Warned
 
 if TYPE_CHECKING:
@@ -125,8 +125,8 @@ def read_metadata(
     `addresses` maps packages to their wheels' URLs. Most indexes have METADATA as a separate file
     (PEP 658); of other wheels the part that holds it is read.
     """
-    patience = Patience(connect_s=_WAIT_S, answer_s=_WAIT_S, tries=2)
-    client = HttpClient(ca_bundle=ca_bundle, patience=patience)
+    retries = Retries(connect_s=_WAIT_S, answer_s=_WAIT_S, tries=2)
+    client = HttpClient(ca_bundle=ca_bundle, retries=retries)
 
     def read(address: str) -> WheelMetadata | None:
         if not is_url(address):
@@ -142,7 +142,7 @@ def read_metadata(
 def _beside(address: str, client: HttpClient) -> WheelMetadata | None:
     bare = address.partition("#")[0]
     try:
-        answer = Tries(client.patience).run(lambda: client.send("GET", f"{bare}.metadata"))
+        answer = Tries(client.retries).run(lambda: client.send("GET", f"{bare}.metadata"))
     except BrokenOff:
         return None
     return parse_metadata(answer.body) if answer.status == 200 else None

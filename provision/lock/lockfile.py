@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from images.net.address import shown_text, shown_url
-from images.text.nearby import no_such, or_nearby
 from images.text.printable import printable
-from images.wheels.locked import Wheel
+from images.text.suggestions import no_such, or_nearby
+from images.wheels.remote_file import Wheel
 from provision.errors import BadInputError, LockFileError
-from provision.lock.built import SourceBuild, build_of
+from provision.lock.source_builds import SourceBuild, build_of
 from provision.model import grammar
 from provision.model.plan import Plan
 from provision.model.planfile import TOOL, plan_from_json

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from images.net.address import shown_url, url_secrets
 from images.net.connections import proxy_for
 from images.net.secrets import Secrets
-from images.text.nearby import no_such, or_nearby
+from images.text.suggestions import no_such, or_nearby
 from provision.errors import BadInputError
 from provision.host.indexes import pip_index
 from provision.host.uv import index_logins

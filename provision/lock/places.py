@@ -20,7 +20,7 @@ from images.net.address import shown_url
 from images.net.errors import BrokenOff
 from images.net.http import HttpClient
 from images.net.logins import authorization
-from images.net.patience import Patience
+from images.net.retries import Retries
 from provision.errors import IndexUnreachableError
 from provision.host.uv import index_logins
 from provision.lock.network import no_such_host
@@ -95,9 +95,9 @@ def server_answers(url: str, *, ca_bundle: Path | None) -> bool:
     """Whether the server of an address answers, whatever it says."""
     if no_such_host(url) is not None:
         return False
-    patience = Patience(connect_s=_WAIT_S, answer_s=_WAIT_S, tries=1)
+    retries = Retries(connect_s=_WAIT_S, answer_s=_WAIT_S, tries=1)
     try:
-        with contextlib.closing(HttpClient(ca_bundle=ca_bundle, patience=patience)) as client:
+        with contextlib.closing(HttpClient(ca_bundle=ca_bundle, retries=retries)) as client:
             client.send("HEAD", url)
     except (BrokenOff, Failure, ValueError, OSError):
         return False
@@ -107,14 +107,14 @@ def server_answers(url: str, *, ca_bundle: Path | None) -> bool:
 @functools.lru_cache(maxsize=32)
 def page_has_wheels(url: str, ca_bundle: Path | None) -> bool | None:
     """Whether a page has links to wheels, in its first MiB; None: there is no page."""
-    patience = Patience(connect_s=_WAIT_S, answer_s=_WAIT_S, tries=1)
+    retries = Retries(connect_s=_WAIT_S, answer_s=_WAIT_S, tries=1)
     logins, own, seen = index_logins(os.environ, {}), urlsplit(url).hostname, b""
 
     def login(target: str) -> Mapping[str, str]:
         return authorization(url if urlsplit(target).hostname == own else target, logins)
 
     try:
-        client = HttpClient(ca_bundle=ca_bundle, patience=patience)
+        client = HttpClient(ca_bundle=ca_bundle, retries=retries)
         with client.open("GET", url, {"Accept": "text/html"}, login=login) as answer:
             if answer.status != 200:
                 return None

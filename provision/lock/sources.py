@@ -19,8 +19,8 @@ from packaging.markers import Marker
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
-from provision.lock.built import SourceBuild
 from provision.lock.lockfile import lock_table, parse_lock
+from provision.lock.source_builds import SourceBuild
 from provision.lock.uv import Outcome, WheelTarget, git_not_built, not_built
 from provision.lock.wheels import wheel_tags
 from provision.model.environment import environment_of, is_met, with_addresses

@@ -16,7 +16,7 @@ from packaging.tags import compatible_tags, cpython_tags
 from images.net.address import shown_url
 from images.net.errors import BrokenOff
 from images.net.logins import authorization
-from images.net.patience import Patience, Tries
+from images.net.retries import Retries, Tries
 from provision.errors import LockFileError
 from provision.host.uv import index_logins, plain_index
 from provision.lock.lockfile import clip, parse_lock
@@ -139,12 +139,12 @@ def _add_sizes(
     missing = [wheel for wheel in wheels if "size" not in wheel]
     if not missing:
         return
-    patience = Patience(connect_s=_HEAD_TIMEOUT_S, answer_s=_HEAD_TIMEOUT_S, tries=2)
-    client = HttpClient(ca_bundle=ca_bundle, patience=patience)
+    retries = Retries(connect_s=_HEAD_TIMEOUT_S, answer_s=_HEAD_TIMEOUT_S, tries=2)
+    client = HttpClient(ca_bundle=ca_bundle, retries=retries)
 
     def ask(wheel: dict[str, Any]) -> None:
         try:
-            answer = Tries(patience).run(
+            answer = Tries(retries).run(
                 lambda: client.send(
                     "HEAD", wheel["url"], login=lambda url: authorization(url, logins)
                 )

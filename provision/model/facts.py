@@ -99,7 +99,7 @@ def read_host_file(path: str, parse: HostParser | None = None) -> HostFacts:
             with open(path, "rb") as file:  # noqa: PTH123  pathlib starts slowly
                 data = file.read(SIZE_LIMIT_BYTES + 1)
     except FileNotFoundError as exc:
-        from images.text.nearby import no_such, or_nearby
+        from images.text.suggestions import no_such, or_nearby
 
         fix = or_nearby(label, "Write one on that machine: provision detect --json > host.json")
         raise HostFileError(no_such("host file", label), fix=fix) from exc

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from images.text.printable import printable, printable_lines
 from provision.output import chinese
-from provision.output.called import as_called
-from provision.output.look import columns, is_coloured, paint
+from provision.output.invocation import as_called
+from provision.output.style import columns, is_coloured, paint
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

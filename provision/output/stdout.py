@@ -10,8 +10,8 @@ from typing import TextIO
 from images.errors import FULL, DiskFullError, Failure
 from images.text.printable import printable_json, printable_lines
 from provision.errors import Exit
-from provision.output.called import as_called
-from provision.output.look import painted
+from provision.output.invocation import as_called
+from provision.output.style import painted
 
 
 class OutputError(Failure):

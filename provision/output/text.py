@@ -6,8 +6,8 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from provision.output.called import as_called
-from provision.output.look import width
+from provision.output.invocation import as_called
+from provision.output.style import width
 
 LABEL = 12
 # A word of a shell, whose quotes may hold spaces.

@@ -13,13 +13,13 @@ from collections.abc import Iterable, Sequence
 from provision.catalog.catalog import Catalog
 from provision.catalog.rows.frameworks import JaxRelease, TensorflowRelease, TorchRelease
 from provision.model.plan import Cell, Framework, HostFacts, Plan, PlanError, Request
-from provision.resolve.beside import beside_notes
 from provision.resolve.builds import Build, builds_of
 from provision.resolve.candidates import Candidate, Examiner
 from provision.resolve.cures import Spell, spell_options
 from provision.resolve.fleet import DEFAULT_ARCH, Fleet, read_fleet
-from provision.resolve.least import least_driver
+from provision.resolve.least_driver import least_driver
 from provision.resolve.limits import limited_by
+from provision.resolve.other_frameworks import other_framework_notes
 from provision.resolve.packages import companion_requirements, index_candidates
 from provision.resolve.reasons import reasons
 from provision.resolve.refusals import (
@@ -288,5 +288,5 @@ def describe(best: Candidate, examiner: Examiner, request: Request) -> Plan:
         indexes=indexes,
         reasons=reasons(best, answers, indexes, request, examiner),
         warnings=warnings(best, answers, request, examiner),
-        notes=(*notes(answers, request, catalog), *beside_notes(build, beside)),
+        notes=(*notes(answers, request, catalog), *other_framework_notes(build, beside)),
     )

@@ -8,10 +8,10 @@ from typing import NamedTuple, TypeAlias, get_args
 from provision.catalog.catalog import Catalog
 from provision.model.plan import Base, ComputeCapability, GpuVerdict, Request, Verdict
 from provision.resolve.bases import Offer, base_blocker, choose_base, offer, python_blocker
-from provision.resolve.beside import Beside
 from provision.resolve.blockers import Blocker
 from provision.resolve.builds import Build
 from provision.resolve.fleet import Fleet, GpuKind, Site, place_of, show_capability
+from provision.resolve.other_frameworks import OtherFrameworks
 from provision.resolve.packages import companion_blockers as companions_against
 from provision.resolve.rules.base import allowed_pythons, choose_python
 from provision.resolve.rules.driven_gpus import driven_blocker, is_old
@@ -107,7 +107,7 @@ class Examiner:
         self._cuda: dict[str, _Cuda] = {}
         self._builds: dict[int, Candidate] = {}  # by the identity of the build, which it holds
         self._offers: dict[tuple[object, ...], Offer] = {}
-        self.beside = Beside(catalog, self._runs)
+        self.beside = OtherFrameworks(catalog, self._runs)
 
     def examine(self, build: Build, request: Request, *, whole: bool = False) -> Candidate:
         """Everything but the texts: those are made only for the build that is described.

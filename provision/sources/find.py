@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from images.text.nearby import no_such, or_nearby
 from images.text.printable import printable
+from images.text.suggestions import no_such, or_nearby
 from provision.model.planfile import TOOL
 from provision.model.request import parse_apt
 from provision.sources.conda import looks_like_environment, read_environment, read_pixi

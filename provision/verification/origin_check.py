@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from images.oci.model import MANIFEST, Descriptor
-from images.text.nearby import no_such, or_nearby
+from images.text.suggestions import no_such, or_nearby
 from provision.attestation.provenance.attach import Referrers, find_provenance
 from provision.attestation.provenance.check import Origin, judge, missing, read_statement
 from provision.attestation.provenance.documents import beside

@@ -15,10 +15,10 @@ from xml.etree import ElementTree as ET
 
 from images.errors import Failure, refuse_full
 from images.system.scratch import scratch_directory
-from images.text.nearby import no_such, or_nearby
+from images.text.suggestions import no_such, or_nearby
 from provision.errors import BadInputError, Exit
 from provision.output.files import refuse_unwritable, write_whole
-from provision.output.look import width
+from provision.output.style import width
 from provision.verification.suite import report_bytes, run_here
 
 RENDERED = ("junit", "html", "markdown", "prometheus")

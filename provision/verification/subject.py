@@ -22,7 +22,7 @@ from images.oci.layout_reader import names_in, open_layout
 from images.oci.model import Platform, host_platform
 from images.oci.sources import Image
 from images.system.hashed_file import check_unchanged
-from images.text.nearby import alike, did_you_mean, no_such, or_nearby
+from images.text.suggestions import alike, did_you_mean, no_such, or_nearby
 from provision.lock.labels import labels_in
 from provision.output.console import Console
 

@@ -12,7 +12,7 @@ from provision.fleet.across.search import AcrossDiagnosis
 from tests.browser.chromium import Browser, browser
 from tests.browser.test_page import OUTSIDE
 from tests.kit.together import together
-from tests.unit.verify.fleet.test_together import NAMES, Fleet
+from tests.unit.verify.fleet.test_across import NAMES, Fleet
 
 LONG = f"n3: {'a message without an end ' * 30}{'x' * 300}"
 RESULTS = {

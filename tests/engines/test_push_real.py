@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 import urllib3
 
-from images.net.patience import Patience
+from images.net.retries import Retries
 from images.oci.errors import DigestMismatchError
 from images.oci.model import (
     CONFIG,
@@ -47,7 +47,7 @@ from tests.engines.test_registry_real import free_port, wait_until_up
 from tests.kit.fake_push_registry import PushRegistry
 
 MB = 1 << 20
-PATIENCE = Patience(first_wait_s=0.05)
+PATIENCE = Retries(first_wait_s=0.05)
 # of "pass-word", by libxcrypt's bcrypt; the registry reads no other kind
 HTPASSWD = "me:$2y$05$abcdefghijklmnopqrstuulQElbHkP7vjLqXxb3Lzm18cJsfRyGH6\n"
 
@@ -101,7 +101,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def opened(address: str, name: str, login: Login | None = None) -> RegistryTarget:
     held = login or Login()
-    return RegistryTarget.open(f"{address}/{name}", login=lambda: held, patience=PATIENCE)
+    return RegistryTarget.open(f"{address}/{name}", login=lambda: held, retries=PATIENCE)
 
 
 def stream_of(content: bytes, unpacked: Unpacked) -> Callable[[], Stream]:

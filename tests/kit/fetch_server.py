@@ -10,7 +10,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 
 TAG = '"one"'
 

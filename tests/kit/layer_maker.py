@@ -16,7 +16,7 @@ from pathlib import Path
 
 from images.layers import wheel_layer
 from images.oci.sources import Stream, Unpacked
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 
 SITE = "opt/venv/lib/python3.11/site-packages"
 PLACE = {"site": SITE, "prefix": "opt/venv", "interpreter": "/opt/venv/bin/python"}

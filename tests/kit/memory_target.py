@@ -12,7 +12,7 @@ from typing import ClassVar
 from images.oci.errors import DigestMismatchError
 from images.oci.model import LAYER_GZIP, Descriptor, Platform, descriptor_of, digest_of
 from images.oci.sources import Image, ImageLayer, KnownLayer, Stream, Unpacked, Written
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 from tests.kit.oci_images import a_tar
 
 

@@ -37,7 +37,7 @@ JSON_TYPE = "application/vnd.pypi.simple.v1+json"
 UPLOADED = "2030-01-02T03:04:05"
 TODAY = "2030-05-05"
 QUICK = FetchLimits(
-    patience=replace(
+    retries=replace(
         PATIENCE, connect_s=2.0, answer_s=1.0, silence_s=1.0, first_wait_s=0.01, longest_wait_s=0.3
     ),
     request_s=3.0,

@@ -71,7 +71,7 @@ ONLY_IN = {
         "images/layers/project.py",
     },
     "docker": {
-        "images/engines/attached.py",
+        "images/engines/docker_attach.py",
         "images/engines/container.py",
         "images/engines/docker.py",
         "images/engines/start.py",

@@ -20,7 +20,7 @@ from packaging.utils import parse_wheel_filename
 
 from images.layers import wheel_sources
 from images.oci.sources import LayerSource, Unpacked
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 _INFO = r"(?:.*/site-packages/)?[^/]+\.dist-info/"

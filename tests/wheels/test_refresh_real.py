@@ -11,7 +11,7 @@ from provision.catalog.canonical import dump
 from provision.catalog.catalog import Catalog
 from provision.catalog.loading import load
 from provision.catalog.refresh import SOURCES, FetchLimits, Refreshed, refresh, to_overlay
-from provision.catalog.refresh.known import CurrentRows
+from provision.catalog.refresh.current_rows import CurrentRows
 from provision.lock.network import ca_bundle
 from tests.need import lacking
 from tools.collect.__main__ import every_source, patch

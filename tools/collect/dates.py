@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from packaging.version import Version
 
-from provision.catalog.refresh.known import as_version
+from provision.catalog.refresh.current_rows import as_version
 from provision.catalog.refresh.manifests import manifest_name
 from provision.catalog.refresh.model import Asking, SourceReading
 from provision.catalog.refresh.nvidia import Redist, branch_of

@@ -8,7 +8,7 @@ from provision.catalog.catalog import Catalog
 from provision.catalog.data_files import DATA, read_raw
 from provision.catalog.overlay import merged, named_sources
 from provision.catalog.refresh.compare import UNJUDGED, all_places, is_same
-from provision.catalog.refresh.known import CurrentRows, Row, ident, key_of
+from provision.catalog.refresh.current_rows import CurrentRows, Row, ident, key_of
 from provision.catalog.refresh.model import Refreshed
 from provision.catalog.tables import FILES
 

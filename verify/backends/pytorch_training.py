@@ -65,7 +65,7 @@ def _modules(
 def _beside(path: List[Any], shortcut: List[Any]) -> Any:
     import torch
 
-    class Beside(torch.nn.Module):  # type: ignore[misc,unused-ignore]  # it is Any without torch
+    class OtherFrameworks(torch.nn.Module):  # type: ignore[misc,unused-ignore]  # it is Any without torch
         def __init__(self) -> None:
             super().__init__()
             self.path = torch.nn.Sequential(*path)
@@ -74,7 +74,7 @@ def _beside(path: List[Any], shortcut: List[Any]) -> Any:
         def forward(self, x: Any) -> Any:
             return self.path(x) + self.shortcut(x)
 
-    return Beside()
+    return OtherFrameworks()
 
 
 def _scatter(inputs: int, outputs: int) -> Any:

@@ -16,7 +16,7 @@ from verify.commands import main as cli
 from verify.commands.judge import JudgeRequest, recompute
 from verify.commands.render import check_targets
 from verify.commands.usage import Parser, show, write_whole
-from verify.fleet import junit, page, prometheus, together
+from verify.fleet import across, junit, page, prometheus
 from verify.fleet.nodes import FleetResult, Missing, Reader
 from verify.fleet.summary import exit_code, to_json
 from verify.model import expectations
@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     check_targets(files)
     fleet = read(options.list, options.level)._replace(name=options.image)
     if options.across:
-        fleet = fleet._replace(together=together.read(options.across))
+        fleet = fleet._replace(together=across.read(options.across))
     written = [_write(name, path, fleet) for name, path in files.items()]
     problems = [problem for problem in written if problem]
     show(json.dumps(to_json(fleet)) + "\n")

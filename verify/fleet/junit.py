@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Dict, Sequence
 from xml.etree.ElementTree import Element, SubElement, tostring
 
+from verify.fleet.across import FleetTogether
 from verify.fleet.nodes import FleetNode, FleetResult
 from verify.fleet.reasons import reasons
-from verify.fleet.together import FleetTogether
 from verify.reports.formatting import clean, one_line, shortened
 from verify.reports.junit import indent
 

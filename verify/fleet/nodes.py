@@ -7,7 +7,7 @@ from array import array
 from collections import Counter
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from verify.fleet.together import FleetTogether
+from verify.fleet.across import FleetTogether
 from verify.fleet.twins import LEAST_TWINS, compare_twins
 from verify.model.check import IMAGE, NODE, UNKNOWN
 from verify.model.report import Environment, MetricRow, Report

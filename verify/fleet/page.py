@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from verify.fleet import together
+from verify.fleet import across
+from verify.fleet.across import FleetTogether
 from verify.fleet.nodes import STANDINGS, FleetNode, FleetResult, TwinPlot, class_words, fold_names
 from verify.fleet.reasons import key_words, reasons
-from verify.fleet.together import FleetTogether
 from verify.model.report import PlotRow
 from verify.reports import formatting, style, svg, tables
 from verify.reports.compare import change
@@ -72,7 +72,7 @@ def headline(fleet: FleetResult) -> str:
     said = ["{} {}".format(_count(count), _TITLES[one]) for one, count in bad]
     said = said or ["{} fit".format(_count(fleet.count("fit")))]
     if fleet.together is not None and fleet.together.status == "fail":
-        return "{}; {}".format(", ".join(said), together.headline(fleet.together))
+        return "{}; {}".format(", ".join(said), across.headline(fleet.together))
     return ", ".join(said)
 
 
@@ -237,7 +237,7 @@ def _together(found: Optional[FleetTogether]) -> List[Markup]:
     runs = "{} of runs.".format(_several(found.rounds, "round"))
     whose = "The largest group that worked: " if found.faults and found.tables else ""
     parts = [
-        tag("p", tag("span", together.headline(found), class_="status " + _tone(found.standing))),
+        tag("p", tag("span", across.headline(found), class_="status " + _tone(found.standing))),
         tag("p", whose + formatting.shortened(found.message, 2 * _MESSAGE))
         if found.message
         else None,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Dict, Iterator, List, Tuple
 
+from verify.fleet.across import FleetTogether
 from verify.fleet.nodes import STANDINGS, FleetResult
 from verify.fleet.reasons import key_words
-from verify.fleet.together import FleetTogether
 from verify.reports.compare import change
 from verify.reports.prometheus import Samples, series
 

@@ -10,7 +10,7 @@ The data flow, and the modules:
                        --run----->  its result
 
 Imports go one way: `run` uses all; `launch` uses `plan`; `roots` uses `unpack`, which uses `tree`
-and `ahead`. `stage` is a separate program, and `errors` lists the failures.
+and `read_ahead`. `stage` is a separate program, and `errors` lists the failures.
 """
 
 from __future__ import annotations

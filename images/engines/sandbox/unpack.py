@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from images.engines.sandbox.additions import Additions, Parts
-from images.engines.sandbox.ahead import ahead
+from images.engines.sandbox.read_ahead import read_ahead
 from images.engines.sandbox.tree import RootTree, names_in
 from images.errors import FULL, DiskFullError
 from images.oci.errors import ImageUnreadableError
@@ -94,7 +94,7 @@ def _apply(tree: RootTree, layer: ImageLayer, most: int, additions: Additions | 
     count = 0
     shown = f"The layer {layer.diff_id[:19]}"
     with (
-        contextlib.closing(ahead(layer_tar(layer))) as tar,
+        contextlib.closing(read_ahead(layer_tar(layer))) as tar,
         contextlib.closing(members(tar, shown)) as found,
     ):
         for member, content in found:

@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, cast
 
-from images.engines.sandbox.ahead import ahead
+from images.engines.sandbox.read_ahead import read_ahead
 from images.engines.sandbox.sif import ENDING, sif_header
 from images.engines.squashfs.archive import archive
 from images.engines.squashfs.files import add_files
@@ -144,7 +144,7 @@ class SquashfsFile:
         pieces: Generator[bytes, None, None],
         on_bytes: Callable[[int], None],
     ) -> None:
-        with contextlib.closing(ahead(pieces)) as tar, tempfile.TemporaryFile() as said:
+        with contextlib.closing(read_ahead(pieces)) as tar, tempfile.TemporaryFile() as said:
             with uninterrupted():
                 process = subprocess.Popen(
                     command,

@@ -19,9 +19,9 @@ from typing import IO, TYPE_CHECKING, cast
 
 from images.layers.lazy.formats import TABLE_NAME
 from images.layers.lazy.rows import TableFile
-from images.layers.lazy.seen import SeenTree, difference, plain_name
 from images.layers.lazy.table import CHUNK_BYTES
 from images.layers.lazy.table_reader import MOST_PACKED_BYTES, ReadTable, read_table
+from images.layers.lazy.visible_files import VisibleTree, difference, plain_name
 from images.oci.errors import TableMismatchError
 from images.oci.sources import Image, ImageLayer, Member
 from images.oci.tarstream import layer_members
@@ -61,7 +61,7 @@ class _Comparison:
         if self._is_done:
             yield from layer_members(self._layer)
             return
-        end, tree = _End(), SeenTree()
+        end, tree = _End(), VisibleTree()
         tapped = replace(self._layer, stream=end.of(self._layer.stream))
         with contextlib.closing(layer_members(tapped)) as found:
             for member, content in found:
@@ -76,7 +76,7 @@ class _Comparison:
         self._compare(table, tree)
         self._is_done = True
 
-    def _compare(self, table: ReadTable, tree: SeenTree) -> None:
+    def _compare(self, table: ReadTable, tree: VisibleTree) -> None:
         if table.format == "gzip":
             tree.files.pop(TABLE_NAME, None)
         wrong = dict.fromkeys(tree.lost_links(), "target")

@@ -29,7 +29,7 @@ from images.layers.own import key_of
 from images.oci.model import LAYER_GZIP
 from images.oci.sources import ImageLayer, LayerSource, Member, Stream, Unpacked
 from images.oci.tarstream import layer_members
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 
 FORMAT = 1
 """Part of every key: raise it when the bytes for the same layers change."""

@@ -18,8 +18,8 @@ from typing import Any
 
 from images.errors import Failure
 from images.layers import tar
-from images.layers.lazy.seen import SeenFile, plain_name, whole_text
 from images.layers.lazy.table import TYPES, VERSION
+from images.layers.lazy.visible_files import VisibleFile, plain_name, whole_text
 from images.oci.errors import ImageUnreadableError
 from images.oci.model import is_digest
 
@@ -69,7 +69,7 @@ class ChunkPlace:
 class TableFile:
     """A file of a table, and its content's parts in order."""
 
-    seen: SeenFile
+    seen: VisibleFile
     chunks: tuple[ChunkPlace, ...] = ()
 
 
@@ -164,7 +164,7 @@ def _check_places(rows: Iterable[Row], end: int) -> None:
             seen.add(place)
 
 
-def _check_tree(files: Mapping[str, TableFile], name: str, seen: SeenFile) -> None:
+def _check_tree(files: Mapping[str, TableFile], name: str, seen: VisibleFile) -> None:
     if not name and seen.kind != "dir":
         raise refused("its root is not a directory")
     if any(one in files and files[one].seen.kind != "dir" for one in tar.parents(name)):
@@ -182,7 +182,7 @@ def _file(name: str, rows: Sequence[Row]) -> TableFile:
         raise refused(f"{name[:200]!r} is a link to nothing")
     size = _number(row, "size")
     device = _number(row, "devMajor"), _number(row, "devMinor")
-    seen = SeenFile(
+    seen = VisibleFile(
         kind=kind,
         mode=_number(row, "mode") & 0o7777,
         uid=_number(row, "uid"),
@@ -197,7 +197,7 @@ def _file(name: str, rows: Sequence[Row]) -> TableFile:
     return TableFile(seen, _chunks(name, seen, rows))
 
 
-def _chunks(name: str, seen: SeenFile, rows: Sequence[Row]) -> tuple[ChunkPlace, ...]:
+def _chunks(name: str, seen: VisibleFile, rows: Sequence[Row]) -> tuple[ChunkPlace, ...]:
     """The parts of a content; each has a digest, of its own or of the whole file."""
     chunks = []
     at = 0

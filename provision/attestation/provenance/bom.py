@@ -20,11 +20,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 from provision.attestation.provenance.public import public_base, public_url, wheel_file
 from provision.errors import LockFileError
-from provision.lock.built import GitSource, SourceBuild
 from provision.lock.lockfile import Lock
+from provision.lock.source_builds import GitSource, SourceBuild
 from provision.model.plan import TITLES, Plan
 from provision.version import VERSION
 

@@ -16,7 +16,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from images.oci.errors import BadReference
 from images.oci.reference import DIGEST, Reference, parse_reference
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 from provision.model.plan import Base, Request
 
 _LONGEST = 2048

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from images.oci.model import digest_of, is_digest
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 from provision.attestation.provenance.bom import MEDIA_TYPE, base_purl, distinct, wheel_purl
 from provision.attestation.provenance.errors import (
     ProvenanceTamperedError,
@@ -29,8 +29,8 @@ from provision.attestation.provenance.public import (
     wheel_file,
 )
 from provision.attestation.signing.parser import STATEMENT_TYPE, StatementKind
-from provision.lock.built import GitSource
 from provision.lock.lockfile import Lock
+from provision.lock.source_builds import GitSource
 from provision.model.plan import Plan, Request
 from provision.version import VERSION
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from images.errors import Failure
-from images.text.nearby import no_such, or_nearby
+from images.text.suggestions import no_such, or_nearby
 from provision.attestation.record.errors import RecordUnreadableError
 from provision.attestation.record.host import RecordedHost, recorded_host
 from provision.attestation.record.statement import RECORD, VERDICTS, Statement, parse_statement

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from images.system.ownership import another_owner
-from images.text.nearby import no_such, or_nearby
+from images.text.suggestions import no_such, or_nearby
 from provision.attestation.signing.errors import BadKeyError
 from provision.output.files import write_whole
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from images.errors import DiskFullError
-from images.text.nearby import no_such, or_nearby
+from images.text.suggestions import no_such, or_nearby
 from provision.build.offline.errors import BadBundleError, NotPackableError
 from provision.build.pipeline import gigabytes
 from provision.errors import BadInputError

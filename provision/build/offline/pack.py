@@ -13,7 +13,7 @@ from images.assembly.opening import open_image
 from images.errors import refuse_full
 from images.oci.model import platform_of
 from images.store import Fetcher, Store
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 from provision.build.base import BuildSettings, PinnedBase
 from provision.build.builder import needs_engine
 from provision.build.maker import LockedImage

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 from provision.build.base import BuildSettings
 from provision.build.offline.errors import NotPackableError
 from provision.lock.lockfile import parse_lock

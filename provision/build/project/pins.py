@@ -15,9 +15,9 @@ from provision.build.project.request import FrameworkPin, framework_pin, is_of_t
 from provision.build.source.checkout import GitError
 from provision.catalog.catalog import Catalog
 from provision.errors import Exit, IndexUnreachableError, NothingCompatibleError
-from provision.lock.built import GitSource
 from provision.lock.lockfile import Lock
 from provision.lock.solve import NoSolutionError
+from provision.lock.source_builds import GitSource
 from provision.model.plan import PACKAGES, HostFacts, Plan, Request
 from provision.resolve import resolve
 from provision.resolve.cures import RequestChange, spell_options

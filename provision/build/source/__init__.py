@@ -4,7 +4,7 @@
     plan --------devel----> the devel image of the same plan, locked, made
     both --------recipe---> `inside` runs in it, without a network         (engine or sandbox)
     wheel ----wheel_check-> its code and its glibc fit the plan            (images.inspect)
-                 kept-----> under its key, for `lock --with`               (images.store.built)
+          wheel_cache-----> under its key, for `lock --with`  (images.store.built_wheels)
 
 `inside` is a program for the image: it needs only the standard library, and is never imported.
 """

@@ -15,7 +15,7 @@ from images.system import process
 from images.text.printable import printable
 from provision.errors import BadInputError, Exit
 from provision.host.indexes import netrc_logins
-from provision.lock.built import GitSource
+from provision.lock.source_builds import GitSource
 from provision.model.environment import requirement_of, shown_place
 
 _TIMEOUT_S = 900.0

@@ -17,13 +17,12 @@ from images.engines.emulation import check_runs
 from images.oci.model import platform_of
 from images.store import Store
 from images.system.scratch import scratch_directory
-from images.wheels.locked import RemoteFile
+from images.wheels.remote_file import RemoteFile
 from provision.build.base import OfflineError, pin_base
 from provision.build.job import plan_image
 from provision.build.maker import LockedImage, RunnableImage
 from provision.build.source.devel import devel_image
-from provision.build.source.kept import KeptWheels
-from provision.build.source.key import KeptWheel, WheelKey, key_for
+from provision.build.source.key import CachedWheel, WheelKey, key_for
 from provision.build.source.recipe import CompileOrder, build_requirements, compile_wheel
 from provision.build.source.rules import capabilities_of, environment_of, requirements_for
 from provision.build.source.sdists import (
@@ -34,6 +33,7 @@ from provision.build.source.sdists import (
     suffix_of,
 )
 from provision.build.source.substitute import without
+from provision.build.source.wheel_cache import WheelCache
 from provision.build.source.wheel_check import check_name, inspect, judge_built, needed_glibc
 from provision.build.work import BuildJob
 from provision.errors import BadInputError
@@ -91,7 +91,7 @@ def build_wheels(
                 None,
                 with_packages=planned.packages.choose_on_bootstrap,
             )
-    kept = KeptWheels(order.wheels)
+    kept = WheelCache(order.wheels)
     if job.settings.offline:
         found = {name: _kept_before(kept, read, plan) for name, read in asked.items()}
         built: frozenset[str] = frozenset()
@@ -118,11 +118,11 @@ def _build(
     capabilities: Sequence[ComputeCapability],
     hosts: Sequence[HostFacts],
     job: BuildJob,
-    kept: KeptWheels,
+    kept: WheelCache,
     console: Console,
-) -> dict[str, KeptWheel]:
+) -> dict[str, CachedWheel]:
     check_runs(platform_of(plan.arch or ""), "The devel image")
-    found: dict[str, KeptWheel] = {}
+    found: dict[str, CachedWheel] = {}
     with ExitStack() as stack:
         image, ready = stack.enter_context(devel_image(plan, hosts, job, console))
         store = stack.enter_context(Store.open(job.settings.state, on_note=console.note))
@@ -192,7 +192,7 @@ def _source(
     return _Source(file=file, key=key)
 
 
-def _kept_before(kept: KeptWheels, requirement: Requirement, plan: Plan) -> KeptWheel:
+def _kept_before(kept: WheelCache, requirement: Requirement, plan: Plan) -> CachedWheel:
     found = kept.fitting(str(requirement), plan)
     if found is None:
         raise OfflineError(f"The source of {requirement.name}")
@@ -212,7 +212,7 @@ def _refuse_output(output: Path) -> None:
         )
 
 
-def _account(kept: KeptWheel, output: Path | None, *, new: bool) -> dict[str, Any]:
+def _account(kept: CachedWheel, output: Path | None, *, new: bool) -> dict[str, Any]:
     path = Path(kept.path)
     copy = None if output is None else _copied(path, output)
     return {

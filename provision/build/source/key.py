@@ -44,7 +44,7 @@ class WheelKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptWheel:
+class CachedWheel:
     """A built wheel: its key, its file, and the newest glibc that it needs ("2.34"; None: none).
     `compiler` is what nvcc and gcc said about themselves.
     """
@@ -96,7 +96,7 @@ def key_from_json(data: Mapping[str, Any]) -> WheelKey | None:
 _NESTED = frozenset({"capabilities", "environment"})
 
 
-def fits(kept: KeptWheel, plan: Plan) -> bool:
+def fits(kept: CachedWheel, plan: Plan) -> bool:
     """Whether a wheel runs in the image of a plan, on all of its GPUs."""
     key = kept.key
     same = (key.framework, key.framework_version, key.cuda, key.wheel_tag, key.python, key.arch)
@@ -118,7 +118,7 @@ def too_new(glibc: str | None, plan: Plan) -> bool:
     return bool(glibc and has and version_of(glibc) > version_of(has))
 
 
-def fitting(kept: Sequence[KeptWheel], requirement: str, plan: Plan) -> list[KeptWheel]:
+def fitting(kept: Sequence[CachedWheel], requirement: str, plan: Plan) -> list[CachedWheel]:
     """The wheels that a requirement allows and that fit a plan, the newest version first."""
     read = Requirement(requirement)
     found = [

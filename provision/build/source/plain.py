@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING
 from images.errors import Failure
 from images.oci.sources import Image
 from images.store import Store
-from images.store.built import BuiltWheels
+from images.store.built_wheels import BuiltWheels
 from images.store.upkeep import hash_file
 from images.system.scratch import scratch_directory
-from images.wheels.locked import RemoteFile
+from images.wheels.remote_file import RemoteFile
 from provision.build.base import BuildSettings, OfflineError
 from provision.build.maker import RunnableImage
 from provision.build.source.checkout import Checkout, GitSourceError, check_out, read_git
-from provision.build.source.kept import KeptWheels
 from provision.build.source.python_base import base_with_python
 from provision.build.source.recipe import (
     CompileOrder,
@@ -45,9 +44,10 @@ from provision.build.source.sdists import (
     members_of,
     suffix_of,
 )
+from provision.build.source.wheel_cache import WheelCache
 from provision.errors import Exit
-from provision.lock.built import GitSource, SourceBuild
 from provision.lock.solve import NoSolutionError
+from provision.lock.source_builds import GitSource, SourceBuild
 from provision.lock.sources import NotBuilt, SourceWheel
 from provision.lock.uv import WheelTarget
 from provision.model.environment import requirement_of
@@ -194,7 +194,7 @@ class PlainWheels:
     def _compiled_before(self, line: Requirement, plan: Plan | None) -> SourceWheel | None:
         """The wheel that `provision wheel` built for a plan."""
         wheels = self._settings.wheels if plan is not None else None
-        found = KeptWheels(wheels).fitting(str(line), plan) if wheels and plan else None
+        found = WheelCache(wheels).fitting(str(line), plan) if wheels and plan else None
         return None if found is None else SourceWheel(path=Path(found.path), build=None)
 
     def kept(self, sha256: str) -> Path | None:

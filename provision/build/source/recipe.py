@@ -15,7 +15,7 @@ from images.engines.spec import RunJob
 from images.errors import Failure
 from images.store import Fetcher, Store
 from images.text.printable import printable
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 from provision.build.base import BuildSettings
 from provision.build.maker import RunnableImage
 from provision.build.source.progress import FirstErrors, status_of

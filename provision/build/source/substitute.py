@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from provision.build.source.kept import KeptWheels
+from provision.build.source.wheel_cache import WheelCache
 from provision.lock.lead import addresses_in, releases_in
 from provision.lock.lockfile import parse_lock
 from provision.lock.solve import Solution
@@ -34,7 +34,7 @@ def request_with_kept(
     with the framework that they were built for: that of the plan without them. `wheels`: where they
     are kept. None: no wheel is needed, or none fits.
     """
-    kept = KeptWheels(wheels) if wheels is not None else None
+    kept = WheelCache(wheels) if wheels is not None else None
     lines = {name: line for name, line in search.leading.items() if kept and name in kept.names()}
     if kept is None or not lines:
         return None

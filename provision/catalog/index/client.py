@@ -92,7 +92,7 @@ class Index:
             source = open_url(
                 fetcher.with_login(wheel.file.url),
                 ca_bundle=fetcher.ca_bundle,
-                patience_s=fetcher.limits.patience.answer_s,
+                patience_s=fetcher.limits.retries.answer_s,
                 parts_only=True,
             )
             with contextlib.closing(source):

@@ -21,7 +21,7 @@ from images.net.errors import BrokenOff
 from images.net.head import Reply
 from images.net.http import HttpClient, Incoming
 from images.net.logins import basic
-from images.net.patience import AGAIN, Patience, Tries, busy
+from images.net.retries import AGAIN, Retries, Tries, busy
 from images.text.printable import printable
 from provision.errors import Exit
 from provision.host.uv import index_logins
@@ -53,7 +53,7 @@ class AbsentError(SourceError):
     """The server answered that the page does not exist."""
 
 
-PATIENCE = Patience(
+PATIENCE = Retries(
     connect_s=5.0, answer_s=8.0, silence_s=8.0, tries=3, first_wait_s=0.3, longest_wait_s=5.0
 )
 """For one try; `longest_wait_s` is the longest Retry-After that is honoured."""
@@ -63,7 +63,7 @@ PATIENCE = Patience(
 class FetchLimits:
     """Limits in seconds and bytes, of a request and of all together."""
 
-    patience: Patience = PATIENCE
+    retries: Retries = PATIENCE
     request_s: float = 30.0
     total_s: float = 120.0
     page_bytes: int = 32 << 20
@@ -93,10 +93,10 @@ class PageFetcher:
         on_asked: Callable[[AnsweredRequest], None] | None = None,
     ) -> None:
         self.ca_bundle, self.limits = ca_bundle, limits or FetchLimits()
-        self._patience = self.limits.patience
+        self._patience = self.limits.retries
         self.client = HttpClient(
             ca_bundle=ca_bundle,
-            patience=self._patience,
+            retries=self._patience,
             connections=THREADS,
             on_answered=self._note,
         )

@@ -25,7 +25,7 @@ from provision.catalog.index.fetch import AnsweredRequest, FetchLimits, PageFetc
 from provision.catalog.overlay import Overlay, extended, named_sources
 from provision.catalog.refresh import jax, nvidia, pytorch, tensorflow
 from provision.catalog.refresh.compare import compare
-from provision.catalog.refresh.known import CurrentRows, ident
+from provision.catalog.refresh.current_rows import CurrentRows, ident
 from provision.catalog.refresh.model import (
     Asking,
     CatalogChange,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from packaging.version import Version
 
 from provision.catalog.overlay import IDENTITIES
-from provision.catalog.refresh.known import CurrentRows, Row, as_version, ident, key_of
+from provision.catalog.refresh.current_rows import CurrentRows, Row, as_version, ident, key_of
 from provision.catalog.refresh.model import CatalogChange, Kind, SourceReading
 from provision.catalog.refresh.render import say_change
 

@@ -11,7 +11,7 @@ from images.errors import Failure
 from provision.catalog.index.address import default_index
 from provision.catalog.index.client import Index
 from provision.catalog.index.fetch import AnsweredRequest, PageFetcher, SourceError
-from provision.catalog.refresh.known import CurrentRows, Row
+from provision.catalog.refresh.current_rows import CurrentRows, Row
 from provision.errors import BadInputError, Exit
 
 Kind: TypeAlias = Literal["new", "changed", "confirmed"]

@@ -15,7 +15,7 @@ from packaging.version import Version
 from images.net.address import host_of
 from provision.catalog.index.client import each
 from provision.catalog.index.fetch import SourceError
-from provision.catalog.refresh.known import CurrentRows, Row, as_version
+from provision.catalog.refresh.current_rows import CurrentRows, Row, as_version
 from provision.catalog.refresh.manifests import (
     ManifestError,
     ReleaseManifest,

@@ -38,7 +38,7 @@ from provision.catalog.index.wheels import (
     requires_python,
     sizes_of,
 )
-from provision.catalog.refresh.known import CurrentRows, as_version
+from provision.catalog.refresh.current_rows import CurrentRows, as_version
 from provision.catalog.refresh.model import Asking, SourceReading, template_of, unsaid
 
 COMPANIONS = ("torchvision", "torchaudio")

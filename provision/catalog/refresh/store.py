@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from provision.catalog.loading import load
 from provision.catalog.overlay import Overlay, OverlayError
 from provision.catalog.refresh.compare import FoundRow
-from provision.catalog.refresh.known import CurrentRows, Row, ident
+from provision.catalog.refresh.current_rows import CurrentRows, Row, ident
 from provision.catalog.tables import TABLES
 
 # A row of the left table is useless without one of the right.

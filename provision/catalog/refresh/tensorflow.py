@@ -25,7 +25,7 @@ from provision.catalog.index.wheels import (
     requires_python,
     sizes_of,
 )
-from provision.catalog.refresh.known import as_version
+from provision.catalog.refresh.current_rows import as_version
 from provision.catalog.refresh.model import Asking, SourceReading, unsaid
 
 PROJECT = "tensorflow"

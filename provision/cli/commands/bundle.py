@@ -118,7 +118,7 @@ def _locked(
     from provision.build.base import base_from_lock
     from provision.build.maker import LockedImage
     from provision.build.offline.pack import refuse_unpackable
-    from provision.build.source.rebuilt import with_built_wheels
+    from provision.build.source.source_wheels import with_built_wheels
     from provision.lock.lockfile import read_lock_file, refuse_unlocked
     from provision.model.plan import PackageIndexes
     from provision.output.files import refuse_unwritable
@@ -154,7 +154,7 @@ def _start(name: str, tool: PackedTool | None) -> list[str]:
 
 
 def _check(args: argparse.Namespace, console: Console) -> int:
-    from provision.build.offline.opened import open_bundle
+    from provision.build.offline.reader import open_bundle
     from provision.model.planfile import plan_to_json
 
     if args.output is not None or args.lock is not None or args.with_tool:
@@ -196,7 +196,7 @@ def taken_from(
     """Check the bundle of --bundle and make it the build's lock, catalog, suite, base and wheels.
     BadInputError: another option contradicts it; else the errors of a bundle.
     """
-    from provision.build.offline.opened import in_store, open_bundle, refuse_other_machine
+    from provision.build.offline.reader import in_store, open_bundle, refuse_other_machine
 
     refuse_beside_lock(args, "--bundle")
     for given, option, why in (

@@ -19,7 +19,7 @@ from images.system.ownership import another_owner
 from provision.cli.commands.ls import image_json, image_table, images_here, skipped_json
 from provision.cli.paths import image_home, record_home, state_directory
 from provision.errors import Exit
-from provision.output.asking import confirm
+from provision.output.prompt import confirm
 from provision.output.stdout import print_json, print_result
 from provision.output.text import listed, row, table
 

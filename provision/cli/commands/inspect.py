@@ -179,7 +179,7 @@ def _opened(
 def _refuse_missing_file(text: str) -> None:
     """A name that looks like a file is not looked up in a registry."""
     from images.oci.errors import ImagePlaceError
-    from images.text.nearby import no_such, or_nearby
+    from images.text.suggestions import no_such, or_nearby
     from provision.verification.subject import is_image_file, looks_like_file
 
     if not looks_like_file(text):
@@ -202,7 +202,7 @@ def _refuse_missing_file(text: str) -> None:
 def _say_where_it_is_not(text: str, failure: Failure) -> None:
     """A bare name is looked up in a registry last; its answer alone would mislead."""
     from images.oci.layout_reader import names_in
-    from images.text.nearby import alike, did_you_mean
+    from images.text.suggestions import alike, did_you_mean
 
     failure.message = f"There is no image {text} on this machine. {failure.message}"
     near = did_you_mean(alike(text, names_in(image_home())))

@@ -104,9 +104,9 @@ def _installing(
     args: argparse.Namespace, plan: Plan, catalog: Catalog, hosts: Sequence[HostFacts]
 ) -> Installing:
     """What to type for a plan. Where more is needed than commands, --format says it."""
+    from provision.cli.command_line import request_words
     from provision.cli.render.install import host_install, is_alone, pip_commands
     from provision.cli.render.plan import Installing
-    from provision.cli.typed import request_words
     from provision.resolve.builds import build_of
 
     known = hosts if plan.verdict != "unverified" else ()

@@ -13,7 +13,7 @@ from provision.cli.commands.ls import image_json, image_table, images_here, skip
 from provision.cli.paths import image_home, record_home, state_directory
 from provision.errors import BadInputError, Exit
 from provision.model.request import quoted
-from provision.output.asking import confirm
+from provision.output.prompt import confirm
 from provision.output.stdout import print_json, print_result
 from provision.output.text import listed, row
 
@@ -117,7 +117,7 @@ def choose(text: str, found: OwnImages) -> list[tuple[OwnImage, tuple[str, ...]]
 
 
 def _none_of_ours(name: str, found: OwnImages) -> NotOurImageError:
-    from images.text.nearby import alike, did_you_mean
+    from images.text.suggestions import alike, did_you_mean
 
     for shelf in found.shelves:
         if shelf.has(name):

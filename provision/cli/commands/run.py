@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 from images.engines.docker_errors import NoEngineError
 from images.engines.spec import Bind, Foreground, Port, RunJob
 from images.system.errors import NoProgramError
-from images.text.nearby import no_such
+from images.text.suggestions import no_such
 from provision.cli.hosts import this_host
 from provision.cli.option import option
 from provision.cli.settings import image_argument, read_catalog, read_image, read_places

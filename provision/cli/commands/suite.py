@@ -6,8 +6,8 @@ import argparse
 import os
 import sys
 
-from provision.output.called import as_called
 from provision.output.console import Console
+from provision.output.invocation import as_called
 
 
 def run(args: argparse.Namespace, console: Console) -> int:

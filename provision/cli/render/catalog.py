@@ -15,7 +15,7 @@ from packaging.version import InvalidVersion, Version
 from provision.catalog.catalog import Catalog
 from provision.errors import BadInputError
 from provision.model.request import parse_cuda, quoted
-from provision.output.look import width as columns
+from provision.output.style import width as columns
 from provision.output.text import row, table
 
 Rows = Sequence[Any]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from provision.model.plan import RUNS, TITLES, Plan
-from provision.output.look import WIDTH
+from provision.output.style import WIDTH
 from provision.resolve.builds import Build
 from provision.resolve.packages import EVERYWHERE
 

@@ -25,7 +25,7 @@ from provision.output.stdout import print_json, print_result
 def collect_machine(words: Sequence[str], args: argparse.Namespace, console: Console) -> int:
     """`doctor collect FILE`."""
     from provision.doctor.bundle import collect
-    from provision.doctor.here import this_machine
+    from provision.doctor.this_machine import this_machine
 
     if len(words) != 1 or args.logs or args.bundle:
         raise BadInputError(

@@ -14,7 +14,7 @@ from provision.cli.hosts import gpu_option, this_host
 from provision.cli.option import option
 from provision.cli.paths import mended_home
 from provision.cli.settings import network_options, read_places
-from provision.doctor.commands.given import STDIN, meant_by, name_of_log, opened
+from provision.doctor.commands.inputs import STDIN, meant_by, name_of_log, opened
 from provision.errors import BadInputError, Exit
 from provision.model.request import quoted
 from provision.output.console import Console
@@ -128,7 +128,7 @@ def _undo(path: Path, args: argparse.Namespace, console: Console) -> int:
 
 
 def _refuse_missing_journal(path: Path) -> None:
-    from images.text.nearby import no_such, or_nearby
+    from images.text.suggestions import no_such, or_nearby
 
     if not os.path.exists(path):  # noqa: PTH110  Path's raises for a name that is too long
         kept = or_nearby(mended_home() / path.name, f"Journals are kept in {mended_home()}")
@@ -233,7 +233,7 @@ def _look(
         machine = stack.enter_context(open_bundle(Path(args.bundle)))
         names = (args.bundle,)
     else:
-        from provision.doctor.here import this_machine
+        from provision.doctor.this_machine import this_machine
 
         machine, names = this_machine(), ()
         if logs and not args.here and not args.fix:
@@ -261,9 +261,9 @@ def _refuse_elsewhere(diagnosis: Diagnosis, seen: _Seen, args: argparse.Namespac
 
 
 def _inside(image: str, args: argparse.Namespace, console: Console) -> Facts:
-    from provision.doctor.here import this_machine
     from provision.doctor.inside import look_inside
     from provision.doctor.probes import read_facts
+    from provision.doctor.this_machine import this_machine
     from provision.host.gpu_request import gpus_to_request
     from provision.verification.subject import FILE_OR_IMAGE, find_subject, ready
 
@@ -303,7 +303,7 @@ def _mend(diagnosis: Diagnosis, args: argparse.Namespace, console: Console) -> i
 
 
 def _explain(codes: Sequence[str], args: argparse.Namespace) -> int:
-    from images.text.nearby import alike, did_you_mean
+    from images.text.suggestions import alike, did_you_mean
     from provision.doctor import load
     from provision.doctor.account import causes_json
     from provision.doctor.commands.text import describe_known, list_known

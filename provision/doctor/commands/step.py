@@ -25,8 +25,8 @@ def _causes(texts: Sequence[tuple[str, str]]) -> tuple[Cause, ...]:
     """The machine is probed only if the text shows something: that takes a second or more."""
     if not diagnose(texts).causes:
         return ()
-    from provision.doctor.here import this_machine
     from provision.doctor.probes import read_facts
+    from provision.doctor.this_machine import this_machine
 
     diagnosis = diagnose(texts, read_facts(this_machine()), facts_of="texts")
     if diagnosis.unexplained:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from images.text.nearby import no_such, or_nearby
+from images.text.suggestions import no_such, or_nearby
 from provision.doctor.lint.findings import LintFinding, RuleHit, finding
 from provision.doctor.lint.sarif import to_sarif
 from provision.doctor.lint.show import describe_findings, findings_json

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePath
 
-from provision.doctor.mending.written import UNNAMED, written
+from provision.doctor.mending.written_files import UNNAMED, written
 
 # Paths that are not regular files of a user.
 _NO_FILES = ("/dev/", "/proc/", "/sys/")

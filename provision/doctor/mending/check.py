@@ -10,7 +10,7 @@ from provision.doctor.judge import PLACEHOLDER
 from provision.doctor.knowledge import Knowledge
 from provision.doctor.mending.backup import is_pattern, not_kept
 from provision.doctor.mending.shell import commands, programs, words
-from provision.doctor.mending.written import written
+from provision.doctor.mending.written_files import written
 from provision.doctor.model import Fix, KnownFailure
 
 _BLANKS = re.compile(r"<[a-z][a-z _-]*>|\b(?:your|my)[/_-]", re.IGNORECASE)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from images.system import process
-from provision.output.asking import ask_at_terminal
+from provision.output.prompt import ask_at_terminal
 
 Say: TypeAlias = Callable[[str], None]
 Ask: TypeAlias = Callable[[str], bool]

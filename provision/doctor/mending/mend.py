@@ -21,7 +21,7 @@ from provision.doctor.mending.doors import FixEffects
 from provision.doctor.mending.effects import effects, stops
 from provision.doctor.mending.run import LOOK_LIMIT_S, FixJob, FixRun, asked
 from provision.doctor.mending.shell import commands, needs_sudo
-from provision.doctor.mending.written import written
+from provision.doctor.mending.written_files import written
 from provision.doctor.model import Cause, Fix
 from provision.errors import Exit
 

@@ -21,18 +21,18 @@ from provision.doctor.probes import (
     devices,
     docker,
     driver,
+    environment,
     fabric,
     gpus,
     libraries,
     network,
     podman,
     python,
-    surroundings,
     system,
     toolkit,
 )
 from provision.doctor.probes.commands import kernel_log
-from provision.doctor.probes.found import Found
+from provision.doctor.probes.fact import Found
 from provision.host.machine import Answer, ProbedMachine, Question, Remembering, Source
 from provision.host.nvml import NvmlLoader, ask_nvml, load_nvml
 from provision.host.tree import tree_source
@@ -60,10 +60,10 @@ INSIDE: tuple[Probe, ...] = (
     libraries.probe_toolkits,
     python.probe_python,
     python.probe_frameworks,
-    surroundings.probe_environment,
-    surroundings.probe_limits,
-    surroundings.probe_memory,
-    surroundings.probe_disks,
+    environment.probe_environment,
+    environment.probe_limits,
+    environment.probe_memory,
+    environment.probe_disks,
     network.probe_proxy,
     network.probe_index,
 )

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from images.system.cdi import MOST_FILES, SpecError, parse_spec
-from provision.doctor.probes.found import Found, fact
+from provision.doctor.probes.fact import Found, fact
 from provision.host.cdi import SPEC_DIRS, SPEC_NAME
 from provision.host.machine import ProbedMachine
 from provision.host.proc import loaded_version

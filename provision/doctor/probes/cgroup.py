@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from provision.doctor.probes.daemon_json import read_daemon_json
 from provision.doctor.probes.devices import has_char_links
 from provision.doctor.probes.docker import INFO, cgroup_driver, read_info
-from provision.doctor.probes.found import Found, fact
+from provision.doctor.probes.fact import Found, fact
 from provision.doctor.probes.system import in_container
 from provision.doctor.probes.toolkit import read_mode
 from provision.host.machine import ProbedMachine

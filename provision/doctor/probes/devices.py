@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from provision.doctor.probes.found import Found, fact
+from provision.doctor.probes.fact import Found, fact
 from provision.host.machine import ProbedMachine
 
 # NVIDIA's character major number (Documentation/admin-guide/devices.txt of the kernel).

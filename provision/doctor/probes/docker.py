@@ -15,7 +15,7 @@ from provision.doctor.probes.daemon_json import (
     flags_of,
     read_daemon_json,
 )
-from provision.doctor.probes.found import Found, fact
+from provision.doctor.probes.fact import Found, fact
 from provision.host.engines import parse_buildx, parse_object, parse_runtimes
 from provision.host.machine import ProbedMachine, RunningProgram
 from provision.host.source_facts import one_line

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from provision.doctor.probes import commands
-from provision.doctor.probes.found import Found, fact
+from provision.doctor.probes.fact import Found, fact
 from provision.doctor.probes.packages import branches_mixed, is_driver, read_packages
 from provision.doctor.probes.smi import WHERE, read_smi
 from provision.host import loader

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from provision.doctor.probes import commands
 from provision.doctor.probes.driver import versions_differ
-from provision.doctor.probes.found import Found, fact
+from provision.doctor.probes.fact import Found, fact
 from provision.doctor.probes.gpus import read_bus
 from provision.doctor.probes.packages import read_packages
 from provision.host.machine import ProbedMachine

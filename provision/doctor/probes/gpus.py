@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from provision.doctor.probes import commands
-from provision.doctor.probes.found import Found, fact
+from provision.doctor.probes.fact import Found, fact
 from provision.doctor.probes.smi import WHERE, Smi, any_of, names_of, read_smi, worst_mode
 from provision.host.machine import Answer, ProbedMachine
 from provision.host.nvml import SOURCE as NVML

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from provision.doctor.probes import commands
-from provision.doctor.probes.found import Found, fact
+from provision.doctor.probes.fact import Found, fact
 from provision.doctor.probes.python import site_folders
 from provision.host import loader
 from provision.host.machine import ProbedMachine

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from provision.doctor.probes.daemon_json import read_daemon_json
-from provision.doctor.probes.found import Found, fact
+from provision.doctor.probes.fact import Found, fact
 from provision.doctor.redact import without_login
 from provision.host.machine import ProbedMachine
 from provision.host.source_facts import one_line

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from provision.doctor.probes import commands
-from provision.doctor.probes.found import Found, fact
+from provision.doctor.probes.fact import Found, fact
 from provision.host.engines import NVIDIA_HOOKS, parse_object
 from provision.host.machine import ProbedMachine
 from provision.host.source_facts import one_line

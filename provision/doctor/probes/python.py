@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from provision.doctor.probes import commands
-from provision.doctor.probes.found import Found, fact
+from provision.doctor.probes.fact import Found, fact
 from provision.host.machine import ProbedMachine
 
 _VERSION_PY = re.compile(

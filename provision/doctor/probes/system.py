@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from images.system.os_release import FILES, parse_os_release
 from provision.doctor.probes import commands
-from provision.doctor.probes.found import Found, fact
+from provision.doctor.probes.fact import Found, fact
 from provision.host.machine import ProbedMachine
 from provision.host.proc import read_wsl
 from provision.host.source_facts import one_line

@@ -22,8 +22,8 @@ from provision.fleet.verify.drain import (
     read_limit,
     run_drains,
 )
-from provision.output.asking import ask_at_terminal
 from provision.output.console import Console
+from provision.output.prompt import ask_at_terminal
 
 
 def drain_options(verb: argparse.ArgumentParser) -> None:

@@ -133,7 +133,7 @@ def _bring(found: Inspection, failed: Sequence[NeededLibrary]) -> str:
 
 def _debian(failed: Sequence[NeededLibrary]) -> list[str]:
     """The Debian packages that have the missing libraries; [] if that of the first is not known."""
-    from images.inspect.known import debian_packages
+    from images.inspect.known_libraries import debian_packages
 
     if failed[0].status != "missing" or not debian_packages([failed[0].name]):
         return []
@@ -158,7 +158,7 @@ def _needs_table(found: Inspection, needs: Needs) -> dict[str, Any] | None:
 
 
 def _optional_table(found: Inspection, needs: Needs) -> dict[str, Any] | None:
-    from images.inspect.known import find_known
+    from images.inspect.known_libraries import find_known
 
     def why(need: NeededLibrary) -> str:
         row = find_known(need.name, "optional", need.file)

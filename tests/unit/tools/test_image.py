@@ -12,7 +12,7 @@ import pytest
 from images.layers.own import PREFIX, FilesLayer
 from images.oci.assemble import image_config
 from images.oci.model import read_object
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 from provision.catalog.rows.bases import DebianSuite
 from tests.kit.local_index import pure
 from tests.unit.images.layers.test_base_facts import debian, image

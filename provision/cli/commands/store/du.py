@@ -6,12 +6,12 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from provision.cli.commands.store.rooms import (
+from provision.cli.commands.store.storages import (
     directory,
     existing,
     in_units,
     limit_bytes,
-    rooms,
+    storages,
 )
 from provision.errors import Exit
 from provision.output.console import Console
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """Print the usage by kind, and the limit."""
     from images.store import free_bytes
 
-    with rooms(console) as found:
+    with storages(console) as found:
         usage = [one for room in found for one in room.du()]
         limit, free = limit_bytes(), free_bytes(existing())
     if args.json:

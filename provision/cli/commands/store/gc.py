@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from provision.cli.commands.store.rooms import (
+from provision.cli.commands.store.storages import (
     described,
     directory,
     in_units,
     items_json,
     limit_bytes,
-    rooms,
+    storages,
 )
 from provision.cli.sizes import LIMIT_VARIABLE, parse_size
 from provision.errors import Exit
@@ -37,7 +37,7 @@ def options(verb: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Remove the least recently used files, and what killed builds left behind."""
     limit = parse_size("--max-size", args.max_size) if args.max_size is not None else None
-    with rooms(console) as found:
+    with storages(console) as found:
         # images with a name are data: no limit of the store removes them
         reports = [room.gc(limit_bytes=limit, everything=args.all) for room in found]
     removed = [one for report in reports for one in report.removed]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from provision.cli.commands.store.rooms import (
+from provision.cli.commands.store.storages import (
     SHOWN,
     described,
     directory,
     in_units,
     items_json,
-    rooms,
+    storages,
 )
 from provision.errors import Exit
 from provision.output.console import Console
@@ -26,7 +26,7 @@ def options(verb: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Check everything in the store; remove and report what is damaged."""
-    with rooms(console) as found:
+    with storages(console) as found:
         total = sum(one.size for room in found for one in room.du())
         with console.step("verify", f"reading {in_units(total)} in {directory()}"):
             reports = [room.verify(_teller(console)) for room in found]

@@ -29,7 +29,7 @@ from images.bootstrap import (
 )
 from images.bootstrap.host import AptSettings
 from images.errors import DiskFullError, Failure
-from images.net.patience import Patience
+from images.net.retries import Retries
 from images.oci.archive_reader import open_archive
 from images.oci.tarstream import layer_members
 from images.store import OfflineError
@@ -599,7 +599,7 @@ def test_answers_of_a_server(
     error: type[Failure] | None,
     words: str,
 ) -> None:
-    monkeypatch.setattr(download, "TRIES", Patience(tries=2, first_wait_s=0.0))
+    monkeypatch.setattr(download, "TRIES", Retries(tries=2, first_wait_s=0.0))
     with serving(mirror.root, {"bookworm/InRelease": [status]}) as address:
         monkeypatch.setenv(host.MIRROR_VARIABLE, f"{address}/debian")
         if error is None:
@@ -612,7 +612,7 @@ def test_answers_of_a_server(
 def test_a_mirror_that_is_not_there_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(download, "TRIES", Patience(tries=1))
+    monkeypatch.setattr(download, "TRIES", Retries(tries=1))
     monkeypatch.setenv(host.MIRROR_VARIABLE, "http://user:s3cret@127.0.0.1:9/debian")
     with pytest.raises(MirrorError, match=r"The Debian mirror 127\.0\.0\.1 refuses") as caught:
         make(tmp_path)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from images.engines.attached import frames
 from images.engines.container import front_settings, own_user, settings_of
+from images.engines.docker_attach import frames
 from images.engines.podman_arguments import create_words
 from images.engines.sandbox.launch import Launcher
 from images.engines.sandbox.plan import Mount, plan_run

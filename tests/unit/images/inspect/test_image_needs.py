@@ -13,7 +13,7 @@ import pytest
 from images.inspect.contents import Contents, read_image
 from images.inspect.dynamic import MAGIC, DynamicReader
 from images.inspect.image import Inspection, conclude
-from images.inspect.known import debian_packages, find_known, known_libraries
+from images.inspect.known_libraries import debian_packages, find_known, known_libraries
 from images.inspect.loader import NeededLibrary
 from images.inspect.segments import DamagedElf
 from images.inspect.tree import ImageFile, ImageTree, SymbolicLink

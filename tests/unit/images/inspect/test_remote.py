@@ -18,7 +18,7 @@ import pytest
 
 from images.errors import Failure
 from images.inspect import WheelUnreachableError, WheelUnreadableError, measure, remote
-from images.net.patience import Patience
+from images.net.retries import Retries
 from images.registry import BadCaBundle
 from tests import need
 from tests.kit.fetch_server import FetchServer
@@ -52,7 +52,7 @@ def server() -> Iterator[Server]:
 @pytest.fixture(autouse=True)
 def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "PATIENCE_S", 5.0)
-    monkeypatch.setattr(remote, "TRIES", Patience(tries=3, first_wait_s=0.01))
+    monkeypatch.setattr(remote, "TRIES", Retries(tries=3, first_wait_s=0.01))
     monkeypatch.setattr(remote, "MAX_DOWNLOAD_BYTES", 16 << 20)
 
 

@@ -37,7 +37,7 @@ from images.layers.order import arrange
 from images.layers.own import site_of
 from images.layers.own_errors import BytecodeError
 from images.system.errors import NoRunnerError
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 from tests.kit.layer_maker import Piece, change, collect, craft, files_of, locked, pieces_of, unpack
 from tests.unit.images.layers.test_base_facts import PYTHON, file, image
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from images.layers.order import MOST_LAYERS, Group, arrange, wheel_sources
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 
 
 def wheel(name: str, size: int | None, version: str = "1") -> Wheel:

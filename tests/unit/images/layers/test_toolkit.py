@@ -13,7 +13,7 @@ from images.layers.own import site_of
 from images.layers.tar import TarEntry
 from images.layers.toolkit import ToolkitFile, toolkit_entries, toolkit_layers
 from images.system import ldcache
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 from tests.kit.layer_maker import Piece, collect, craft, locked, pieces_of, unpack
 
 SITE = site_of("3.11")

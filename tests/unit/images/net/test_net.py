@@ -11,7 +11,7 @@ from images.net.address import followed, host_of, shown_url
 from images.net.errors import BrokenOff, Kind
 from images.net.head import Head, Reply
 from images.net.http import HttpClient
-from images.net.patience import Patience, Tries, busy, retry_after
+from images.net.retries import Retries, Tries, busy, retry_after
 from tests.kit.fake_push_registry import PushRegistry
 
 FAR = "https://a.example/x/y"
@@ -79,42 +79,42 @@ class Server:
         return Reply(status=found, headers=self.headers, url=FAR)
 
 
-def slept(server: Server, patience: Patience) -> tuple[int, list[float]]:
+def slept(server: Server, retries: Retries) -> tuple[int, list[float]]:
     pauses: list[float] = []
-    return Tries(patience, sleep=pauses.append).run(server).status, pauses
+    return Tries(retries, sleep=pauses.append).run(server).status, pauses
 
 
 def test_a_server_is_asked_again_with_longer_and_longer_pauses() -> None:
-    status, pauses = slept(Server(503, BrokenOff("x"), 500, 200), Patience(first_wait_s=1))
+    status, pauses = slept(Server(503, BrokenOff("x"), 500, 200), Retries(first_wait_s=1))
     assert status == 200
     for pause, longest in zip(pauses, (1, 2, 4), strict=True):
         assert 0.8 * longest <= pause <= longest
 
 
 def test_the_last_answer_is_given_when_the_tries_are_used_up() -> None:
-    assert slept(Server(503, 503, 502, 200), Patience(tries=3))[0] == 502
+    assert slept(Server(503, 503, 502, 200), Retries(tries=3))[0] == 502
 
 
 @pytest.mark.parametrize("status", [200, 302, 401, 404, 416, 501])
 def test_what_would_not_go_better_is_asked_once(status: int) -> None:
-    assert slept(Server(status), Patience()) == (status, [])
+    assert slept(Server(status), Retries()) == (status, [])
 
 
 def test_what_can_never_go_better_is_told_at_once() -> None:
     server = Server(BrokenOff("shows another certificate", kind="certificate"), 200)
     with pytest.raises(BrokenOff, match="certificate") as caught:
-        slept(server, Patience())
+        slept(server, Retries())
     assert "--ca-bundle" in caught.value.fix
     assert server.left == [200]
 
 
 def test_a_server_gets_the_pause_that_it_asks_for_up_to_the_longest() -> None:
-    assert slept(Server(429, 200, **{"retry-after": "7"}), Patience())[1] == [7]
-    assert slept(Server(429, 200, **{"retry-after": "700"}), Patience(longest_wait_s=9))[1] == [9]
+    assert slept(Server(429, 200, **{"retry-after": "7"}), Retries())[1] == [7]
+    assert slept(Server(429, 200, **{"retry-after": "700"}), Retries(longest_wait_s=9))[1] == [9]
 
 
 def test_progress_begins_the_count_anew() -> None:
-    tries = Tries(Patience(tries=2), sleep=lambda _: None)
+    tries = Tries(Retries(tries=2), sleep=lambda _: None)
     trouble = BrokenOff("broke off")
     assert [tries.again(trouble, progress=progress) for progress in (True, True, False)] == [
         True,
@@ -125,8 +125,8 @@ def test_progress_begins_the_count_anew() -> None:
 
 def test_who_waits_hears_why_without_secrets() -> None:
     heard: list[str] = []
-    patience = Patience(tries=3, on_wait=heard.append)
-    slept(Server(busy(Head(status=503, headers={}, url=f"{FAR}?sig=1")), 503, 200), patience)
+    retries = Retries(tries=3, on_wait=heard.append)
+    slept(Server(busy(Head(status=503, headers={}, url=f"{FAR}?sig=1")), 503, 200), retries)
     assert heard == ["a.example answered HTTP 503; trying again in 1 s"]
 
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from images.errors import Failure
-from images.net.patience import Patience
+from images.net.retries import Retries
 from images.oci.errors import DigestMismatchError
 from images.oci.model import CONFIG, LAYER_GZIP, MANIFEST, Descriptor, descriptor_of, to_bytes
 from images.oci.sources import Stream, Target, Unpacked, Written
@@ -32,8 +32,8 @@ from images.registry.target import RegistryTarget
 from tests.kit.fake_push_registry import PushRegistry, digest_of, errors
 
 MB = 1 << 20
-HASTY = Patience(tries=3, first_wait_s=0.001, longest_wait_s=0.01)
-BRIEF = Patience(
+HASTY = Retries(tries=3, first_wait_s=0.001, longest_wait_s=0.01)
+BRIEF = Retries(
     connect_s=5.0, silence_s=0.6, answer_s=0.6, commit_s=0.6, tries=2, first_wait_s=0.001
 )
 """For what never answers; the rest may take as long as a busy machine makes it."""
@@ -402,7 +402,7 @@ def test_one_trouble_is_overcome(
 
 
 def test_a_registry_that_stops_reading_is_left(server: PushRegistry) -> None:
-    target = open_target(server, patience=BRIEF)
+    target = open_target(server, retries=BRIEF)
     server.rule("PATCH", "uploads", stall_after=1000, times=99)
     started = time.monotonic()
     with pytest.raises(RegistryUnreachableError, match="in time"):
@@ -414,7 +414,7 @@ def test_a_registry_that_stops_reading_is_left(server: PushRegistry) -> None:
 @pytest.mark.parametrize("method", ["POST", "PATCH", "PUT", "HEAD"])
 @pytest.mark.parametrize("how", ["hang", "drip"])
 def test_nothing_waits_for_ever(server: PushRegistry, method: str, how: str) -> None:
-    target = open_target(server, patience=BRIEF)
+    target = open_target(server, retries=BRIEF)
     server.rule(method, "", times=99, **{how: True})
     started = time.monotonic()
     with pytest.raises(RegistryUnreachableError, match=r"in time|did not confirm"):
@@ -425,7 +425,7 @@ def test_nothing_waits_for_ever(server: PushRegistry, method: str, how: str) -> 
 
 def test_who_is_waited_for_is_told(server: PushRegistry) -> None:
     told: list[str] = []
-    target = open_target(server, patience=Patience(tries=4, on_wait=told.append))
+    target = open_target(server, retries=Retries(tries=4, on_wait=told.append))
     slept: list[float] = []
     target._session.sleep = slept.append
     server.rule("POST", "", times=3, status=429, headers={"Retry-After": "100"})
@@ -447,7 +447,7 @@ def test_one_silence_is_overcome(
     how: str,
     forgets: bool,  # noqa: FBT001
 ) -> None:
-    target = open_target(server, patience=replace(BRIEF, tries=4, answer_s=1.0, silence_s=2.0))
+    target = open_target(server, retries=replace(BRIEF, tries=4, answer_s=1.0, silence_s=2.0))
     server.forgets = forgets
     server.rule(method, "uploads", **{how: True})
     layer = Layer(MB)
@@ -473,7 +473,7 @@ def test_whatever_breaks_what_arrives_is_whole(
     server.forgets = forgets
     for cut in cuts:
         server.rule("PATCH", "uploads", cut_after=cut)
-    target = open_target(server, patience=Patience(tries=9, first_wait_s=0, answer_s=5))
+    target = open_target(server, retries=Retries(tries=9, first_wait_s=0, answer_s=5))
     layer, told = Layer(4 * MB + 3, piece), list[int]()
     written = write(target, layer, known=known, told=told)
     assert has(server, layer)

@@ -13,7 +13,7 @@ from images.errors import Failure
 from images.net.address import origin_of
 from images.net.head import Reply
 from images.net.http import HttpClient
-from images.net.patience import Patience
+from images.net.retries import Retries
 from images.oci.model import MANIFEST
 from images.oci.reference import parse_reference
 from images.registry import Login, RegistryAnswerError, RegistryDeniedError
@@ -348,7 +348,7 @@ def test_what_another_thread_renewed_is_used() -> None:
 
 
 def test_an_encrypted_registry_may_not_send_us_on_unencrypted() -> None:
-    client = HttpClient(patience=Patience())
+    client = HttpClient(retries=Retries())
     session = RepositorySession(parse_reference("r.io/a"), client, purpose="push", login=Login)
     with pytest.raises(RegistryAnswerError, match="not encrypted") as caught:
         session.locate("http://localhost/x?secret=1", session.url("blobs/uploads/"))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from images.errors import Failure
 from images.net.http import HttpClient
-from images.net.patience import Patience
+from images.net.retries import Retries
 from images.oci.errors import DigestMismatchError
 from images.oci.model import INDEX, MANIFEST, descriptor_of, to_bytes
 from images.registry import (
@@ -58,8 +58,8 @@ def reader(server: PushRegistry) -> Iterator[RepositoryReader]:
     opened.close()
 
 
-def open_reader(server: PushRegistry, patience: Patience = HASTY) -> RepositoryReader:
-    return RepositoryReader.open(f"{server.address}/team/app:1", login=Login, patience=patience)
+def open_reader(server: PushRegistry, retries: Retries = HASTY) -> RepositoryReader:
+    return RepositoryReader.open(f"{server.address}/team/app:1", login=Login, retries=retries)
 
 
 def read(reader: RepositoryReader) -> bytes:
@@ -202,7 +202,7 @@ def test_a_storage_elsewhere_sees_no_login(server: PushRegistry) -> None:
     server.realm = f"http://{server.address}/token"
     server.storage = f"http://localhost:{server.port}"
     reader = RepositoryReader.open(
-        f"{server.address}/team/app:1", login=lambda: Login("me", "s3cret-word"), patience=HASTY
+        f"{server.address}/team/app:1", login=lambda: Login("me", "s3cret-word"), retries=HASTY
     )
     assert read(reader) == CONTENT
     at_storage = [one for one in server.seen if one.path.startswith("/storage/")]
@@ -273,7 +273,7 @@ def test_whatever_breaks_what_is_read_is_whole(cuts: list[int], ignores: bool) -
     server = Truncating(list(cuts))
     server.ignores_ranges = ignores
     fill(server)
-    reader = open_reader(server, Patience(tries=9, first_wait_s=0, answer_s=5))
+    reader = open_reader(server, Retries(tries=9, first_wait_s=0, answer_s=5))
     assert read(reader) == CONTENT
     reader.close()
     server.close()
@@ -293,7 +293,7 @@ def test_a_blob_that_breaks_off_again_and_again_is_given_up() -> None:
 
 
 def mirrored(server: PushRegistry, *mirrors: PushRegistry) -> RepositoryReader:
-    client = HttpClient(patience=HASTY)
+    client = HttpClient(retries=HASTY)
 
     def session(fake: PushRegistry) -> RepositorySession:
         reference = parse_reference(f"{fake.address}/team/app:1")
@@ -435,7 +435,7 @@ def test_settings_that_are_broken_are_none(
 def test_a_registry_on_this_machine_has_no_mirrors(server: PushRegistry) -> None:
     table = {server.address: (Mirror(registry="m.example"),)}
     reader = RepositoryReader.open(
-        f"{server.address}/team/app:1", login=Login, mirrors=table, patience=HASTY
+        f"{server.address}/team/app:1", login=Login, mirrors=table, retries=HASTY
     )
     assert reader.manifest().content == IMAGE
     assert reader.notes == []

@@ -57,7 +57,7 @@ def test_what_is_attached_is_found_and_read(
     assert target.referrers(SUBJECT, RECORD) == (record,)
     assert target.read_artifact(record) == b"{2}"
     assert ("team/app", TAG in {name for _, name in server.manifests}) == ("team/app", not api)
-    reader = RepositoryReader.open(target.reference, login=Login, patience=HASTY, mirrors={})
+    reader = RepositoryReader.open(target.reference, login=Login, retries=HASTY, mirrors={})
     assert reader.referrers(SUBJECT, SBOM) == (sbom,)
     assert reader.read_artifact(sbom) == b"{1}"
     reader.close()

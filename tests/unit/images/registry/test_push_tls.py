@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from images.net.patience import Patience
+from images.net.retries import Retries
 from images.oci.model import MANIFEST
 from images.registry import BadCaBundle, Login, RegistryAnswerError, RegistryUnreachableError
 from images.registry.reader import RepositoryReader
@@ -122,9 +122,9 @@ def place(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     registry.close()
 
 
-def opened(place: Place, patience: Patience = HASTY, **more: Any) -> RegistryTarget:
+def opened(place: Place, retries: Retries = HASTY, **more: Any) -> RegistryTarget:
     more = {"ca_bundle": place.bundle, "login": Login, **more}
-    return RegistryTarget.open(f"{HOST}/team/app:1", patience=patience, **more)
+    return RegistryTarget.open(f"{HOST}/team/app:1", retries=retries, **more)
 
 
 def test_an_image_is_pushed_and_read_through_a_proxy(place: Place) -> None:
@@ -137,7 +137,7 @@ def test_an_image_is_pushed_and_read_through_a_proxy(place: Place) -> None:
     assert set(place.proxy.asked) == {f"{HOST}:443"}
     target.close()
     reader = RepositoryReader.open(
-        f"{HOST}/team/app:1", ca_bundle=place.bundle, login=Login, mirrors={}, patience=HASTY
+        f"{HOST}/team/app:1", ca_bundle=place.bundle, login=Login, mirrors={}, retries=HASTY
     )
     assert reader.manifest().content == b"{}"
     assert b"".join(reader.blob(layer.blob.digest, layer.blob.size)) == layer.content

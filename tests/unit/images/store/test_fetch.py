@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from images.errors import DiskFullError, Failure
-from images.net.patience import Patience
+from images.net.retries import Retries
 from images.net.secrets import Secrets
 from images.oci.errors import DigestMismatchError
 from images.registry import BadCaBundle
@@ -36,7 +36,7 @@ from images.store import (
 )
 from images.store.upkeep import hash_file
 from images.wheels.errors import WheelUnreachableError, WheelUnreadableError
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 from tests import ROOT, need
 from tests.kit.fetch_server import FetchServer
 
@@ -62,7 +62,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 @pytest.fixture(autouse=True)
 def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "PATIENCE_S", 5.0)
-    monkeypatch.setattr(download, "PATIENCE", Patience(tries=4, first_wait_s=0.01))
+    monkeypatch.setattr(download, "PATIENCE", Retries(tries=4, first_wait_s=0.01))
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
@@ -297,7 +297,7 @@ def test_every_refusal_has_its_sentence(
     server: FetchServer, store: Store, fault: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if fault.startswith(("hang", "drip", "stall")):
-        monkeypatch.setattr(download, "PATIENCE", Patience(tries=2, first_wait_s=0.01))
+        monkeypatch.setattr(download, "PATIENCE", Retries(tries=2, first_wait_s=0.01))
         monkeypatch.setattr(fetch, "PATIENCE_S", 0.4)
     wheel = server.wheel(BODY)
     server.faults, server.for_ever = [fault], True
@@ -705,7 +705,7 @@ def test_a_callback_that_fails_fails_the_fetch_and_not_the_process(
 
 _CHILD = (
     "import pathlib, sys\n"
-    "from images.wheels.locked import Wheel\n"
+    "from images.wheels.remote_file import Wheel\n"
     "from images.store import Fetcher, Store\n"
     "root, url, size, sha256 = sys.argv[1:]\n"
     "wheel = Wheel(name='torch', version='1.0', url=url, size=int(size), sha256=sha256)\n"

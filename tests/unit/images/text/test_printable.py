@@ -22,7 +22,7 @@ from images.text.printable import printable, printable_json, printable_lines
 from images.wheels.directory import ZipBrokenError
 from provision.doctor import diagnose
 from provision.host.machine import ProbedMachine
-from provision.output import look
+from provision.output import style
 from provision.output.console import Console
 from provision.output.stdout import print_json, print_result
 from tests.kit.fake_engine import (
@@ -116,7 +116,7 @@ def test_no_failure_carries_a_control_character() -> None:
 def test_a_result_for_people_keeps_its_own_colours_only(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(look._Look, "colour", True)
+    monkeypatch.setattr(style._Look, "colour", True)
     print_result(f"error       \x1b[32m {EVIL}")
     out = capsys.readouterr().out
     assert out.startswith("\x1b[31;1merror\x1b[0m       ?[32m a?[2J?]0;owned???b?31m?c")
@@ -417,7 +417,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setattr("provision.host.detect", lambda: FACTS)
     # Reading the real one for the cause of a failure takes 0.6 s.
     machine = ProbedMachine(root=tmp_path / "machine", env={})
-    monkeypatch.setattr("provision.doctor.here.this_machine", lambda: machine)
+    monkeypatch.setattr("provision.doctor.this_machine.this_machine", lambda: machine)
     return found
 
 

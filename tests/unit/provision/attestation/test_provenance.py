@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packageurl import PackageURL
 
-from images.wheels.locked import RemoteFile, Wheel
+from images.wheels.remote_file import RemoteFile, Wheel
 from provision.attestation.provenance import check, errors
 from provision.attestation.provenance.bom import bill_of_materials
 from provision.attestation.provenance.bundle import BUNDLE, bundle, envelope_in
@@ -53,8 +53,8 @@ from provision.attestation.provenance.statement import (
 )
 from provision.attestation.signing.envelope import seal
 from provision.errors import LockFileError
-from provision.lock.built import GitSource, SourceBuild
 from provision.lock.lockfile import Lock, read_lock
+from provision.lock.source_builds import GitSource, SourceBuild
 from provision.model.plan import Base, Request
 from tests import ROOT
 from tests.unit.provision.attestation.test_record import MINE, TRUSTED, signer_of

@@ -19,7 +19,7 @@ from images.oci.sources import Image
 from images.store import Store
 from images.store.errors import OfflineError
 from images.store.local import local_path
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 from provision.build import load_reader, loading
 from provision.build.loading import LoadSubject, LoadVerdict, WillNotLoadError, check_loading
 from provision.verification.inspection.report import make_report

@@ -20,8 +20,8 @@ from images.system import process
 from provision.build.base import BuildSettings, require_plan
 from provision.build.packages import PackageChoice
 from provision.build.pipeline import choose_packages, lock_for
-from provision.build.source.kept import KeptWheels
 from provision.build.source.key import key_for
+from provision.build.source.wheel_cache import WheelCache
 from provision.catalog.loading import load
 from provision.lock import solve
 from provision.lock.lockfile import Lock, parse_lock
@@ -696,7 +696,7 @@ def test_a_wheel_that_was_built_here_is_taken_if_the_index_has_none(
         capabilities=[(8, 0)],
         environment={},
     )
-    KeptWheels(tmp_path / "wheels").keep(tmp_path / name, key, glibc="2.17", compiler=())
+    WheelCache(tmp_path / "wheels").keep(tmp_path / name, key, glibc="2.17", compiler=())
     plan, lock = planned(request, tmp_path, wheels=tmp_path / "wheels")
     assert (plan.framework_version, plan.python) == (start.framework_version, start.python)
     [mine] = [wheel for wheel in lock.wheels if wheel.name == "flash"]
@@ -747,7 +747,7 @@ def test_the_pins_of_a_project_take_a_wheel_that_was_built_here(
         if version != "2.8.3":
             with pytest.raises(NoSolutionError):
                 planned(request, tmp_path, WITH_NVCC, **kept)
-        KeptWheels(tmp_path / "wheels").keep(tmp_path / name, key, glibc="2.17", compiler=())
+        WheelCache(tmp_path / "wheels").keep(tmp_path / name, key, glibc="2.17", compiler=())
     plan, lock = planned(request, tmp_path, WITH_NVCC, **kept)
     assert plan.framework_version == "2.9.1"
     [mine] = [wheel for wheel in lock.wheels if wheel.name == "flash"]

@@ -17,7 +17,7 @@ from images.layers.errors import WheelRefusedError
 from images.layers.lazy.layer import LazyLayer
 from images.oci.assemble import ContainerSettings
 from images.system.errors import NoRunnerError
-from provision.build import opened, packing
+from provision.build import opened_files, packing
 from provision.build.packing import ImportRecording, compressed, lazy
 from tests.kit.memory_target import DictMemory, TextLayer
 from tests.kit.sandbox_images import entry, image, layer
@@ -167,7 +167,7 @@ def test_the_program_names_the_small_files_that_an_import_opens(tmp_path: Path) 
     (package / "large").write_bytes(bytes(2000))
     kind = py_compile.PycInvalidationMode.UNCHECKED_HASH
     cached = py_compile.compile(str(package / "__init__.py"), invalidation_mode=kind)
-    program = Path(opened.__file__).read_text(encoding="utf-8")
+    program = Path(opened_files.__file__).read_text(encoding="utf-8")
     argv = [sys.executable, "-c", program, "thing", str(tmp_path), "2000"]
     done = subprocess.run(
         argv, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, timeout=60,

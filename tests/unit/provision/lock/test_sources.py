@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from images.wheels.locked import RemoteFile, Wheel
+from images.wheels.remote_file import RemoteFile, Wheel
 from provision.errors import LockFileError
-from provision.lock.built import GitSource, SourceBuild
 from provision.lock.lockfile import for_installer, lock_table, parse_lock, read_lock
 from provision.lock.solve import run_uv
+from provision.lock.source_builds import GitSource, SourceBuild
 from provision.lock.sources import (
     NotBuilt,
     SourceView,

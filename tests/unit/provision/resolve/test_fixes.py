@@ -19,9 +19,6 @@ from provision.resolve.packages import companions_of, ties
 from provision.resolve.specifiers import version
 from tests.kit.fixes import ways, with_alternative, without_limit
 from tests.kit.hosts import host
-from tests.unit.provision.resolve.test_beside import (
-    test_frameworks_that_do_not_go_together_are_refused as beside_table,
-)
 from tests.unit.provision.resolve.test_companions import (
     test_what_does_not_belong_to_the_build_is_refused as companions_table,
 )
@@ -36,6 +33,9 @@ from tests.unit.provision.resolve.test_drivers import (
 )
 from tests.unit.provision.resolve.test_known_wrong_answers import (
     test_the_right_refusal as known_table,
+)
+from tests.unit.provision.resolve.test_other_frameworks import (
+    test_frameworks_that_do_not_go_together_are_refused as beside_table,
 )
 
 CATALOG = load()

@@ -18,7 +18,7 @@ from images.oci.layout import LayoutTarget
 from images.oci.model import MANIFEST
 from provision.attestation.record.store import write_verdict
 from provision.cli.commands.rm import NotOurImageError, choose, in_use
-from provision.output.asking import NotConfirmedError, confirm
+from provision.output.prompt import NotConfirmedError, confirm
 from provision.verification.own_images import (
     OwnImages,
     Removal,

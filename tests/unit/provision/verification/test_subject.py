@@ -20,7 +20,7 @@ from images.errors import Failure
 from images.oci.assemble import ContainerSettings
 from images.oci.layout import LayoutTarget
 from images.oci.model import MANIFEST, Platform
-from images.store.layout_room import LayoutRoom
+from images.store.layout_storage import LayoutStorage
 from provision.output.console import Console
 from provision.verification.subject import ImagePlaces, find_subject, ready
 from tests.kit.fake_engine import IMAGE, TAG, Engine
@@ -101,7 +101,7 @@ def test_a_layout_is_looked_after(tmp_path: Path) -> None:
     root = tmp_path / "images"
     layout(root, "a:1")
     layout(root, "a:1", b"newer")
-    room = LayoutRoom(root)
+    room = LayoutStorage(root)
     (before,) = room.du()
     cleared = room.gc(limit_bytes=None, everything=True)
     assert cleared.freed == before.size - cleared.kept > 0

@@ -96,12 +96,12 @@ def test_a_coarse_search_misses_by_no_more_than_its_resolution(
 
 
 @given(st.integers(1, 1000), st.integers(0, 12))
-def test_a_stop_ends_the_search_with_what_it_has(maximum: int, patience: int) -> None:
+def test_a_stop_ends_the_search_with_what_it_has(maximum: int, retries: int) -> None:
     def stop(_: int, done: Sequence[BatchTrial]) -> str | None:
-        return "the time limit was reached" if len(done) >= patience else None
+        return "the time limit was reached" if len(done) >= retries else None
 
     found = search(world(10**6), maximum, stop=stop)
-    assert len(found.trials) <= patience
+    assert len(found.trials) <= retries
     assert found.ended in ("the time limit was reached", MAXIMUM)
 
 

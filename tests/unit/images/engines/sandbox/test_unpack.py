@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from images.engines.sandbox import unpack as module
-from images.engines.sandbox.ahead import ahead
+from images.engines.sandbox.read_ahead import read_ahead
 from images.engines.sandbox.unpack import unpack
 from images.errors import DiskFullError, Failure
 from images.oci.errors import DigestMismatchError, ImageUnreadableError
@@ -307,7 +307,7 @@ def test_reading_ahead_hands_on_pieces_errors_and_an_early_end() -> None:
             closed.append(True)
 
     def start(*, fail: bool = False) -> Any:
-        return ahead(pieces(fail=fail))  # type: ignore[arg-type]
+        return read_ahead(pieces(fail=fail))  # type: ignore[arg-type]
 
     assert b"".join(start()) == bytes(range(100))
     with pytest.raises(ValueError, match="late"):

@@ -25,8 +25,8 @@ from images.layers.lazy.formats import (
     FormatName,
 )
 from images.layers.lazy.rows import read_rows
-from images.layers.lazy.seen import SeenTree
 from images.layers.lazy.table_reader import ReadTable
+from images.layers.lazy.visible_files import VisibleTree
 from images.layers.tar import END, TarEntry
 from images.oci.errors import DigestMismatchError, ImageUnreadableError, TableMismatchError
 from images.oci.model import PODMAN_DIGEST, PODMAN_POSITION, TABLE_DIGEST, digest_of
@@ -422,8 +422,8 @@ def accepted(
     made: LazyTar, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[str, str, object, Rows]]:
     """Of all changes of one value of a row those that are not refused: row, key, value, rows."""
-    tree = SeenTree()  # of the tar, read once
-    monkeypatch.setattr(checking, "SeenTree", lambda: tree)
+    tree = VisibleTree()  # of the tar, read once
+    monkeypatch.setattr(checking, "VisibleTree", lambda: tree)
     layer = made.layer(made.rows)
     read(layer)
     tried = 0

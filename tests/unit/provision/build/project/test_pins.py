@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 from provision.build.base import require_plan
 from provision.build.project.pins import ProjectHashError, check_hashes, naming_pins, with_lines
 from provision.build.project.request import request_of

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from images.store.built import BuiltWheels
+from images.store.built_wheels import BuiltWheels
 from images.store.errors import StoreUnusableError
-from provision.build.source.kept import KeptWheels
-from provision.build.source.key import KeptWheel, fits, fitting, key_for, key_from_json
+from provision.build.source.key import CachedWheel, fits, fitting, key_for, key_from_json
 from provision.build.source.rules import BuiltWheelUnfitError
 from provision.build.source.substitute import request_with_kept, with_local_wheels
+from provision.build.source.wheel_cache import WheelCache
 from provision.build.source.wheel_check import check_name
 from provision.lock.solve import Solution
 from provision.model.plan import Base, GpuVerdict, Plan, PlanError, Request
@@ -44,8 +44,8 @@ def key(version: str = "2.1.2", plan: Plan = PLAN, *capabilities: tuple[int, int
     )
 
 
-def kept(version: str = "2.1.2", glibc: str | None = "2.34", **changes: Any) -> KeptWheel:
-    return KeptWheel(
+def kept(version: str = "2.1.2", glibc: str | None = "2.34", **changes: Any) -> CachedWheel:
+    return CachedWheel(
         key=replace(key(version), **changes),
         path=f"/wheels/torch_scatter-{version}.whl",
         sha256="b" * 64,
@@ -68,7 +68,7 @@ def kept(version: str = "2.1.2", glibc: str | None = "2.34", **changes: Any) -> 
         pytest.param(kept(glibc=None), True, id="it needs no glibc"),
     ],
 )
-def test_a_wheel_fits_the_plan_that_it_was_made_for(wheel: KeptWheel, expected: bool) -> None:  # noqa: FBT001
+def test_a_wheel_fits_the_plan_that_it_was_made_for(wheel: CachedWheel, expected: bool) -> None:  # noqa: FBT001
     assert fits(wheel, PLAN) is expected
 
 
@@ -133,18 +133,18 @@ def a_wheel(place: Path, content: bytes = b"wheel") -> Path:
 
 
 def test_a_built_wheel_is_found_by_its_key(tmp_path: Path) -> None:
-    wheels = KeptWheels(tmp_path / "wheels")
+    wheels = WheelCache(tmp_path / "wheels")
     assert wheels.with_key(key()) is None
     made = wheels.keep(a_wheel(tmp_path), key(), glibc="2.34", compiler=["nvcc 13.0"])
     again = wheels.keep(a_wheel(tmp_path), key(), glibc="2.34", compiler=["nvcc 13.0"])
     assert again == made
-    assert KeptWheels(tmp_path / "wheels").with_key(key()) == made
+    assert WheelCache(tmp_path / "wheels").with_key(key()) == made
     assert wheels.with_key(key("2.1.3")) is None
     assert (made.glibc, made.compiler, made.size) == ("2.34", ("nvcc 13.0",), 5)
 
 
 def test_a_wheel_that_has_changed_is_not_taken(tmp_path: Path) -> None:
-    wheels = KeptWheels(tmp_path / "wheels")
+    wheels = WheelCache(tmp_path / "wheels")
     made = wheels.keep(a_wheel(tmp_path), key(), glibc=None, compiler=())
     Path(made.path).write_bytes(b"other")
     assert wheels.with_key(key()) is None
@@ -155,7 +155,7 @@ def test_a_wheel_of_another_user_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a directory that several users share, anybody can have put it there."""
-    wheels = KeptWheels(tmp_path / "wheels")
+    wheels = WheelCache(tmp_path / "wheels")
     wheels.keep(a_wheel(tmp_path), key(), glibc=None, compiler=())
     assert wheels.fitting("torch-scatter", PLAN) is not None
     mine = os.geteuid()
@@ -181,7 +181,7 @@ REQUEST = Request(companions=("torch-scatter>=2", "einops"))
 
 
 def test_a_request_names_the_file_of_the_wheel_and_its_framework(tmp_path: Path) -> None:
-    wheels = KeptWheels(tmp_path / "wheels")
+    wheels = WheelCache(tmp_path / "wheels")
     made = wheels.keep(a_wheel(tmp_path), key(), glibc=None, compiler=())
     asked: list[Request] = []
 
@@ -212,7 +212,7 @@ def test_a_request_names_the_file_of_the_wheel_and_its_framework(tmp_path: Path)
     ],
 )
 def test_a_wheel_is_not_taken(has: list[str], plan: Plan, tmp_path: Path) -> None:
-    KeptWheels(tmp_path).keep(a_wheel(tmp_path), key(), glibc=None, compiler=())
+    WheelCache(tmp_path).keep(a_wheel(tmp_path), key(), glibc=None, compiler=())
     assert request_with_kept(REQUEST, tmp_path, Index(*has), lambda _: plan) is None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from images.wheels.locked import RemoteFile
+from images.wheels.remote_file import RemoteFile
 from provision.build.base import BuildSettings
 from provision.build.source import plain
 from provision.build.source.plain import PlainWheels

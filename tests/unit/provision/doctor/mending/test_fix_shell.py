@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from provision.doctor.mending.shell import commands, needs_sudo, programs, without_sudo
-from provision.doctor.mending.written import UNNAMED, written
+from provision.doctor.mending.written_files import UNNAMED, written
 
 
 @pytest.mark.parametrize(

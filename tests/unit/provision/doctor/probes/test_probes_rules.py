@@ -11,13 +11,13 @@ from provision.doctor.probes import (
     daemon_json,
     docker,
     driver,
+    environment,
     gpus,
     libraries,
     network,
     packages,
     python,
     smi,
-    surroundings,
     system,
 )
 from provision.host import tree
@@ -433,16 +433,16 @@ def test_inodes_are_low_under_a_twentieth(
     low: bool | None,  # noqa: FBT001
 ) -> None:
     room = DiskSpace(total=1, free=1, inodes=total, inodes_free=free)
-    assert surroundings.inodes_low(room) is low
+    assert environment.inodes_low(room) is low
 
 
 def test_memory_limits_are_looked_for_up_to_the_root() -> None:
-    assert list(surroundings.cgroup_paths("0::/a/b\n")) == [
+    assert list(environment.cgroup_paths("0::/a/b\n")) == [
         "/sys/fs/cgroup/a/b",
         "/sys/fs/cgroup/a",
         "/sys/fs/cgroup",
     ]
-    assert list(surroundings.cgroup_paths("9:memory:/x\n3:cpu:/x\n")) == [
+    assert list(environment.cgroup_paths("9:memory:/x\n3:cpu:/x\n")) == [
         "/sys/fs/cgroup/memory/x",
         "/sys/fs/cgroup/memory",
     ]
@@ -452,7 +452,7 @@ def test_memory_limits_are_looked_for_up_to_the_root() -> None:
     ("locked", "low"), [("unlimited", False), ("8388608", True), ("67108864", False)]
 )
 def test_locked_memory_is_low_under_64_mib(locked: str, *, low: bool) -> None:
-    assert surroundings.is_low(locked) is low
+    assert environment.is_low(locked) is low
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ _PIECE = 1 << 16
 _HEADER = 8  # one byte for the stream, three of zero, four for the size
 
 
-class Attached:
+class AttachedContainer:
     """The connection to a container that was created for this, and has not started yet."""
 
     def __init__(self, container: Container, *, terminal: bool) -> None:

@@ -19,20 +19,20 @@ SHOWN = 20
 
 
 @contextlib.contextmanager
-def rooms(console: Console) -> Iterator[Sequence[Storage]]:
+def storages(console: Console) -> Iterator[Sequence[Storage]]:
     """All storage that remains between runs; empty if there is none."""
-    from images.bootstrap.room import BasesRoom
-    from images.engines.sandbox.roots_room import RootsRoom
+    from images.bootstrap.storage import BasesStorage
+    from images.engines.sandbox.roots_storage import RootsStorage
     from images.store import Store
-    from images.store.built import BuiltWheels
-    from images.store.layout_room import LayoutRoom
+    from images.store.built_wheels import BuiltWheels
+    from images.store.layout_storage import LayoutStorage
 
     images = image_home()
-    own: list[Storage] = [LayoutRoom(images)] if (images / "oci-layout").exists() else []
+    own: list[Storage] = [LayoutStorage(images)] if (images / "oci-layout").exists() else []
     own += [BuiltWheels(wheel_home())] if wheel_home().is_dir() else []
     roots = state_directory() / "roots"
-    own += [RootsRoom(roots)] if roots.is_dir() else []
-    own += [BasesRoom(state_directory())] if (state_directory() / "bases").is_dir() else []
+    own += [RootsStorage(roots)] if roots.is_dir() else []
+    own += [BasesStorage(state_directory())] if (state_directory() / "bases").is_dir() else []
     if not directory().is_dir():
         yield own
         return

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from images.errors import Failure
-from provision.build.offline.opened import refuse_other_machine
 from provision.build.offline.pack import refuse_unpackable
+from provision.build.offline.reader import refuse_other_machine
 from provision.catalog.loading import load
 from provision.model.plan import HostFacts, Request
 from provision.resolve import resolve

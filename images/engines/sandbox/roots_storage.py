@@ -12,7 +12,7 @@ from images.system.disk_use import disk_bytes
 KIND = "unpacked images"
 
 
-class RootsRoom:
+class RootsStorage:
     """The directory of unpacked images as an `images.store.Storage`."""
 
     def __init__(self, directory: Path) -> None:

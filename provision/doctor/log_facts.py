@@ -33,7 +33,7 @@ _NONE: Mapping[str, tuple[str, Value]] = {  # where a machine is known to have n
 }
 
 
-def read_said(
+def read_log_facts(
     knowledge: Knowledge,
     hits: Mapping[str, Hit],
     every_hit: Callable[[Collection[str]], Mapping[str, list[Hit]]],

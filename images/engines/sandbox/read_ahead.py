@@ -20,7 +20,7 @@ class _End:
         self.error = error
 
 
-def ahead(pieces: Generator[bytes, None, None]) -> Generator[bytes, None, None]:
+def read_ahead(pieces: Generator[bytes, None, None]) -> Generator[bytes, None, None]:
     """Yield the same pieces; a thread reads the next ones meanwhile."""
     waiting: queue.Queue[bytes | _End] = queue.Queue(_PIECES)
     unwanted = threading.Event()

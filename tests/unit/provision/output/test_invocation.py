@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.output import called, text
-from provision.output.called import replaced, words_of
+from provision.output import invocation, text
 from provision.output.console import Console
+from provision.output.invocation import replaced, words_of
 from provision.output.stdout import print_document, print_json, print_result
 from tests import ROOT
 
@@ -79,10 +79,10 @@ def test_a_text_that_was_changed_is_not_changed_again(words: str, by: str) -> No
 
 @pytest.mark.parametrize("width", range(20, 60))
 def test_nor_is_one_that_was_wrapped_since(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
-    monkeypatch.setattr(called._Call, "words", SPACED)
-    monkeypatch.setattr(called._Call, "commands", COMMANDS)
+    monkeypatch.setattr(invocation._Call, "words", SPACED)
+    monkeypatch.setattr(invocation._Call, "commands", COMMANDS)
     lines = "\n".join(text.filled("Test it now: provision verify IMAGE", rest="  ", columns=width))
-    assert called.as_called(lines) == lines
+    assert invocation.as_called(lines) == lines
     assert " ".join(lines.split()) == f"Test it now: {SPACED} verify IMAGE"
 
 
@@ -109,8 +109,8 @@ def test_how_it_was_called(script: str, program: str, words: str) -> None:
 def test_only_what_people_read_is_changed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(called._Call, "words", RUN)
-    monkeypatch.setattr(called._Call, "commands", COMMANDS)
+    monkeypatch.setattr(invocation._Call, "words", RUN)
+    monkeypatch.setattr(invocation._Call, "commands", COMMANDS)
     console, line = Console(verbose=True), "Try provision plan"
     print_result(line)
     print_document(line)

@@ -17,7 +17,7 @@ _ROUNDED_S = 0.5
 
 
 @dataclass(slots=True, kw_only=True)
-class SeenFile:
+class VisibleFile:
     """A file, as a container sees it: by a tar's member, or by a table's row.
 
     `mtime` in seconds; `link`: the target of a link; `device`: major and minor number; `digest` of
@@ -36,13 +36,13 @@ class SeenFile:
     digest: str = ""
 
 
-class SeenTree:
+class VisibleTree:
     """The files of a tar, by name ("" is the root). `chunks`: the digests of a content's parts."""
 
     def __init__(self) -> None:
-        self.files: dict[str, SeenFile] = {}
+        self.files: dict[str, VisibleFile] = {}
         self.chunks: dict[str, tuple[str, ...]] = {}
-        self._targets: dict[str, SeenFile | None] = {}
+        self._targets: dict[str, VisibleFile | None] = {}
 
     def add(self, member: tarfile.TarInfo, digest: str = "", chunks: tuple[str, ...] = ()) -> None:
         """Apply a member, as engines unpack it over the earlier ones."""
@@ -68,7 +68,7 @@ class SeenTree:
         ]
 
 
-def difference(tar: SeenFile | None, table: SeenFile | None) -> str:
+def difference(tar: VisibleFile | None, table: VisibleFile | None) -> str:
     """How a file differs: "mode 0755 in the tar, 4755 in the table"; "" if it does not."""
     if tar is None or table is None:
         return f"only in the {'tar' if table is None else 'table'}"
@@ -110,10 +110,10 @@ def whole_text(text: str) -> str:
     return _SURROGATES.sub("\ufffd", text)
 
 
-def _of_member(member: tarfile.TarInfo, digest: str) -> SeenFile:
+def _of_member(member: tarfile.TarInfo, digest: str) -> VisibleFile:
     kind = TYPES[member.type]
     link = {"hardlink": plain_name, "symlink": whole_text}.get(kind)
-    return SeenFile(
+    return VisibleFile(
         kind=kind,
         mode=member.mode & 0o7777,
         uid=member.uid,

@@ -16,7 +16,7 @@ from images.store import Cleared, StoreCheck, StoreItem, Usage
 from images.store.upkeep import hash_file
 
 
-class LayoutRoom:
+class LayoutStorage:
     """A layout as an `images.store.Storage`."""
 
     def __init__(self, root: Path) -> None:

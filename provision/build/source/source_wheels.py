@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from images.wheels.locked import Wheel
+from images.wheels.remote_file import Wheel
 from provision.build.base import BuildSettings
 from provision.build.source.plain import PlainWheels
 from provision.catalog.catalog import Catalog

@@ -23,7 +23,7 @@ _CHOSEN, _UNPACKED = "debian-chosen", "debian-unpacked"
 _LENGTH_BYTES = 8
 
 
-class KeptBases:
+class BaseCache:
     """The cache for bases with one layer format (`key`: everything that determines the format)."""
 
     def __init__(self, store: Store, *, key: str) -> None:

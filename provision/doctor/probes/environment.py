@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from provision.doctor.probes.daemon_json import read_daemon_json
 from provision.doctor.probes.docker import read_info
-from provision.doctor.probes.found import Found, fact
+from provision.doctor.probes.fact import Found, fact
 from provision.host.machine import DiskSpace, ProbedMachine
 
 # The environment variables that a bundle keeps: those that a probe reads, and no others.

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from images.net.address import shown_url
 from images.text.printable import printable
-from images.wheels.locked import RemoteFile, Wheel
+from images.wheels.remote_file import RemoteFile, Wheel
 from provision.errors import LockFileError
 from provision.model import grammar
 from provision.model.planfile import TOOL

@@ -11,7 +11,7 @@ import pytest
 
 from images.oci.layout import LayoutTarget
 from images.oci.model import MANIFEST
-from images.text.nearby import alike, did_you_mean, no_such, or_nearby
+from images.text.suggestions import alike, did_you_mean, no_such, or_nearby
 from tests.kit.oci_images import a_tar, write_image
 from tests.unit.provision.cli.test_cli import RTX, Said, main
 

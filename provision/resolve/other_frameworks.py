@@ -18,7 +18,7 @@ from provision.resolve.rules.base import python_tags_of
 from provision.resolve.specifiers import version
 
 
-class Beside:
+class OtherFrameworks:
     """The frameworks that --with names beside the one that is planned. `runs` says whether all
     hosts run a build.
     """
@@ -129,7 +129,7 @@ def _blocker(
     return Blocker(code="framework-beside", message=message)
 
 
-def beside_notes(build: Build, requirements: Mapping[str, str]) -> Iterator[Note]:
+def other_framework_notes(build: Build, requirements: Mapping[str, str]) -> Iterator[Note]:
     """Which other frameworks a plan has. `requirements`: by the names of their packages."""
     if not requirements:
         return

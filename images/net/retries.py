@@ -22,7 +22,7 @@ _Answer = TypeVar("_Answer", bound=Head)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class Retries:
     """How long to wait, and how often to try again.
 
     `commit_s` is for the end of an upload: registries copy or hash gigabytes before they answer.
@@ -50,13 +50,13 @@ class Tries:
 
     def __init__(
         self,
-        patience: Patience,
+        retries: Retries,
         *,
         most: Callable[[], int] | None = None,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        self._patience = patience
-        self._most = most or (lambda: patience.tries)
+        self._patience = retries
+        self._most = most or (lambda: retries.tries)
         self._sleep = sleep
         self.failures = 0
 

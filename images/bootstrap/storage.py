@@ -12,7 +12,7 @@ from images.store.locks import alone
 KIND = "bases"
 
 
-class BasesRoom:
+class BasesStorage:
     """The bases of a cache as an `images.store.Storage`."""
 
     def __init__(self, cache: Path) -> None:

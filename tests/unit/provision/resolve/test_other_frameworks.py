@@ -10,8 +10,8 @@ from provision.catalog.loading import load
 from provision.model.plan import Plan
 from provision.model.request import parse_request
 from provision.resolve import resolve
-from provision.resolve.beside import partners
 from provision.resolve.builds import builds_of
+from provision.resolve.other_frameworks import partners
 from provision.resolve.packages import frameworks_in, seen_by
 from provision.resolve.rules.base import python_tags_of
 from provision.resolve.specifiers import version

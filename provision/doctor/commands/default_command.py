@@ -23,7 +23,7 @@ _PROJECTS = frozenset({"requirements", "pyproject", "environment", "pixi"})
 
 def is_given(word: str) -> bool:
     """Whether a first word is no command but something to look at: a file, -, or a text."""
-    from provision.doctor.commands.given import is_error_text
+    from provision.doctor.commands.inputs import is_error_text
 
     if word == "-" or "\n" in word:
         return True

@@ -70,7 +70,7 @@ def is_error_text(text: str) -> bool:
 
 def no_file(text: str, otherwise: str) -> UnreadableLogError:
     """The error that there is no such file, with one that has nearly its name, or a fix."""
-    from images.text.nearby import no_such, or_nearby
+    from images.text.suggestions import no_such, or_nearby
 
     shown = printable(text, limit=200)
     return UnreadableLogError(no_such("file", shown), fix=or_nearby(text, otherwise))

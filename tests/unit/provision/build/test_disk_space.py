@@ -11,10 +11,10 @@ import pytest
 from images.errors import DiskFullError
 from images.oci.model import host_platform
 from images.store import Fetcher, Store
-from provision.build import room
+from provision.build import disk_space
 from provision.build.destination import Destination
+from provision.build.disk_space import BuildSpace, Need, check_disk_space, needs_of
 from provision.build.load_check import LoadCheck
-from provision.build.room import BuildRoom, Need, check_room, needs_of
 
 GB = 10**9
 STORE, IMAGES, ROOT = Path("/cache"), Path("/data/images"), Path("/cache/roots")
@@ -73,7 +73,7 @@ def test_a_disk_must_hold_all_of_a_build(
     no_verify: bool | None,
 ) -> None:
     now = [free * GB]
-    monkeypatch.setattr(room, "_free", lambda _: now[0])
+    monkeypatch.setattr(disk_space, "_free", lambda _: now[0])
 
     def free_up(needed: int) -> None:
         assert needed == 8 * GB
@@ -85,10 +85,10 @@ def test_a_disk_must_hold_all_of_a_build(
         Need(directory=Path("/nonexistent"), size=0, what="layers"),
     ]
     if not said:
-        check_room(needs, free_up)
+        check_disk_space(needs, free_up)
         return
     with pytest.raises(DiskFullError, match=said) as caught:
-        check_room(needs, free_up)
+        check_disk_space(needs, free_up)
     assert str(tmp_path) in caught.value.message
     assert ("--no-verify" in caught.value.fix) == no_verify
     assert (caught.value.code, caught.value.exit_code) == ("disk-full", 4)
@@ -110,15 +110,15 @@ def test_an_image_is_refused_whole(
     architecture: str, total: int,
 ) -> None:  # fmt: skip
     sandbox = SimpleNamespace(runner=SimpleNamespace(storage=lambda: tmp_path / "roots"))
-    monkeypatch.setattr(room, "choose_runner", lambda **_: sandbox)
-    monkeypatch.setattr(room, "_free", lambda _: 0)
+    monkeypatch.setattr(disk_space, "choose_runner", lambda **_: sandbox)
+    monkeypatch.setattr(disk_space, "_free", lambda _: 0)
     source = SimpleNamespace(key="k", about_bytes=7 * GB)
     base = SimpleNamespace(
         layers=[SimpleNamespace(blob=SimpleNamespace(size=GB))],
         platform=SimpleNamespace(architecture=architecture),
     )
     recipe: Any = SimpleNamespace(sources=[source], base=base)
-    places = BuildRoom(
+    places = BuildSpace(
         destination=Destination(kind="local"), images=tmp_path, state=tmp_path, engine=None,
         verify=verify, has=lambda _: False,
     )  # fmt: skip

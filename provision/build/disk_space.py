@@ -60,7 +60,7 @@ def needs_of(
     )
 
 
-def check_room(needs: Sequence[Need], free_up: Callable[[int], None]) -> None:
+def check_disk_space(needs: Sequence[Need], free_up: Callable[[int], None]) -> None:
     """Refuse a build that would fill a disk. DiskFullError: which, how much is free, and what needs
     how much. `free_up` is called with the bytes that a disk must have, before it is refused.
     """
@@ -87,7 +87,7 @@ def check_room(needs: Sequence[Need], free_up: Callable[[int], None]) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BuildRoom:
+class BuildSpace:
     """The places on this machine that a build without an engine writes to; `verify`: the image is
     tested here; `has`: the destination has a blob.
     """
@@ -129,7 +129,7 @@ class BuildRoom:
             with suppress(DiskFullError):
                 make_room(needed)
 
-        check_room(needs, free_up)
+        check_disk_space(needs, free_up)
 
     def _of_base(self, base: Image) -> int:
         """The bytes of the base's layers that a directory or a file does not have."""

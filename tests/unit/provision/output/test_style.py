@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from provision.output import look
+from provision.output import style
 
 
 class Screen(io.StringIO):
@@ -30,7 +30,7 @@ class Screen(io.StringIO):
     ],
 )
 def test_the_width_of_a_result(*, terminal: bool, columns: str, width: int) -> None:
-    assert look.columns(Screen(terminal=terminal), {"COLUMNS": columns}) == width
+    assert style.columns(Screen(terminal=terminal), {"COLUMNS": columns}) == width
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_the_width_of_a_result(*, terminal: bool, columns: str, width: int) -> N
 def test_whether_a_result_has_colours(
     *, terminal: bool, env: dict[str, str], coloured: bool
 ) -> None:
-    assert look.is_coloured(Screen(terminal=terminal), env) == coloured
+    assert style.is_coloured(Screen(terminal=terminal), env) == coloured
 
 
 @pytest.mark.parametrize(
@@ -66,4 +66,4 @@ def test_whether_a_result_has_colours(
     ],
 )
 def test_what_is_coloured(text: str, shown: str) -> None:
-    assert look.coloured(text) == shown
+    assert style.coloured(text) == shown

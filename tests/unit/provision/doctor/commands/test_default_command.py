@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.doctor.commands import box
+from provision.doctor.commands import default_command
 from tests import ROOT
 from tests.unit.provision.cli.test_cli import main
 
@@ -31,7 +31,7 @@ FILES = {
 def test_what_a_file_is_decides(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(FILES[name][0])
     path = str(tmp_path / name)
-    assert box.of_path(path) == (*FILES[name][1], path)
+    assert default_command.of_path(path) == (*FILES[name][1], path)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_what_a_directory_is_decides(
 ) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    assert box.of_path(str(tmp_path)) == (*command, str(tmp_path))
+    assert default_command.of_path(str(tmp_path)) == (*command, str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_what_a_directory_is_decides(
     ],
 )
 def test_what_a_text_is_decides(text: str, command: tuple[str, ...]) -> None:
-    assert box.of_text(text) == command
+    assert default_command.of_text(text) == command
 
 
 def test_a_paste_of_nvidia_smi_is_planned() -> None:

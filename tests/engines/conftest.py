@@ -15,6 +15,7 @@ from images.engines.start import ask_engine
 from tests import need
 from tests.engines.lab import ROOT, TAG, Built, World, new_world
 from tests.engines.private_engine import PrivateEngine, private_engine
+from tests.engines.real_registry import serving
 from tests.engines.small_build import CA_CANARY, Source
 from tests.kit.index_wheels import downloaded
 from tests.kit.private_index import Authority, Wheel, make_authority
@@ -50,6 +51,13 @@ def built(client: Any, world: World) -> Iterator[Built]:
     yield Built(TAG, account, Path(account["lock"]["path"]).read_bytes())
     with contextlib.suppress(docker.errors.ImageNotFound):
         client.images.remove(TAG, force=True)
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a registry."""
+    with serving(tmp_path_factory.mktemp("registry")) as address:
+        yield address
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,6 @@ from tests.engines.lab import Done, World, finish, new_world
 from tests.engines.podman_place import podman_storage
 from tests.engines.private_engine import PrivateEngine
 from tests.engines.small_build import NUMPY, PASSWORD, PIP, TORCH, Source, left_over
-from tests.engines.test_push_real import serving
 from tests.kit.elf_maker import elf
 from tests.kit.oci_images import a_tar
 from tests.kit.private_index import Index, make_wheel, serve
@@ -64,13 +63,6 @@ def alone() -> Iterator[World]:
     """A world without an engine."""
     with new_world(**NO_ENGINE) as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    need.program("docker-registry")
-    with serving(tmp_path_factory.mktemp("registry")) as address:
-        yield address
 
 
 def build(world: World, source: Source, index: Index, *words: str, **env: str) -> Any:

@@ -16,7 +16,6 @@ from tests import need
 from tests.engines.lab import Done, World, new_world
 from tests.engines.small_build import Source
 from tests.engines.test_build_without_engine import NO_ENGINE, an_index, run
-from tests.engines.test_push_real import serving
 from tests.kit.hosts import host
 from tests.kit.private_index import Index, make_wheel
 
@@ -53,13 +52,6 @@ def alone() -> Iterator[World]:
         for name, facts in FLEET.items():
             (found.place / "hosts" / f"{name}.json").write_text(json.dumps(host_to_json(facts)))
         yield found
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    need.program("docker-registry")
-    with serving(tmp_path_factory.mktemp("registry")) as address:
-        yield address
 
 
 def fleet_build(world: World, source: Source, index: Index, *words: str) -> Done:

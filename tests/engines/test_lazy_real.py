@@ -20,9 +20,9 @@ from tests import need
 from tests.engines.lab import World, new_world
 from tests.engines.lazy_place import built, node
 from tests.engines.podman_place import podman_storage
+from tests.engines.real_registry import serving
 from tests.engines.small_build import NUMPY, PASSWORD, PIP, TORCH, Source
 from tests.engines.test_build_without_engine import ASKED, NO_ENGINE, build, run
-from tests.engines.test_push_real import serving
 from tests.kit.private_index import Index, make_wheel, serve
 
 NAMES: tuple[FormatName, ...] = get_args(FormatName)

@@ -6,11 +6,8 @@ import contextlib
 import hashlib
 import json
 import os
-import socket
 import subprocess
 import tempfile
-import time
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -217,32 +214,6 @@ def test_an_image_of_two_platforms_is_what_skopeo_expects(tmp_path: Path) -> Non
             copy = tmp_path / f"{arch}-{place.partition(':')[0]}"
             run(skopeo, "--override-arch", arch, "copy", place, f"oci:{copy}:1")
             assert open_layout(copy).digest == digests[arch]
-
-
-@pytest.fixture
-def registry(tmp_path: Path) -> Iterator[str]:
-    """Debian's docker-registry on loopback."""
-    program = need.program("docker-registry")
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
-    settings = tmp_path / "registry.yml"
-    settings.write_text(
-        f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {tmp_path}/registry}}}}\n"
-        f"http: {{addr: '{address}'}}\n"
-    )
-    process = subprocess.Popen(
-        [program, "serve", str(settings)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        for _ in range(100):
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{address}/v2/"):
-                break
-            time.sleep(0.1)
-        yield address
-    finally:
-        process.terminate()
-        process.wait(10)
 
 
 def test_a_base_comes_from_a_registry_once(written: Written, registry: str, tmp_path: Path) -> None:

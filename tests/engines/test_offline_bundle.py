@@ -18,9 +18,9 @@ import pytest
 from provision.build.offline.bundlefile import BundledFile, BundleReader, PackedPart, write_bundle
 from tests import ROOT, need
 from tests.engines.lab import Done, World, finish, new_world
+from tests.engines.real_registry import serving
 from tests.engines.small_build import Source, left_over
 from tests.engines.test_build_without_engine import ASKED, NO_ENGINE, an_index, run
-from tests.engines.test_push_real import serving
 from tests.kit.private_index import Index, make_wheel
 
 pytestmark = pytest.mark.docker
@@ -132,7 +132,6 @@ def test_a_base_of_a_registry_is_in_the_bundle(
     here: World, there: World, source: Source, index: Index, packed: Any, tmp_path: Path
 ) -> None:
     """The base that another test made from packages, in a registry that is gone afterwards."""
-    need.program("docker-registry")
     skopeo = need.program("skopeo")
     made = packed["plan"]["base"]["digest"].removeprefix("sha256:")
     archive = here.cache / "gpu-provision" / "bases" / f"{made}.tar"

@@ -6,7 +6,6 @@ import gzip
 import json
 import re
 import subprocess
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -42,7 +41,7 @@ from provision.attestation.record.verdict import Judgement, judge
 from provision.attestation.signing.envelope import seal
 from provision.attestation.signing.keys import Signer, own_public, own_signer, public_pem
 from tests import need
-from tests.engines.test_registry_real import free_port, wait_until_up
+from tests.engines.real_registry import serving
 from tests.unit.provision.attestation.test_provenance import build, lock_of
 from tests.unit.provision.attestation.test_record import host
 from tests.unit.provision.attestation.test_record import statement as record
@@ -52,47 +51,18 @@ NOW = datetime(2026, 11, 21, tzinfo=timezone.utc)
 
 
 class Served:
-    """A registry, and the way to stop it."""
+    """A registry at an address."""
 
-    def __init__(self, address: str, server: subprocess.Popen[bytes]) -> None:
+    def __init__(self, address: str) -> None:
         self.address = address
-        self.server = server
 
     def target(self, name: str) -> closing[RegistryTarget]:
         return closing(RegistryTarget.open(f"{self.address}/{name}", login=Login))
 
-    def stop(self) -> None:
-        self.server.terminate()
-        self.server.wait(timeout=20)
-
-
-def serve(place: Path) -> Served:
-    program = need.program("docker-registry")
-    address = f"127.0.0.1:{free_port()}"
-    config = {
-        "version": 0.1,
-        "log": {"level": "warn"},
-        "storage": {"filesystem": {"rootdirectory": str(place / "data")}},
-        "http": {"addr": address},
-    }
-    (place / "config.yml").write_text(json.dumps(config))  # JSON is YAML
-    with (place / "log").open("w") as log:
-        argv = [program, "serve", str(place / "config.yml")]
-        server = subprocess.Popen(argv, stdout=log, stderr=log)
-    served = Served(address, server)
-    try:
-        wait_until_up(address, server, place / "log")
-    except BaseException:
-        served.stop()
-        raise
-    return served
-
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    found = serve(tmp_path_factory.mktemp("registry"))
-    yield found
-    found.stop()
+def served(registry: str) -> Served:
+    return Served(registry)
 
 
 @pytest.fixture
@@ -223,12 +193,10 @@ def test_records_in_a_registry_are_found_and_judged(
 
 
 def test_a_registry_that_is_gone_is_said_so(tmp_path: Path) -> None:
-    served = serve(tmp_path)
-    try:
+    with serving(tmp_path) as address:
+        served = Served(address)
         with served.target("team/gone:1") as target:
             subject = push(target, "1")
-    finally:
-        served.stop()
     asked: Any = {"name": "a", "images": [subject.digest], "trusted": {}}
     with served.target("team/gone:1") as target, pytest.raises(RegistryUnreachableError):
         find_provenance(target, [subject], **asked)

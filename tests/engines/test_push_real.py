@@ -16,8 +16,8 @@ import tarfile
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -43,60 +43,13 @@ from images.registry.reader import RepositoryReader
 from images.registry.referrers import fallback_tag
 from images.registry.target import RegistryTarget
 from tests import need
-from tests.engines.test_registry_real import free_port, wait_until_up
+from tests.engines.real_registry import serving
 from tests.kit.fake_push_registry import PushRegistry
 
 MB = 1 << 20
 PATIENCE = Retries(first_wait_s=0.05)
 # of "pass-word", by libxcrypt's bcrypt; the registry reads no other kind
 HTPASSWD = "me:$2y$05$abcdefghijklmnopqrstuulQElbHkP7vjLqXxb3Lzm18cJsfRyGH6\n"
-
-
-@contextmanager
-def serving(place: Path, **more: Any) -> Iterator[str]:
-    program = need.program("docker-registry")
-    place.mkdir(exist_ok=True)
-    address = f"127.0.0.1:{free_port()}"
-    config = {
-        "version": 0.1,
-        "log": {"level": "warn"},
-        "storage": {
-            "filesystem": {"rootdirectory": str(place / "data")},
-            "delete": {"enabled": True},
-        },
-        "http": {"addr": address},
-        **more,
-    }
-    file = place / "config.yml"
-    file.write_text(json.dumps(config))  # JSON is YAML
-    with (place / "log").open("w") as log:
-        server = subprocess.Popen([program, "serve", str(file)], stdout=log, stderr=log)
-    try:
-        if "auth" in more:
-            wait_for_port(address, server)
-        else:
-            wait_until_up(address, server, place / "log")
-        yield address
-    finally:
-        server.terminate()
-        server.wait(timeout=20)
-
-
-def wait_for_port(address: str, server: subprocess.Popen[bytes]) -> None:
-    host, _, port = address.partition(":")
-    deadline = time.monotonic() + 30
-    while True:
-        with suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
-            return
-        assert server.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serving(tmp_path_factory.mktemp("registry")) as address:
-        yield address
 
 
 def opened(address: str, name: str, login: Login | None = None) -> RegistryTarget:

@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import socket
 import subprocess
-import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import urllib3
 
-from images import registry
-from images.registry import ImageNotFoundError, Login
+from images.registry import ImageNotFoundError, Login, parse_reference
 from images.registry.digest import resolve_digest
 from tests import need
 
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 class Pushed:
@@ -67,38 +55,8 @@ class Pushed:
 
 
 @pytest.fixture(scope="module")
-def pushed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pushed]:
-    program = need.program("docker-registry")
-    place = tmp_path_factory.mktemp("registry")
-    address = f"127.0.0.1:{free_port()}"
-    config = {
-        "version": 0.1,
-        "log": {"level": "warn"},
-        "storage": {"filesystem": {"rootdirectory": str(place / "data")}},
-        "http": {"addr": address},
-    }
-    file = place / "config.yml"
-    file.write_text(json.dumps(config))  # JSON is YAML
-    with (place / "log").open("w") as log:
-        server = subprocess.Popen([program, "serve", str(file)], stdout=log, stderr=log)
-    try:
-        wait_until_up(address, server, place / "log")
-        yield Pushed(address)
-    finally:
-        server.terminate()
-        server.wait(timeout=20)
-
-
-def wait_until_up(address: str, server: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            if urllib3.request("GET", f"http://{address}/v2/", retries=False).status == 200:
-                return
-        except urllib3.exceptions.HTTPError:
-            assert server.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.05)
+def pushed(registry: str) -> Pushed:
+    return Pushed(registry)
 
 
 def no_login() -> Login:
@@ -148,4 +106,4 @@ def test_what_was_not_pushed_is_not_found(pushed: Pushed, name: str) -> None:
 
 
 def test_the_name_is_read_as_a_local_one(pushed: Pushed) -> None:
-    assert registry.parse_reference(f"{pushed.address}/t/a").is_loopback
+    assert parse_reference(f"{pushed.address}/t/a").is_loopback

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -21,50 +18,10 @@ from images.registry import BadCaBundle, Login, RegistryAnswerError, RegistryUnr
 from images.registry.reader import RepositoryReader
 from images.registry.target import RegistryTarget
 from tests.kit.fake_push_registry import PushRegistry
+from tests.kit.package_server import Proxy
 from tests.unit.images.registry.test_push import BRIEF, HASTY, MB, Layer, has, write
 
 HOST = "registry.example"
-
-
-class Proxy:
-    """An HTTP proxy for CONNECT, which leads every host to one address of this machine."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self.asked: list[str] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(near,), daemon=True).start()
-
-    def _serve(self, near: socket.socket) -> None:
-        with near, socket.create_connection(("127.0.0.1", self._port)) as far, suppress(OSError):
-            head = b""
-            while b"\r\n\r\n" not in head:
-                head += near.recv(4096)
-            self.asked.append(head.split(b" ")[1].decode())
-            near.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-            back = threading.Thread(target=self._pass, args=(far, near), daemon=True)
-            back.start()
-            self._pass(near, far)
-            back.join(5)
-
-    @staticmethod
-    def _pass(source: socket.socket, sink: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(1 << 16):
-                sink.sendall(data)
-        for one in (source, sink):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        self._listener.close()
 
 
 @dataclass
@@ -113,10 +70,10 @@ def place(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(bundle)
     registry = PushRegistry(context)
-    proxy = Proxy(registry.port)
+    proxy = Proxy(cast("Any", registry))
     for name in ("no_proxy", "NO_PROXY", "HTTPS_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("https_proxy", proxy.address)
+    monkeypatch.setenv("https_proxy", f"http://{proxy.host}")
     yield Place(registry, proxy, bundle)
     proxy.close()
     registry.close()
@@ -134,7 +91,7 @@ def test_an_image_is_pushed_and_read_through_a_proxy(place: Place) -> None:
     write(target, layer)
     target.publish(b"{}", MANIFEST, name="1")
     assert has(place.registry, layer)
-    assert set(place.proxy.asked) == {f"{HOST}:443"}
+    assert set(place.proxy.seen) == {f"{HOST}:443"}
     target.close()
     reader = RepositoryReader.open(
         f"{HOST}/team/app:1", ca_bundle=place.bundle, login=Login, mirrors={}, retries=HASTY
@@ -161,7 +118,7 @@ def test_a_registry_that_nobody_vouches_for_is_not_pushed_to(place: Place) -> No
         write(target, Layer(5))
     assert "--ca-bundle" in caught.value.fix
     assert not place.registry.seen
-    assert len(place.proxy.asked) == 1  # another try would not make it trustworthy
+    assert len(place.proxy.seen) == 1  # another try would not make it trustworthy
     target.close()
 
 

@@ -9,7 +9,6 @@ import http.server
 import json
 import re
 import ssl
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -28,6 +27,7 @@ from provision.doctor.model import Fact, Fix
 from provision.errors import Exit
 from tests import need
 from tests.engines.debian_machine import DebianMachine, debian_machine
+from tests.kit.private_index import make_authority
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -551,7 +551,7 @@ def repository(engine: DebianMachine, tmp_path: Path) -> Iterator[None]:
         f"echo '{ADDRESS} {HOST}' >> /etc/hosts",
     ):
         engine.must(command)
-    chain = certificate(tmp_path)
+    chain = make_authority(tmp_path, "of the test", HOST).chain
     engine.write("/usr/local/share/ca-certificates/test.crt", (tmp_path / "ca.pem").read_text())
     engine.must("update-ca-certificates")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -565,32 +565,6 @@ def repository(engine: DebianMachine, tmp_path: Path) -> Iterator[None]:
         server.shutdown()
         thread.join()
     engine.must(f"sed '/{HOST}/d' /etc/hosts > /root/hosts && cp /root/hosts /etc/hosts")
-
-
-def certificate(place: Path) -> Path:
-    """A server's certificate for NVIDIA's name, by an authority of the test's own."""
-    openssl = need.program("openssl")
-    new = [openssl, "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    ca = [
-        *new,
-        "-x509",
-        "-days",
-        "2",
-        "-subj",
-        "/CN=Test CA",
-        "-keyout",
-        "ca.key",
-        "-out",
-        "ca.pem",
-    ]
-    own = [*new, "-subj", f"/CN={HOST}", "-addext"]
-    own += [f"subjectAltName=DNS:{HOST}", "-addext", "basicConstraints=critical,CA:FALSE"]
-    own += ["-CA", "ca.pem", "-CAkey", "ca.key", "-keyout", "own.key", "-out", "own.pem"]
-    for argv in (ca, own):
-        subprocess.run(argv, cwd=place, check=True, capture_output=True, timeout=60)
-    chain = place / "chain.pem"
-    chain.write_text((place / "own.pem").read_text() + (place / "own.key").read_text())
-    return chain
 
 
 RUNTIME = "docker run --rm --network none --runtime=nvidia probe sh -c 'exit 0'"

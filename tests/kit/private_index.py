@@ -37,10 +37,10 @@ class Authority:
 
 def make_authority(place: Path, comment: str, *names: str) -> Authority:
     """Make both; `comment` is in the bundle, as such files often say whose they are. `names`
-    of hosts are in the certificate beside this machine's address.
+    of hosts are in the certificate beside this machine's addresses.
     """
     openssl, address = need.program("openssl"), own_address()
-    known = ",".join((f"IP:{address}", *(f"DNS:{name}" for name in names)))
+    known = ",".join((f"IP:{address}", "IP:127.0.0.1", *(f"DNS:{name}" for name in names)))
 
     def run(*args: str) -> None:
         subprocess.run([openssl, *args], cwd=place, check=True, capture_output=True, timeout=60)

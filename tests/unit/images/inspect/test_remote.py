@@ -6,7 +6,6 @@ import base64
 import re
 import socket
 import ssl
-import subprocess
 import tempfile
 import threading
 import time
@@ -20,8 +19,8 @@ from images.errors import Failure
 from images.inspect import WheelUnreachableError, WheelUnreadableError, measure, remote
 from images.net.retries import Retries
 from images.registry import BadCaBundle
-from tests import need
 from tests.kit.fetch_server import FetchServer
+from tests.kit.private_index import make_authority
 from tests.kit.wheel_maker import torch_wheel
 
 BODY = torch_wheel(size=4 << 20)
@@ -236,19 +235,15 @@ def test_a_bad_ca_bundle_is_named(server: Server, tmp_path: Path) -> None:
 def test_a_certificate_that_nobody_trusts_is_named_and_a_bundle_helps(
     server: Server, tmp_path: Path
 ) -> None:
-    openssl = need.program("openssl")
-    argv = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
-    argv += ["-nodes", "-days", "2", "-subj", "/CN=here", "-addext", "subjectAltName=IP:127.0.0.1"]
-    argv += ["-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "ca.pem")]
-    subprocess.run(argv, check=True, capture_output=True, timeout=60)
+    authority = make_authority(tmp_path, "here")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "ca.pem", tmp_path / "key.pem")
+    context.load_cert_chain(authority.chain)
     with closing(Server(tls=context)) as secure:
         assert "does not trust" in refusal(secure.url)
-        assert measure(secure.url, ca_bundle=tmp_path / "ca.pem").flags == FLAGS
+        assert measure(secure.url, ca_bundle=authority.bundle).flags == FLAGS
         secure.always(f"redirect {server.url}")
         with pytest.raises(WheelUnreachableError, match="not followed"):
-            measure(secure.url, ca_bundle=tmp_path / "ca.pem")
+            measure(secure.url, ca_bundle=authority.bundle)
 
 
 def basic(login: str) -> str:

@@ -6,7 +6,6 @@ import ssl
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +18,7 @@ from images.registry.reader import RepositoryReader
 from images.registry.target import RegistryTarget
 from tests.kit.fake_push_registry import PushRegistry
 from tests.kit.package_server import Proxy
+from tests.kit.private_index import Authority, make_authority
 from tests.unit.images.registry.test_push import BRIEF, HASTY, MB, Layer, has, write
 
 HOST = "registry.example"
@@ -32,49 +32,20 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate for the registry, with its key."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, HOST)])
-    now = datetime.now(timezone.utc)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(HOST)]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    path = tmp_path_factory.mktemp("tls") / "registry.pem"
-    path.write_bytes(
-        certificate.public_bytes(serialization.Encoding.PEM)
-        + key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return path
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return make_authority(tmp_path_factory.mktemp("tls"), "here", HOST)
 
 
 @pytest.fixture
-def place(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def place(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(bundle)
+    context.load_cert_chain(authority.chain)
     registry = PushRegistry(context)
     proxy = Proxy(cast("Any", registry))
     for name in ("no_proxy", "NO_PROXY", "HTTPS_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("https_proxy", f"http://{proxy.host}")
-    yield Place(registry, proxy, bundle)
+    yield Place(registry, proxy, authority.bundle)
     proxy.close()
     registry.close()
 

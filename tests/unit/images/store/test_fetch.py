@@ -37,8 +37,9 @@ from images.store import (
 from images.store.upkeep import hash_file
 from images.wheels.errors import WheelUnreachableError, WheelUnreadableError
 from images.wheels.remote_file import Wheel
-from tests import ROOT, need
+from tests import ROOT
 from tests.kit.fetch_server import FetchServer
+from tests.kit.private_index import Authority, make_authority
 
 BODY = hashlib.shake_256(b"a wheel").digest(3 << 20)
 OTHER = hashlib.shake_256(b"another").digest(1000)
@@ -426,32 +427,26 @@ def test_a_redirect_that_fails_shows_no_signature(server: FetchServer, store: St
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path, openssl = tmp_path_factory.mktemp("tls") / "both.pem", need.program("openssl")
-    argv = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
-    argv += ["-nodes", "-days", "2", "-subj", "/CN=x", "-addext", "subjectAltName=IP:127.0.0.1"]
-    argv += ["-keyout", str(path), "-out", str(path.with_suffix(".crt"))]
-    subprocess.run(argv, check=True, capture_output=True, timeout=60)
-    path.write_text(path.read_text() + path.with_suffix(".crt").read_text())
-    return path
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return make_authority(tmp_path_factory.mktemp("tls"), "Ünser Büro")
 
 
 @pytest.fixture
-def secure(certificate: Path) -> Iterator[FetchServer]:
+def secure(authority: Authority) -> Iterator[FetchServer]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
+    context.load_cert_chain(authority.chain)
     with closing(FetchServer(tls=context)) as running:
         yield running
 
 
 def test_a_company_authority_is_trusted_when_it_is_named(
-    secure: FetchServer, store: Store, certificate: Path
+    secure: FetchServer, store: Store, authority: Authority
 ) -> None:
     wheel = secure.wheel(BODY)
     told = refusal(store, wheel)
     assert "certificate that this host does not trust" in told
     assert "--ca-bundle" in told
-    bundle = f"# Ünser Büro\n{certificate.with_suffix('.crt').read_text()}"
+    bundle = authority.bundle.read_text()
     assert bring(store, wheel, secrets=Secrets(ca_bundle=bundle)).read_bytes() == BODY
 
 
@@ -461,11 +456,11 @@ def test_a_bundle_that_is_none_is_told(secure: FetchServer, store: Store) -> Non
 
 
 def test_a_redirect_from_https_to_http_is_not_followed(
-    secure: FetchServer, server: FetchServer, store: Store, certificate: Path
+    secure: FetchServer, server: FetchServer, store: Store, authority: Authority
 ) -> None:
     wheel = secure.wheel(BODY)
     secure.faults = [f"redirect {server.wheel(BODY).url}"]
-    bundle = certificate.with_suffix(".crt").read_text()
+    bundle = authority.bundle.read_text()
     told = refusal(store, wheel, secrets=Secrets(ca_bundle=bundle))
     assert "is not followed" in told
     assert server.seen == []

@@ -55,7 +55,7 @@ class Tries:
         most: Callable[[], int] | None = None,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        self._patience = retries
+        self._retries = retries
         self._most = most or (lambda: retries.tries)
         self._sleep = sleep
         self.failures = 0
@@ -91,11 +91,11 @@ class Tries:
         # jitter: many clients may have been refused at the same time
         spread = random.uniform(0.8, 1.0)  # noqa: S311
         seconds = max(
-            self._patience.wait_s(self.failures) * spread,
-            self._patience.wait_s(0, trouble.asked_s) if trouble.asked_s else 0.0,
+            self._retries.wait_s(self.failures) * spread,
+            self._retries.wait_s(0, trouble.asked_s) if trouble.asked_s else 0.0,
         )
         if self.failures > 1 or seconds > _SILENT_S:
-            self._patience.on_wait(f"{trouble}; trying again in {seconds:.0f} s")
+            self._retries.on_wait(f"{trouble}; trying again in {seconds:.0f} s")
         self._sleep(seconds)
 
 

@@ -65,7 +65,7 @@ def main(
 
             return do_start(console)
         if name not in names() and not name.startswith("--"):
-            box = part_of("doctor", "commands.box")
+            box = part_of("doctor", "commands.default_command")
             if box is not None and box.is_given(name):
                 with box.command_for(words, console.say) as chosen:
                     name = chosen[0]

@@ -93,10 +93,10 @@ class PageFetcher:
         on_asked: Callable[[AnsweredRequest], None] | None = None,
     ) -> None:
         self.ca_bundle, self.limits = ca_bundle, limits or FetchLimits()
-        self._patience = self.limits.retries
+        self._retries = self.limits.retries
         self.client = HttpClient(
             ca_bundle=ca_bundle,
-            retries=self._patience,
+            retries=self._retries,
             connections=THREADS,
             on_answered=self._note,
         )
@@ -128,7 +128,7 @@ class PageFetcher:
         """A whole body, decoded. SourceError: why it failed."""
         headers = {"Accept": accept, "Accept-Encoding": "gzip"}
         self._check(url)
-        tries = Tries(self._patience)
+        tries = Tries(self._retries)
         while True:
             self._refuse_late(host_of(url))
             try:
@@ -166,7 +166,7 @@ class PageFetcher:
 
     def _exchange(self, url: str, headers: Mapping[str, str], limit_bytes: int) -> Reply:
         ends = min(time.monotonic() + self.limits.request_s, self._ends)
-        wait_s = min(self._patience.answer_s, max(ends - time.monotonic(), 0.001))
+        wait_s = min(self._retries.answer_s, max(ends - time.monotonic(), 0.001))
         with self.client.open("GET", url, headers, login=self._login, wait_s=wait_s) as incoming:
             self._judge(incoming)
             body = incoming.read(limit_bytes, ends - time.monotonic(), decode=True)
@@ -223,7 +223,7 @@ class PageFetcher:
             )
         if status in AGAIN:
             trouble = busy(answer)
-            if (trouble.asked_s or 0) > self._patience.longest_wait_s:
+            if (trouble.asked_s or 0) > self._retries.longest_wait_s:
                 raise SourceError(
                     f"{host} asks to wait {trouble.asked_s:.0f} s (HTTP {status}).",
                     fix=_LATER_FIX,

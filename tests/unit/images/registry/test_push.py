@@ -83,7 +83,7 @@ def target(server: PushRegistry) -> Iterator[RegistryTarget]:
 
 
 def open_target(server: PushRegistry, **more: Any) -> RegistryTarget:
-    more = {"login": Login, "patience": HASTY, **more}
+    more = {"login": Login, "retries": HASTY, **more}
     return RegistryTarget.open(f"{server.address}/team/app:1", **more)
 
 

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from provision.catalog.catalog import Catalog
+from provision.catalog.data_files import DATA
 from provision.catalog.loading import load
 from provision.catalog.refresh import Refreshed
 from tests.kit.manifest_maker import cuda, directory, driver
 from tests.kit.simple_index import (
     TODAY,
+    Fault,
     SimpleIndex,
     make_wheel,
     refreshed,
@@ -25,6 +27,8 @@ from tests.kit.simple_index import (
 from tools.collect import __main__ as program
 from tools.collect.images import cuda_of_image
 from tools.collect.proposal import proposed, unlisted, without_newest
+
+LINUX = "manylinux_2_18_x86_64.whl"
 
 
 @pytest.fixture
@@ -78,18 +82,34 @@ def test_new_rows_are_proposed_in_their_order_with_their_sources(
 
 
 def test_what_is_read_again_is_proposed_only_where_it_differs(
-    catalog: Catalog, index: SimpleIndex, tmp_path: Path
+    index: SimpleIndex, tmp_path: Path
 ) -> None:
+    """What a page does not say (places, GPUs), and what would be carried over, stays as it is."""
+    plugin = {"cuda_major": 12, "package": "jax-cuda12-plugin", "extra": "cuda12", "nccl": None,
+              "cuda_runtime": None, "cudnn": None, "sm_min": "5.2",
+              "driver_source": "made-up"}  # fmt: skip
+    versions = {"0.89.0": "450", "0.90.0": "525"}
+    catalog = small_catalog(
+        tmp_path / "data",
+        jax_releases=[
+            {"version": one, "python_tags": ["cp312-cp312"], "archs": ["x86_64"], "glibc": "2.27"}
+            for one in versions
+        ],
+        jax_plugins=[{"version": v, "min_driver": d, **plugin} for v, d in versions.items()],
+    )
     wheels = [w for w in index.wheels if not w.name.startswith("torch-9.0.0-cp313-cp313-many")]
-    index.wheels = [*wheels, make_wheel("torch-9.0.0-cp313-cp313-manylinux_2_30_x86_64.whl")]
-    found = run(without_newest(catalog, 1), index, "torch", "pytorch-index", "jax")
-    changed = files(found, tmp_path)
+    index.wheels = [
+        *wheels,
+        make_wheel("torch-9.0.0-cp313-cp313-manylinux_2_30_x86_64.whl"),
+        make_wheel("jax_cuda12_plugin-0.90.0-cp312-cp312-manylinux_2_27_x86_64.whl"),
+    ]
+    changed = files(run(without_newest(catalog, 1), index, "torch", "jax"), tmp_path)
     (build,) = rows(changed, "torch.json", "builds", version="9.0.0", tag="cu126")
     assert (build["glibc"], build["sm"]) == ("2.30", ["sm_80", "sm_90"])
     assert build["at"] == ["pytorch", "pypi"]
-    assert build["source"] == [f"torch-{TODAY}", f"pytorch-index-{TODAY}", "made-up"]
-    old = rows(changed, "jax.json", "jax_plugins", version="0.90.0")
-    assert [row["min_driver"] for row in old] == ["525"]
+    assert build["source"] == [f"torch-{TODAY}", "made-up"]
+    (old,) = rows(changed, "jax.json", "jax_plugins", version="0.90.0")
+    assert (old["min_driver"], old["source"]) == ("525", "made-up")
 
 
 def test_what_a_source_no_longer_lists_is_said(catalog: Catalog, index: SimpleIndex) -> None:
@@ -104,6 +124,8 @@ def test_what_a_source_no_longer_lists_is_said(catalog: Catalog, index: SimpleIn
     index.wheels = [make_wheel("jaxlib-0.91.0-cp312-cp312-manylinux_2_27_x86_64.whl")]
     (said,) = unlisted(run(catalog, index, "jax"), catalog)
     assert said.endswith("lists 0 of 1 jax_releases.")
+    index.faults["/simple/jax-cuda12-plugin/"] = Fault(status=500)
+    assert list(unlisted(run(catalog, index, "jax"), catalog)) == []  # it was read in part
 
 
 def test_dates_of_known_branches_and_toolkits_are_read(
@@ -180,19 +202,28 @@ def test_tags_of_python_images(catalog: Catalog, index: SimpleIndex) -> None:
     ]
 
 
+@pytest.mark.parametrize("option", [None, "--write"])
 def test_the_command_prints_a_patch_and_writes_only_if_asked(
-    index: SimpleIndex, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    index: SimpleIndex,
+    option: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    argv = ["collect", "--from", "nccl", "--index", index.url]
+    shutil.copytree(DATA, tmp_path / "data")
+    monkeypatch.setattr(program, "DATA", str(tmp_path / "data"))
+    argv = ["collect", "--from", "nccl", "--index", index.url, *([option] if option else [])]
     monkeypatch.setattr("sys.argv", argv)
-    newest = load().nccl[-1]
-    name = f"nvidia_nccl_cu{newest.cuda_major}-99.1.1-py3-none-manylinux_2_18_x86_64.whl"
+    name = f"nvidia_nccl_cu{load().nccl[-1].cuda_major}-99.1.1-py3-none-{LINUX}"
     index.wheels = [make_wheel(name)]
     assert program.main() == 0
     out, err = capsys.readouterr()
-    assert [line[:31] for line in out.splitlines() if "99.1.1" in line] == [
-        '+    {"version": "99.1.1", "cud'
-    ]
-    assert out.startswith("--- a/provision/catalog/data/nvidia.json\n")
     assert "lists 0 of" in err
-    assert load().nccl[-1] == newest
+    row = '    {"version": "99.1.1", "cuda_major": '
+    written = (tmp_path / "data" / "nvidia.json").read_text()
+    if option:
+        assert (row in written, out) == (True, "")
+    else:
+        assert row not in written
+        assert out.startswith("--- a/provision/catalog/data/nvidia.json\n")
+        assert f"+{row}" in out

@@ -633,46 +633,24 @@ def other_payload(document: dict[str, Any]) -> None:
         pytest.param(b"{}", "provenance-unreadable", id="an empty object"),
         pytest.param(BUNDLED[:-9], "provenance-unreadable", id="cut off"),
         pytest.param(changed(other_payload), "provenance-tampered", id="another payload"),
-        pytest.param(
-            changed(lambda d: put(d, "dsseEnvelope.signatures.0.sig", "AAAA")),
-            "provenance-tampered",
-            id="another signature",
-        ),
-        pytest.param(
-            changed(lambda d: put(d, "dsseEnvelope.signatures.0.keyid", "00" * 32)),
-            "provenance-unknown-key",
-            id="another key's name",
-        ),
-        pytest.param(
-            bundle(seal(statement(), signer_of(1))), "provenance-unknown-key", id="another key"
-        ),
-        pytest.param(
-            changed(lambda d: put(d, "dsseEnvelope.payloadType", "text/plain")),
-            "provenance-unreadable",
-            id="another type",
-        ),
-        pytest.param(
-            changed(lambda d: put(d, "dsseEnvelope", None)),
-            "provenance-unreadable",
-            id="no envelope",
-        ),
-        pytest.param(
-            changed(lambda d: put(d, "mediaType", "text/plain")),
-            "provenance-unreadable",
-            id="another kind of bundle",
-        ),
-        pytest.param(
-            changed(lambda d: put(d, "dsseEnvelope.signatures", [])),
-            "provenance-unreadable",
-            id="unsigned",
-        ),
-        pytest.param(
-            BUNDLED.replace(b'"dsseEnvelope"', b'"dsseEnvelope": 1, "dsseEnvelope"'),
-            "provenance-unreadable",
-            id="two envelopes",
-        ),
+        pytest.param(changed(lambda d: put(d, "dsseEnvelope.signatures.0.sig", "AAAA")),
+                     "provenance-tampered", id="another signature"),
+        pytest.param(changed(lambda d: put(d, "dsseEnvelope.signatures.0.keyid", "00" * 32)),
+                     "provenance-unknown-key", id="another key's name"),
+        pytest.param(bundle(seal(statement(), signer_of(1))), "provenance-unknown-key",
+                     id="another key"),
+        pytest.param(changed(lambda d: put(d, "dsseEnvelope.payloadType", "text/plain")),
+                     "provenance-unreadable", id="another type"),
+        pytest.param(changed(lambda d: put(d, "dsseEnvelope", None)), "provenance-unreadable",
+                     id="no envelope"),
+        pytest.param(changed(lambda d: put(d, "mediaType", "text/plain")), "provenance-unreadable",
+                     id="another kind of bundle"),
+        pytest.param(changed(lambda d: put(d, "dsseEnvelope.signatures", [])),
+                     "provenance-unreadable", id="unsigned"),
+        pytest.param(BUNDLED.replace(b'"dsseEnvelope"', b'"dsseEnvelope": 1, "dsseEnvelope"'),
+                     "provenance-unreadable", id="two envelopes"),
     ],
-)
+)  # fmt: skip
 def test_what_was_not_signed_as_it_is_is_refused(data: bytes, code: str) -> None:
     with pytest.raises(ProvenanceError) as caught:
         read_statement(data, TRUSTED)
@@ -758,28 +736,15 @@ def test_a_statement_of_several_images_is_refused() -> None:
     [
         pytest.param([IMAGE], None, None, 0, "Built from lock", id="of this manifest"),
         pytest.param([CONFIG], None, None, 0, "gpu-provision 0.1.0 (oci)", id="of this image id"),
-        pytest.param(
-            [f"sha256:{'ee' * 32}", IMAGE], lock_of().sha256, None, 0, "Built", id="and this lock"
-        ),
-        pytest.param(
-            [f"sha256:{'ee' * 32}"],
-            None,
-            "provenance-other-image",
-            7,
-            "a:1 is sha256:eeee",
-            id="another image",
-        ),
+        pytest.param([f"sha256:{'ee' * 32}", IMAGE], lock_of().sha256, None, 0, "Built",
+                     id="and this lock"),
+        pytest.param([f"sha256:{'ee' * 32}"], None, "provenance-other-image", 7,
+                     "a:1 is sha256:eeee", id="another image"),
         pytest.param([], None, "provenance-other-image", 7, "not known", id="an image unknown"),
-        pytest.param(
-            [IMAGE],
-            "ee" * 32,
-            "provenance-other-lock",
-            7,
-            "not from eeeeeeeeeeee",
-            id="another lock",
-        ),
+        pytest.param([IMAGE], "ee" * 32, "provenance-other-lock", 7, "not from eeeeeeeeeeee",
+                     id="another lock"),
     ],
-)
+)  # fmt: skip
 def test_a_statement_is_worth_what_it_is_of(
     images: list[str], lock: str | None, code: str | None, exit_code: int, words: str
 ) -> None:

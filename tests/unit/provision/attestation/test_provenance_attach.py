@@ -285,45 +285,25 @@ ELSEWHERE = host(FACTS._replace(gpus=(L4,)))
         pytest.param([], "nothing", None, id="none"),
         pytest.param([recorded(1)], None, "01", id="one"),
         pytest.param([recorded(2), recorded(1)], None, "02", id="the latest of two"),
-        pytest.param(
-            [recorded(2, "unfit"), recorded(1)], "record-unfit", "02", id="fit once, unfit now"
-        ),
+        pytest.param([recorded(2, "unfit"), recorded(1)], "record-unfit", "02",
+                     id="fit once, unfit now"),
         pytest.param([recorded(1, "unfit"), recorded(2)], None, "02", id="unfit once, fit now"),
-        pytest.param(
-            [recorded(1), recorded(2, host=OLD_DRIVER)], None, "01", id="another's driver"
-        ),
-        pytest.param(
-            [recorded(1), recorded(2, "unfit", host=ELSEWHERE)], None, "01", id="another's GPUs"
-        ),
-        pytest.param(
-            [recorded(1, host=ELSEWHERE), recorded(2, host=OLD_DRIVER)],
-            "record-driver-changed",
-            "02",
-            id="the nearest that there is",
-        ),
-        pytest.param(
-            [recorded(2, "unfit", signer=OTHER), recorded(1)],
-            None,
-            "01",
-            id="a stranger's counts not",
-        ),
-        pytest.param(
-            [recorded(2, signer=OTHER)], "record-unknown-key", None, id="only a stranger's"
-        ),
-        pytest.param(
-            [recorded(2, image=f"sha256:{'ee' * 32}")],
-            "record-other-image",
-            "02",
-            id="another image",
-        ),
-        pytest.param(
-            [recorded(2, image=f"sha256:{'ee' * 32}", also=[IMAGE])],
-            None,
-            "02",
-            id="by another digest",
-        ),
+        pytest.param([recorded(1), recorded(2, host=OLD_DRIVER)], None, "01",
+                     id="another's driver"),
+        pytest.param([recorded(1), recorded(2, "unfit", host=ELSEWHERE)], None, "01",
+                     id="another's GPUs"),
+        pytest.param([recorded(1, host=ELSEWHERE), recorded(2, host=OLD_DRIVER)],
+                     "record-driver-changed", "02", id="the nearest that there is"),
+        pytest.param([recorded(2, "unfit", signer=OTHER), recorded(1)], None, "01",
+                     id="a stranger's counts not"),
+        pytest.param([recorded(2, signer=OTHER)], "record-unknown-key", None,
+                     id="only a stranger's"),
+        pytest.param([recorded(2, image=f"sha256:{'ee' * 32}")], "record-other-image", "02",
+                     id="another image"),
+        pytest.param([recorded(2, image=f"sha256:{'ee' * 32}", also=[IMAGE])], None, "02",
+                     id="by another digest"),
     ],
-)
+)  # fmt: skip
 def test_of_the_records_of_an_image_the_latest_that_speaks_of_this_decides(
     records: list[bytes], code: str | None, time: str | None
 ) -> None:

@@ -132,30 +132,6 @@ class TestFacts:
         assert build.python_tags == ("cp38-cp38", "cp39-cp39", "cp310-cp310", "cp311-cp311")
         assert build.at == ("pytorch", "pypi")
 
-    def test_what_was_not_read_stays_unknown(self, catalog: Catalog) -> None:
-        assert the_build(catalog, "1.13.1", "cu117").nccl is None
-        assert the_build(catalog, "2.8.0", "cu128", "aarch64").sm == ()
-
-    @pytest.mark.parametrize(
-        ("version", "numpy"),
-        [("2.2.2", "<2"), ("2.3.0", None)],
-        ids=["before 2.3 wheels need NumPy 1", "from 2.3 on they do not"],
-    )
-    def test_numpy(self, catalog: Catalog, version: str, numpy: str | None) -> None:
-        release = catalog.torch_release(version)
-        assert release is not None
-        assert release.numpy == numpy
-
-    def test_companions_of_1_13_1(self, catalog: Catalog) -> None:
-        release = catalog.torch_release("1.13.1")
-        assert release is not None
-        assert (release.torchvision, release.torchaudio) == ("0.14.1", "0.13.1")
-
-    def test_volta_left_the_12_8_builds_with_2_11(self, catalog: Catalog) -> None:
-        assert (7, 0) in the_build(catalog, "2.10.0", "cu128").sm
-        assert (7, 0) not in the_build(catalog, "2.11.0", "cu128").sm
-        assert the_build(catalog, "2.11.0", "cu128").sm_confidence == "likely"
-
     def test_two_figures_of_an_architecture_are_its_major(self, catalog: Catalog) -> None:
         build = the_build(catalog, "2.9.0", "cu130")
         assert build.sm[-2:] == ((10, 0), (12, 0))
@@ -166,15 +142,6 @@ class TestFacts:
 
     def test_tegra_capabilities_are_no_one_elses(self, catalog: Catalog) -> None:
         assert catalog.tegra_capabilities == {(5, 3), (6, 2), (7, 2), (8, 7), (11, 0)}
-
-    def test_what_others_saw_of_an_aarch64_build_is_likely(self, catalog: Catalog) -> None:
-        build = the_build(catalog, "2.9.1", "cu128", "aarch64")
-        assert build.sm == ((8, 0), (9, 0), (10, 0), (12, 0))
-        assert build.sm_confidence == "likely"
-
-    def test_what_sources_contradict_is_doubtful(self, catalog: Catalog) -> None:
-        assert the_build(catalog, "2.8.0", "cu128", "aarch64").existence == "doubtful"
-        assert the_build(catalog, "2.15.0", "cu126").existence == "doubtful"
 
     def test_forward_compat_knows_official_and_accepted_branches(self, catalog: Catalog) -> None:
         row = catalog.forward_compat("13.0")
@@ -195,53 +162,8 @@ class TestFacts:
         assert first.reference == "docker.io/library/python:3.11-slim-bookworm"
         assert first.glibc == "2.36"
 
-    def test_cuda_13_5_runs_from_the_floor_of_its_family_on(self, catalog: Catalog) -> None:
-        family, toolkit = catalog.family("13.5"), catalog.toolkit("13.5")
-        assert family is not None
-        assert toolkit is not None
-        assert family.min_driver == "580"
-        assert (toolkit.full, toolkit.driver, toolkit.on_pypi) == ("13.5.0", None, True)
-        before = catalog.toolkits_of("13.4")[-1]
-        assert toolkit.sm_targets == before.sm_targets
-        branch = catalog.branch_of("620.70.06")
-        assert branch is not None
-        assert branch.max_cuda == "13.5"
-
-    @pytest.mark.parametrize(
-        ("branch", "newest", "day"),
-        [
-            pytest.param("580", "580.178.04", "2026-08-03", id="580 has had many"),
-            pytest.param("610", "610.57.04", "2026-08-03", id="610 had one after its first"),
-            pytest.param("615", "615.71.09", "2026-09-09", id="615 came in September"),
-            pytest.param("620", "620.70.06", "2026-11-04", id="620 came in November"),
-            pytest.param("560", "560.35.05", None, id="of a toolkit's own driver no day is known"),
-        ],
-    )
-    def test_the_newest_version_of_a_branch_has_its_day(
-        self, catalog: Catalog, branch: str, newest: str, day: str | None
-    ) -> None:
-        row = catalog.branch_of(branch)
-        assert row is not None
-        assert (row.latest_seen, row.latest_date) == (newest, day)
-
 
 class TestKernelModules:
-    @pytest.mark.parametrize(
-        ("driver", "modules"),
-        [
-            pytest.param("510.108.03", None, id="before 515 there are no open modules"),
-            pytest.param("515.65.01", "optional", id="from 515 on they are a choice"),
-            pytest.param("580.95.05", "required-from-blackwell", id="580 has both flavours"),
-            pytest.param("620.70.06", "only", id="620 has no proprietary modules"),
-        ],
-    )
-    def test_a_branch_says_which_it_has(
-        self, catalog: Catalog, driver: str, modules: str | None
-    ) -> None:
-        row = catalog.branch_of(driver)
-        assert row is not None
-        assert row.open_modules == modules
-
     @pytest.mark.parametrize(
         ("name", "modules"),
         [
@@ -294,16 +216,6 @@ class TestDrivers:
         assert (row and row.branch) == branch
         assert catalog.is_known_branch(driver) is known
 
-    @pytest.mark.parametrize(
-        ("driver", "lowest"),
-        [("470.256.02", (3, 0)), ("495.29.05", (5, 0)), ("580.95.05", (5, 0)), ("590.48", (7, 5))],
-        ids=["470 drives Kepler", "495 does not", "580 drives Maxwell", "590 starts at Turing"],
-    )
-    def test_dropped_below(self, catalog: Catalog, driver: str, lowest: tuple[int, int]) -> None:
-        branch = catalog.branch_of(driver)
-        assert branch is not None
-        assert branch.dropped_below == lowest
-
     @given(st.text())
     def test_no_text_is_too_strange(self, driver: str) -> None:
         load().branch_of(driver)
@@ -332,149 +244,72 @@ def drop(table: str) -> Break:
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        pytest.param(
-            "torch.json",
-            put("builds", CU117, sm=["sm_86", "86"]),
-            r"torch\.json builds\[\d+\]\.sm: expected list of sm_NN",
-            id="an architecture without its prefix",
-        ),
-        pytest.param(
-            "torch.json",
-            put("builds", CU117, sm=[]),
-            r"\.sm: expected list of sm_NN",
-            id="an empty list where null means unknown",
-        ),
-        pytest.param(
-            "torch.json",
-            put("builds", CU117, ptx="sm_86"),
-            r"\.ptx: expected compute_NN",
-            id="binary code is not PTX",
-        ),
-        pytest.param(
-            "drivers.json",
-            put("branches", {"branch": 620}, open_modules="proprietary"),
-            r"drivers\.json branches\[\d+\]\.open_modules: expected one of optional, ",
-            id="kernel modules that nobody knows",
-        ),
-        pytest.param(
-            "torch.json",
-            put("builds", CU117, at=["conda"]),
-            r"\.at: expected one of pytorch, pypi",
-            id="a place that nobody knows",
-        ),
-        pytest.param(
-            "torch.json",
-            put("builds", CU117, at=[]),
-            r"\.at: expected list of pytorch, pypi",
-            id="a build that is nowhere",
-        ),
-        pytest.param(
-            "torch.json",
-            put("builds", CU117, python_tags="cp310"),
-            r"\.python_tags: expected list of Python tags",
-            id="a text for a list",
-        ),
-        pytest.param(
-            "torch.json",
-            put("builds", CU117, source="hearsay"),
-            r"\.source: expected keys of the file's sources, found 'hearsay'",
-            id="a source that the file does not have",
-        ),
-        pytest.param(
-            "torch.json",
-            put("builds", CU117, source=[]),
-            r"\.source: expected at least one key",
-            id="an empty list of sources",
-        ),
-        pytest.param(
-            "torch.json",
-            put("builds", CU117, size_min_bytes=-1),
-            r"\.size_min_bytes: expected a whole number",
-            id="a negative size",
-        ),
-        pytest.param(
-            "torch.json",
-            rename("builds", "tag", "label"),
-            r"torch\.json builds\[3\]: missing tag",
-            id="a missing key",
-        ),
-        pytest.param(
-            "torch.json",
-            put("releases", {"version": "2.0.1"}, colour="red"),
-            r"torch\.json releases\[\d+\]: unknown key colour",
-            id="an unknown key",
-        ),
-        pytest.param(
-            "torch.json",
-            put("releases", {"version": "2.0.1"}, yanked="no"),
-            r"\.yanked: expected true or false",
-            id="a word for a truth",
-        ),
-        pytest.param(
-            "torch.json", drop("index"), r"torch\.json index: expected text", id="no index"
-        ),
-        pytest.param(
-            "torch.json", drop("sources"), r"torch\.json sources: expected", id="no sources"
-        ),
-        pytest.param(
-            "cuda.json", drop("families"), r"families: expected a list of rows", id="no table"
-        ),
-        pytest.param(
-            "cuda.json",
-            put("toolkits", {"full": "11.7.1"}, driver=515),
-            r"cuda\.json toolkits\[\d+\]\.driver: expected text",
-            id="a number for a version",
-        ),
-        pytest.param(
-            "cuda.json",
-            rename("toolkits", "source", "origin"),
-            r"cuda\.json toolkits\[3\]: missing source",
-            id="a row without its source",
-        ),
-        pytest.param(
-            "drivers.json",
-            put("branches", {"branch": 515}, dropped_below="sm_50"),
-            r"drivers\.json branches\[\d+\]\.dropped_below: expected a compute capability",
-            id="an architecture for a capability",
-        ),
-        pytest.param(
-            "gpus.json",
-            put("gpus", {"name": "Tesla T4"}, kind="toy"),
-            r"gpus\.json gpus\[\d+\]\.kind: expected one of data-centre",
-            id="a kind of GPU that nobody knows",
-        ),
+        pytest.param("torch.json", put("builds", CU117, sm=["sm_86", "86"]),
+                     r"torch\.json builds\[\d+\]\.sm: expected list of sm_NN",
+                     id="an architecture without its prefix"),
+        pytest.param("torch.json", put("builds", CU117, sm=[]), r"\.sm: expected list of sm_NN",
+                     id="an empty list where null means unknown"),
+        pytest.param("torch.json", put("builds", CU117, ptx="sm_86"), r"\.ptx: expected compute_NN",
+                     id="binary code is not PTX"),
+        pytest.param("drivers.json", put("branches", {"branch": 620}, open_modules="proprietary"),
+                     r"drivers\.json branches\[\d+\]\.open_modules: expected one of optional, ",
+                     id="kernel modules that nobody knows"),
+        pytest.param("torch.json", put("builds", CU117, at=["conda"]),
+                     r"\.at: expected one of pytorch, pypi", id="a place that nobody knows"),
+        pytest.param("torch.json", put("builds", CU117, at=[]),
+                     r"\.at: expected list of pytorch, pypi", id="a build that is nowhere"),
+        pytest.param("torch.json", put("builds", CU117, python_tags="cp310"),
+                     r"\.python_tags: expected list of Python tags", id="a text for a list"),
+        pytest.param("torch.json", put("builds", CU117, source="hearsay"),
+                     r"\.source: expected keys of the file's sources, found 'hearsay'",
+                     id="a source that the file does not have"),
+        pytest.param("torch.json", put("builds", CU117, source=[]),
+                     r"\.source: expected at least one key", id="an empty list of sources"),
+        pytest.param("torch.json", put("builds", CU117, size_min_bytes=-1),
+                     r"\.size_min_bytes: expected a whole number", id="a negative size"),
+        pytest.param("torch.json", rename("builds", "tag", "label"),
+                     r"torch\.json builds\[3\]: missing tag", id="a missing key"),
+        pytest.param("torch.json", put("releases", {"version": "2.0.1"}, colour="red"),
+                     r"torch\.json releases\[\d+\]: unknown key colour", id="an unknown key"),
+        pytest.param("torch.json", put("releases", {"version": "2.0.1"}, yanked="no"),
+                     r"\.yanked: expected true or false", id="a word for a truth"),
+        pytest.param("torch.json", drop("index"), r"torch\.json index: expected text",
+                     id="no index"),
+        pytest.param("torch.json", drop("sources"), r"torch\.json sources: expected",
+                     id="no sources"),
+        pytest.param("cuda.json", drop("families"), r"families: expected a list of rows",
+                     id="no table"),
+        pytest.param("cuda.json", put("toolkits", {"full": "11.7.1"}, driver=515),
+                     r"cuda\.json toolkits\[\d+\]\.driver: expected text",
+                     id="a number for a version"),
+        pytest.param("cuda.json", rename("toolkits", "source", "origin"),
+                     r"cuda\.json toolkits\[3\]: missing source", id="a row without its source"),
+        pytest.param("drivers.json", put("branches", {"branch": 515}, dropped_below="sm_50"),
+                     r"drivers\.json branches\[\d+\]\.dropped_below: expected a compute capability",
+                     id="an architecture for a capability"),
+        pytest.param("gpus.json", put("gpus", {"name": "Tesla T4"}, kind="toy"),
+                     r"gpus\.json gpus\[\d+\]\.kind: expected one of data-centre",
+                     id="a kind of GPU that nobody knows"),
         pytest.param(
             "gpus.json",
             put("gpus", {"name": "Tesla T4"}, tflops={"fp32": 8.1}),
             r"gpus\.json gpus\[\d+\]\.tflops: expected an object of bf16, fp16, fp32, fp8, tf32",
             id="a peak rate that is not named",
         ),
-        pytest.param(
-            "gpus.json",
-            put("gpus", {"name": "Tesla T4"}, memory_bandwidth_gbs=True),
-            r"gpus\.json gpus\[\d+\]\.memory_bandwidth_gbs: expected a number",
-            id="a truth for a number",
-        ),
-        pytest.param(
-            "gpus.json",
-            put("gpus", {"name": "Tesla T4"}, nvlink="no"),
-            r"gpus\.json gpus\[\d+\]\.nvlink: expected true or false",
-            id="a word for NVLink",
-        ),
-        pytest.param(
-            "cuda.json",
-            put("toolkits", {"full": "11.7.1"}, on_pypi=None),
-            r"cuda\.json toolkits\[\d+\]\.on_pypi: expected true or false",
-            id="unknown where only yes or no will do",
-        ),
-        pytest.param(
-            "bases.json",
-            put("python_images", {"python": "3.11"}, suite="sid"),
-            r"bases\.json python_images\[\d+\]: suite sid is not among debian_suites",
-            id="an image of an unknown suite",
-        ),
+        pytest.param("gpus.json", put("gpus", {"name": "Tesla T4"}, memory_bandwidth_gbs=True),
+                     r"gpus\.json gpus\[\d+\]\.memory_bandwidth_gbs: expected a number",
+                     id="a truth for a number"),
+        pytest.param("gpus.json", put("gpus", {"name": "Tesla T4"}, nvlink="no"),
+                     r"gpus\.json gpus\[\d+\]\.nvlink: expected true or false",
+                     id="a word for NVLink"),
+        pytest.param("cuda.json", put("toolkits", {"full": "11.7.1"}, on_pypi=None),
+                     r"cuda\.json toolkits\[\d+\]\.on_pypi: expected true or false",
+                     id="unknown where only yes or no will do"),
+        pytest.param("bases.json", put("python_images", {"python": "3.11"}, suite="sid"),
+                     r"bases\.json python_images\[\d+\]: suite sid is not among debian_suites",
+                     id="an image of an unknown suite"),
     ],
-)
+)  # fmt: skip
 def test_a_malformed_row_is_named(
     broken: Callable[[str, Break], Path], name: str, change: Break, message: str
 ) -> None:
@@ -553,132 +388,69 @@ def excuse_nothing(raw: Raw) -> None:
             "(11.7.1): 515.43.01 is older than the 515.43.4 before it [newer-needs-no-less]",
             id="a newer toolkit ships with no older driver",
         ),
-        pytest.param(
-            "cuda.json",
-            swap("toolkits"),
-            "cuda.json toolkits[2] (11.0.2): stands after 11.0.3 [newer-needs-no-less]",
-            id="toolkits stand oldest first",
-        ),
-        pytest.param(
-            "cuda.json",
-            put("toolkits", {"full": "11.7.1"}, full="11.6.9"),
-            "(11.6.9): is no release of CUDA 11.7 [toolkit-row]",
-            id="a toolkit's names agree",
-        ),
-        pytest.param(
-            "cuda.json",
-            put("toolkits", {"full": "11.7.1"}, minor_version_compatibility=False),
-            "(11.7.1): minor-version compatibility and the table of families disagree",
-            id="compatibility belongs to a family",
-        ),
-        pytest.param(
-            "cuda.json",
-            put("toolkits", {"full": "11.7.1"}, driver="516.1"),
-            "(11.7.1): the branch of its driver 516.1 is not in drivers.json",
-            id="a toolkit's driver has a branch",
-        ),
-        pytest.param(
-            "drivers.json",
-            put("branches", {"branch": 515}, max_cuda="11.6"),
-            "(11.7.1): its driver 515.48.07 supports no more than CUDA 11.6",
-            id="a toolkit's driver supports it",
-        ),
-        pytest.param(
-            "cuda.json",
-            put("toolkits", {"full": "11.7.1"}, driver="five"),
-            "(11.7.1): 'five' is no version [version-read]",
-            id="a version can be read",
-        ),
-        pytest.param(
-            "gpus.json",
-            again("gpus"),
-            "(nvidia gb10): 2 times [no-duplicates]",
-            id="a GPU has one row",
-        ),
-        pytest.param(
-            "torch.json",
-            again("builds"),
-            "): 2 times [no-duplicates]",
-            id="a build has one row",
-        ),
-        pytest.param(
-            "drivers.json",
-            swap("branches"),
-            "drivers.json branches[2] (418): stands after 430 [branches-rise]",
-            id="branches stand oldest first",
-        ),
-        pytest.param(
-            "drivers.json",
-            put("branches", {"branch": 515}, max_cuda="11.5"),
-            "(515): 11.5 is older than the 11.6 before it [branches-rise]",
-            id="a newer branch supports no older CUDA",
-        ),
-        pytest.param(
-            "drivers.json",
-            put("branches", {"branch": 515}, dropped_below="3.5"),
-            "(515): drives older GPUs than branch 510 before it [branches-rise]",
-            id="a GPU once dropped stays dropped",
-        ),
-        pytest.param(
-            "drivers.json",
-            put("branches", {"branch": 515}, first_version="510.1"),
-            "(515): first version 510.1 is of another branch [branch-row]",
-            id="a first version is of its branch",
-        ),
-        pytest.param(
-            "drivers.json",
-            put("branches", {"branch": 515}, adds_source="open-modules"),
-            "(515): names a source for chips that it does not add [branch-row]",
-            id="a branch that adds nothing needs no source for it",
-        ),
-        pytest.param(
-            "drivers.json",
-            put("branches", {"branch": 590}, adds=["GB202"]),
-            "(590): adds chips and names no source for it [branch-row]",
-            id="what is added has its source",
-        ),
-        pytest.param(
-            "drivers.json",
-            put("branches", {"branch": 590}, adds=["GB202"]),
-            "(GB202): 2 times [no-duplicates]",
-            id="a chip is added once",
-        ),
-        pytest.param(
-            "drivers.json",
-            put("branches", {"branch": 590}, adds=["TU999"]),
-            "(590): adds TU999, which no GPU has [gpu-driver]",
-            id="a chip that is added is that of a GPU",
-        ),
+        pytest.param("cuda.json", swap("toolkits"),
+                     "cuda.json toolkits[2] (11.0.2): stands after 11.0.3 [newer-needs-no-less]",
+                     id="toolkits stand oldest first"),
+        pytest.param("cuda.json", put("toolkits", {"full": "11.7.1"}, full="11.6.9"),
+                     "(11.6.9): is no release of CUDA 11.7 [toolkit-row]",
+                     id="a toolkit's names agree"),
+        pytest.param("cuda.json",
+                     put("toolkits", {"full": "11.7.1"}, minor_version_compatibility=False),
+                     "(11.7.1): minor-version compatibility and the table of families disagree",
+                     id="compatibility belongs to a family"),
+        pytest.param("cuda.json", put("toolkits", {"full": "11.7.1"}, driver="516.1"),
+                     "(11.7.1): the branch of its driver 516.1 is not in drivers.json",
+                     id="a toolkit's driver has a branch"),
+        pytest.param("drivers.json", put("branches", {"branch": 515}, max_cuda="11.6"),
+                     "(11.7.1): its driver 515.48.07 supports no more than CUDA 11.6",
+                     id="a toolkit's driver supports it"),
+        pytest.param("cuda.json", put("toolkits", {"full": "11.7.1"}, driver="five"),
+                     "(11.7.1): 'five' is no version [version-read]", id="a version can be read"),
+        pytest.param("gpus.json", again("gpus"), "(nvidia gb10): 2 times [no-duplicates]",
+                     id="a GPU has one row"),
+        pytest.param("torch.json", again("builds"),
+                     "): 2 times [no-duplicates]", id="a build has one row"),
+        pytest.param("drivers.json", swap("branches"),
+                     "drivers.json branches[2] (418): stands after 430 [branches-rise]",
+                     id="branches stand oldest first"),
+        pytest.param("drivers.json", put("branches", {"branch": 515}, max_cuda="11.5"),
+                     "(515): 11.5 is older than the 11.6 before it [branches-rise]",
+                     id="a newer branch supports no older CUDA"),
+        pytest.param("drivers.json", put("branches", {"branch": 515}, dropped_below="3.5"),
+                     "(515): drives older GPUs than branch 510 before it [branches-rise]",
+                     id="a GPU once dropped stays dropped"),
+        pytest.param("drivers.json", put("branches", {"branch": 515}, first_version="510.1"),
+                     "(515): first version 510.1 is of another branch [branch-row]",
+                     id="a first version is of its branch"),
+        pytest.param("drivers.json", put("branches", {"branch": 515}, adds_source="open-modules"),
+                     "(515): names a source for chips that it does not add [branch-row]",
+                     id="a branch that adds nothing needs no source for it"),
+        pytest.param("drivers.json", put("branches", {"branch": 590}, adds=["GB202"]),
+                     "(590): adds chips and names no source for it [branch-row]",
+                     id="what is added has its source"),
+        pytest.param("drivers.json", put("branches", {"branch": 590}, adds=["GB202"]),
+                     "(GB202): 2 times [no-duplicates]", id="a chip is added once"),
+        pytest.param("drivers.json", put("branches", {"branch": 590}, adds=["TU999"]),
+                     "(590): adds TU999, which no GPU has [gpu-driver]",
+                     id="a chip that is added is that of a GPU"),
         pytest.param(
             "bases.json",
             put("pythons", {"python": "3.12"}, released="2022-01-01"),
             "(3.12): '2022-01-01' is no day after that of the one before it [pythons-rise]",
             id="Pythons stand in the order of their days",
         ),
-        pytest.param(
-            "bases.json",
-            put("pythons", {"python": "3.12"}, released="soon"),
-            "(3.12): 'soon' is no day after that of the one before it [pythons-rise]",
-            id="a Python has its day",
-        ),
-        pytest.param(
-            "bases.json",
-            put("python_images", {"python": "3.12", "suite": "trixie"}, python="3.99"),
-            "its Python has no day [pythons-known]",
-            id="the Python of an image has its day",
-        ),
-        pytest.param(
-            "gpus.json",
-            put("other_vendors", {"vendor": "Intel"}, vendor="AMD"),
-            "(AMD): 2 times [no-duplicates]",
-            id="a maker has one row",
-        ),
-        pytest.param(
-            "gpus.json",
-            put("gpus", {"name": "NVIDIA A30"}, chip="GA999"),
-            "(NVIDIA A30): no driver branch adds its chip GA999 [gpu-driver]",
-            id="the chip of a GPU is added by a branch",
-        ),
+        pytest.param("bases.json", put("pythons", {"python": "3.12"}, released="soon"),
+                     "(3.12): 'soon' is no day after that of the one before it [pythons-rise]",
+                     id="a Python has its day"),
+        pytest.param("bases.json",
+                     put("python_images", {"python": "3.12", "suite": "trixie"}, python="3.99"),
+                     "its Python has no day [pythons-known]",
+                     id="the Python of an image has its day"),
+        pytest.param("gpus.json", put("other_vendors", {"vendor": "Intel"}, vendor="AMD"),
+                     "(AMD): 2 times [no-duplicates]", id="a maker has one row"),
+        pytest.param("gpus.json", put("gpus", {"name": "NVIDIA A30"}, chip="GA999"),
+                     "(NVIDIA A30): no driver branch adds its chip GA999 [gpu-driver]",
+                     id="the chip of a GPU is added by a branch"),
         pytest.param(
             "gpus.json",
             put("gpus", {"name": "NVIDIA TITAN V"}, chip="GA100"),
@@ -692,12 +464,9 @@ def excuse_nothing(raw: Raw) -> None:
             "(NVIDIA A30): is listed from driver 440.33, older than branch 450 [gpu-driver]",
             id="a GPU is not listed before its chip is driven",
         ),
-        pytest.param(
-            "gpus.json",
-            put("gpus", {"name": "NVIDIA Thor"}, driver_from="580.65.06"),
-            "(NVIDIA Thor): driver_from and driver_source go together [gpu-driver]",
-            id="a driver that lists a GPU has its source",
-        ),
+        pytest.param("gpus.json", put("gpus", {"name": "NVIDIA Thor"}, driver_from="580.65.06"),
+                     "(NVIDIA Thor): driver_from and driver_source go together [gpu-driver]",
+                     id="a driver that lists a GPU has its source"),
         pytest.param(
             "gpus.json",
             put("gpus", {"name": "NVIDIA GeForce RTX 2060"}, compute_capability="2.1"),
@@ -705,248 +474,153 @@ def excuse_nothing(raw: Raw) -> None:
             "[gpu-driver]",
             id="a chip that is added is driven",
         ),
-        pytest.param(
-            "drivers.json",
-            put("branches", {"branch": 515}, end_of_life="soon"),
-            "(515): end of life soon is no date [branch-row]",
-            id="an end of life is a date",
-        ),
+        pytest.param("drivers.json", put("branches", {"branch": 515}, end_of_life="soon"),
+                     "(515): end of life soon is no date [branch-row]",
+                     id="an end of life is a date"),
         pytest.param(
             "drivers.json",
             put("forward_compat", {"provides_cuda": "11.7"}, accepted_base_branches=[451]),
             "(cuda-compat-11-7): base branch 451 is not in the table [compat-branch-known]",
             id="a base branch is known",
         ),
-        pytest.param(
-            "drivers.json",
-            put("forward_compat", {"provides_cuda": "11.7"}, accepted_base_branches=[580]),
-            "(cuda-compat-11-7): base branch 580 is newer than the package [compat-row]",
-            id="a compat package goes upon older drivers",
-        ),
-        pytest.param(
-            "drivers.json",
-            put("forward_compat", {"provides_cuda": "11.7"}, built_from_branch=510),
-            "(cuda-compat-11-7): branch 510 is not that of its CUDA [compat-row]",
-            id="a compat package is built from its CUDA's driver",
-        ),
-        pytest.param(
-            "drivers.json",
-            put("forward_compat", {"provides_cuda": "11.7"}, provides_cuda="12.7"),
-            "(cuda-compat-11-7): CUDA 12.7 has no toolkit [compat-row]",
-            id="a compat package brings a known CUDA",
-        ),
+        pytest.param("drivers.json",
+                     put("forward_compat", {"provides_cuda": "11.7"}, accepted_base_branches=[580]),
+                     "(cuda-compat-11-7): base branch 580 is newer than the package [compat-row]",
+                     id="a compat package goes upon older drivers"),
+        pytest.param("drivers.json",
+                     put("forward_compat", {"provides_cuda": "11.7"}, built_from_branch=510),
+                     "(cuda-compat-11-7): branch 510 is not that of its CUDA [compat-row]",
+                     id="a compat package is built from its CUDA's driver"),
+        pytest.param("drivers.json",
+                     put("forward_compat", {"provides_cuda": "11.7"}, provides_cuda="12.7"),
+                     "(cuda-compat-11-7): CUDA 12.7 has no toolkit [compat-row]",
+                     id="a compat package brings a known CUDA"),
         pytest.param(
             "drivers.json",
             drop("exceptions"),
             "(cuda-compat-10-2): base branch 396 is not in the table [compat-branch-known]",
             id="what was excused is said without its excuse",
         ),
-        pytest.param(
-            "torch.json",
-            excuse_nothing,
-            "exceptions (2.0.1 cu117 x86_64): excuses nothing under tag-agrees",
-            id="an exception that excuses nothing is a problem",
-        ),
-        pytest.param(
-            "torch.json",
-            put("builds", CU117, tag="cu118"),
-            "(2.0.1 cu118 x86_64): tag cu118 of a build for CUDA 11.7 [tag-agrees]",
-            id="tag and CUDA agree",
-        ),
-        pytest.param(
-            "torch.json",
-            put("builds", CU117, cuda="12.7", tag="cu127"),
-            "(2.0.1 cu127 x86_64): CUDA 12.7 has no toolkit [targets-known]",
-            id="a build's CUDA has a toolkit",
-        ),
-        pytest.param(
-            "torch.json",
-            put("builds", CU117, sm=["sm_86", "sm_90"]),
-            "(2.0.1 cu117 x86_64): CUDA 11.7 cannot compile for sm_90 [targets-known]",
-            id="a build holds what its toolkit compiles",
-        ),
-        pytest.param(
-            "torch.json",
-            put("builds", CU117, ptx="compute_120"),
-            "(2.0.1 cu117 x86_64): CUDA 11.7 cannot compile for sm_120 [targets-known]",
-            id="its PTX too",
-        ),
+        pytest.param("torch.json", excuse_nothing,
+                     "exceptions (2.0.1 cu117 x86_64): excuses nothing under tag-agrees",
+                     id="an exception that excuses nothing is a problem"),
+        pytest.param("torch.json", put("builds", CU117, tag="cu118"),
+                     "(2.0.1 cu118 x86_64): tag cu118 of a build for CUDA 11.7 [tag-agrees]",
+                     id="tag and CUDA agree"),
+        pytest.param("torch.json", put("builds", CU117, cuda="12.7", tag="cu127"),
+                     "(2.0.1 cu127 x86_64): CUDA 12.7 has no toolkit [targets-known]",
+                     id="a build's CUDA has a toolkit"),
+        pytest.param("torch.json", put("builds", CU117, sm=["sm_86", "sm_90"]),
+                     "(2.0.1 cu117 x86_64): CUDA 11.7 cannot compile for sm_90 [targets-known]",
+                     id="a build holds what its toolkit compiles"),
+        pytest.param("torch.json", put("builds", CU117, ptx="compute_120"),
+                     "(2.0.1 cu117 x86_64): CUDA 11.7 cannot compile for sm_120 [targets-known]",
+                     id="its PTX too"),
         pytest.param(
             "torch.json",
             put("builds", CU117, sm=["sm_86", "sm_80"]),
             "(2.0.1 cu117 x86_64): architectures are not in order, or doubled [targets-known]",
             id="architectures stand in order",
         ),
-        pytest.param(
-            "torch.json",
-            put("builds", {"version": "2.0.1", "tag": "cpu"}, cudnn="8.5.0.96"),
-            "(2.0.1 cpu x86_64): a CPU build with GPU code or libraries [targets-known]",
-            id="a CPU build has no cuDNN",
-        ),
-        pytest.param(
-            "torch.json",
-            put("builds", CU117, version="2.0.9"),
-            "(2.0.9 cu117 x86_64): its release is not in the table [release-known]",
-            id="a build's release exists",
-        ),
-        pytest.param(
-            "torch.json",
-            put("builds", CU117, pins=["nvidia-nccl-cu11=2.14.3"]),
-            "pin 'nvidia-nccl-cu11=2.14.3' is no requirement [pins-agree]",
-            id="pins are requirements",
-        ),
-        pytest.param(
-            "torch.json",
-            put("builds", CU117, nccl="2.18.1"),
-            "pin nvidia-nccl-cu11==2.14.3 against 2.18.1 in the row [pins-agree]",
-            id="pins and row agree",
-        ),
-        pytest.param(
-            "torch.json",
-            put("builds", CU117, python_tags=["py3-none"]),
-            "(2.0.1 cu117 x86_64): 'py3-none' is no Python tag [python-tags]",
-            id="a Python tag is well formed",
-        ),
-        pytest.param(
-            "torch.json",
-            put("builds", CU117, python_tags=["cp37-cp37m"]),
-            "(2.0.1 cu117 x86_64): cp37-cp37m is outside >=3.8.0 [python-tags]",
-            id="a Python tag is within what the release asks for",
-        ),
-        pytest.param(
-            "torch.json",
-            put("builds", CU117, at=["pypi", "pypi"]),
-            "(2.0.1 cu117 x86_64): a place is named twice [places-known]",
-            id="a place is named once",
-        ),
+        pytest.param("torch.json",
+                     put("builds", {"version": "2.0.1", "tag": "cpu"}, cudnn="8.5.0.96"),
+                     "(2.0.1 cpu x86_64): a CPU build with GPU code or libraries [targets-known]",
+                     id="a CPU build has no cuDNN"),
+        pytest.param("torch.json", put("builds", CU117, version="2.0.9"),
+                     "(2.0.9 cu117 x86_64): its release is not in the table [release-known]",
+                     id="a build's release exists"),
+        pytest.param("torch.json", put("builds", CU117, pins=["nvidia-nccl-cu11=2.14.3"]),
+                     "pin 'nvidia-nccl-cu11=2.14.3' is no requirement [pins-agree]",
+                     id="pins are requirements"),
+        pytest.param("torch.json", put("builds", CU117, nccl="2.18.1"),
+                     "pin nvidia-nccl-cu11==2.14.3 against 2.18.1 in the row [pins-agree]",
+                     id="pins and row agree"),
+        pytest.param("torch.json", put("builds", CU117, python_tags=["py3-none"]),
+                     "(2.0.1 cu117 x86_64): 'py3-none' is no Python tag [python-tags]",
+                     id="a Python tag is well formed"),
+        pytest.param("torch.json", put("builds", CU117, python_tags=["cp37-cp37m"]),
+                     "(2.0.1 cu117 x86_64): cp37-cp37m is outside >=3.8.0 [python-tags]",
+                     id="a Python tag is within what the release asks for"),
+        pytest.param("torch.json", put("builds", CU117, at=["pypi", "pypi"]),
+                     "(2.0.1 cu117 x86_64): a place is named twice [places-known]",
+                     id="a place is named once"),
         pytest.param(
             "torch.json",
             put("builds", CU117, size_min_bytes=9, size_max_bytes=8),
             "(2.0.1 cu117 x86_64): its smallest wheel is larger than its largest [places-known]",
             id="sizes are in order",
         ),
-        pytest.param(
-            "torch.json",
-            also_on_pypi,
-            "(2.0.1 cu118 x86_64): a second build on PyPI [one-pypi-build]",
-            id="PyPI has one build a release and machine",
-        ),
-        pytest.param(
-            "torch.json",
-            put("releases", {"version": "2.0.1"}, requires_python="3.8 or so"),
-            "(2.0.1): '3.8 or so' is no specifier [release-row]",
-            id="a specifier can be read",
-        ),
-        pytest.param(
-            "torch.json",
-            put("releases", {"version": "2.0.1"}, version="2.0.9"),
-            "(2.0.9): has no build [release-row]",
-            id="a release has builds",
-        ),
-        pytest.param(
-            "torch.json",
-            put("releases", {"version": "2.0.1"}, numpy=None),
-            "(2.0.1): numpy and its source go together [release-row]",
-            id="a NumPy rule has its source",
-        ),
-        pytest.param(
-            "drivers.json",
-            put("branches", {"branch": 535}, latest_seen="550.1"),
-            "(535): newest version 550.1 is of another branch [branch-row]",
-            id="a newest version is of its branch",
-        ),
-        pytest.param(
-            "drivers.json",
-            put("branches", {"branch": 535}, latest_seen="535.1"),
-            "(535): newest version 535.1 is older than the first [branch-row]",
-            id="a newest version is not older than the first",
-        ),
-        pytest.param(
-            "drivers.json",
-            put("branches", {"branch": 620}, latest_date="2026-02-30"),
-            "(620): date of its newest version 2026-02-30 is no day [branch-row]",
-            id="the day of a newest version is in the calendar",
-        ),
+        pytest.param("torch.json", also_on_pypi,
+                     "(2.0.1 cu118 x86_64): a second build on PyPI [one-pypi-build]",
+                     id="PyPI has one build a release and machine"),
+        pytest.param("torch.json",
+                     put("releases", {"version": "2.0.1"}, requires_python="3.8 or so"),
+                     "(2.0.1): '3.8 or so' is no specifier [release-row]",
+                     id="a specifier can be read"),
+        pytest.param("torch.json", put("releases", {"version": "2.0.1"}, version="2.0.9"),
+                     "(2.0.9): has no build [release-row]", id="a release has builds"),
+        pytest.param("torch.json", put("releases", {"version": "2.0.1"}, numpy=None),
+                     "(2.0.1): numpy and its source go together [release-row]",
+                     id="a NumPy rule has its source"),
+        pytest.param("drivers.json", put("branches", {"branch": 535}, latest_seen="550.1"),
+                     "(535): newest version 550.1 is of another branch [branch-row]",
+                     id="a newest version is of its branch"),
+        pytest.param("drivers.json", put("branches", {"branch": 535}, latest_seen="535.1"),
+                     "(535): newest version 535.1 is older than the first [branch-row]",
+                     id="a newest version is not older than the first"),
+        pytest.param("drivers.json", put("branches", {"branch": 620}, latest_date="2026-02-30"),
+                     "(620): date of its newest version 2026-02-30 is no day [branch-row]",
+                     id="the day of a newest version is in the calendar"),
         pytest.param(
             "drivers.json",
             lambda raw: [_branch(raw, 620).pop(k) for k in ("latest_date", "latest_seen")],
             "(620): the date or the source of a newest version that is not named [branch-row]",
             id="a source of a newest version names one",
         ),
-        pytest.param(
-            "drivers.json",
-            lambda raw: _branch(raw, 620).pop("latest_source"),
-            "(620): the date of its newest version has no source [branch-row]",
-            id="the day of a newest version has its source",
-        ),
-        pytest.param(
-            "drivers.json",
-            lambda raw: _branch(raw, 620).pop("modules_source"),
-            "(620): its kernel modules and their source go together [branch-row]",
-            id="a branch's kernel modules have their source",
-        ),
+        pytest.param("drivers.json", lambda raw: _branch(raw, 620).pop("latest_source"),
+                     "(620): the date of its newest version has no source [branch-row]",
+                     id="the day of a newest version has its source"),
+        pytest.param("drivers.json", lambda raw: _branch(raw, 620).pop("modules_source"),
+                     "(620): its kernel modules and their source go together [branch-row]",
+                     id="a branch's kernel modules have their source"),
         pytest.param(
             "drivers.json",
             put("branches", {"branch": 620}, dropped_below="7.0"),
             "(620): has only the open kernel modules, and drives GPUs that they do not serve",
             id="open modules alone drive nothing before Turing",
         ),
-        pytest.param(
-            "drivers.json",
-            put("branches", {"branch": 610}, open_modules="only"),
-            "(615): brings back kernel modules that a branch before it did away with",
-            id="proprietary modules that went do not come back",
-        ),
-        pytest.param(
-            "drivers.json",
-            put("kernel_modules", {"from": "9.0"}, gpus=["NVIDIA GH9000"]),
-            "(9.0 NVIDIA GH9000): NVIDIA GH9000 is not in gpus.json [kernel-modules]",
-            id="a GPU that needs the open modules is a known one",
-        ),
-        pytest.param(
-            "drivers.json",
-            put("kernel_modules", {"from": "9.0"}, gpus=["Tesla T4"]),
-            "(9.0 Tesla T4): Tesla T4 is of an older capability [kernel-modules]",
-            id="a GPU that needs the open modules is of the row's capability",
-        ),
+        pytest.param("drivers.json", put("branches", {"branch": 610}, open_modules="only"),
+                     "(615): brings back kernel modules that a branch before it did away with",
+                     id="proprietary modules that went do not come back"),
+        pytest.param("drivers.json", put("kernel_modules", {"from": "9.0"}, gpus=["NVIDIA GH9000"]),
+                     "(9.0 NVIDIA GH9000): NVIDIA GH9000 is not in gpus.json [kernel-modules]",
+                     id="a GPU that needs the open modules is a known one"),
+        pytest.param("drivers.json", put("kernel_modules", {"from": "9.0"}, gpus=["Tesla T4"]),
+                     "(9.0 Tesla T4): Tesla T4 is of an older capability [kernel-modules]",
+                     id="a GPU that needs the open modules is of the row's capability"),
         pytest.param(
             "drivers.json",
             lambda raw: raw["kernel_modules"].reverse(),
             "(9.0 NVIDIA GH200 144G HBM3e NVIDIA GH200 480GB): stands after a newer capability",
             id="kernel modules stand by capability",
         ),
-        pytest.param(
-            "drivers.json",
-            put("kernel_modules", {"from": "3.0"}, gpus=["Tesla T4"]),
-            "(first row): is missing, or not for all GPUs [kernel-modules]",
-            id="kernel modules begin with a row for all GPUs",
-        ),
-        pytest.param(
-            "drivers.json",
-            lambda raw: raw["kernel_modules"].append(raw["kernel_modules"][-1]),
-            "(10.0): 2 times [no-duplicates]",
-            id="one row of kernel modules a capability",
-        ),
-        pytest.param(
-            "cuda.json",
-            put("toolkits", {"full": "13.5.0"}, released="Nov 4, 2026"),
-            "(13.5.0): 'Nov 4, 2026' is no day [toolkit-row]",
-            id="the day of a toolkit is in the calendar",
-        ),
-        pytest.param(
-            "cuda.json",
-            put("families", {"major": 12}, min_driver_windows="new"),
-            "(12): 'new' is no version [version-read]",
-            id="a Windows floor can be read",
-        ),
-        pytest.param(
-            "gpus.json",
-            lambda raw: raw.update(date="2026-11"),
-            "gpus.json (gpus.json): '2026-11' is no day [file-date]",
-            id="a file says its day",
-        ),
+        pytest.param("drivers.json", put("kernel_modules", {"from": "3.0"}, gpus=["Tesla T4"]),
+                     "(first row): is missing, or not for all GPUs [kernel-modules]",
+                     id="kernel modules begin with a row for all GPUs"),
+        pytest.param("drivers.json",
+                     lambda raw: raw["kernel_modules"].append(raw["kernel_modules"][-1]),
+                     "(10.0): 2 times [no-duplicates]",
+                     id="one row of kernel modules a capability"),
+        pytest.param("cuda.json", put("toolkits", {"full": "13.5.0"}, released="Nov 4, 2026"),
+                     "(13.5.0): 'Nov 4, 2026' is no day [toolkit-row]",
+                     id="the day of a toolkit is in the calendar"),
+        pytest.param("cuda.json", put("families", {"major": 12}, min_driver_windows="new"),
+                     "(12): 'new' is no version [version-read]", id="a Windows floor can be read"),
+        pytest.param("gpus.json", lambda raw: raw.update(date="2026-11"),
+                     "gpus.json (gpus.json): '2026-11' is no day [file-date]",
+                     id="a file says its day"),
     ],
-)
+)  # fmt: skip
 def test_a_broken_invariant_is_named(
     broken: Callable[[str, Break], Path], name: str, change: Break, message: str
 ) -> None:

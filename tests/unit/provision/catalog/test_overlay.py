@@ -94,31 +94,20 @@ class TestPlace:
     @pytest.mark.parametrize(
         ("env", "expected"),
         [
-            pytest.param(
-                {"XDG_DATA_HOME": "/data", "HOME": "/home/me"},
-                "/data/gpu-provision/catalog.json",
-                id="XDG_DATA_HOME decides",
-            ),
-            pytest.param(
-                {"HOME": "/home/me"},
-                "/home/me/.local/share/gpu-provision/catalog.json",
-                id="without it the home directory",
-            ),
-            pytest.param(
-                {"XDG_DATA_HOME": "", "HOME": "/home/me"},
-                "/home/me/.local/share/gpu-provision/catalog.json",
-                id="an empty one is none",
-            ),
-            pytest.param(
-                {"XDG_DATA_HOME": "here", "HOME": "/home/me"},
-                "/home/me/.local/share/gpu-provision/catalog.json",
-                id="a relative one is none",
-            ),
-            pytest.param(
-                {}, "/.local/share/gpu-provision/catalog.json", id="without a home the root"
-            ),
+            pytest.param({"XDG_DATA_HOME": "/data", "HOME": "/home/me"},
+                         "/data/gpu-provision/catalog.json", id="XDG_DATA_HOME decides"),
+            pytest.param({"HOME": "/home/me"}, "/home/me/.local/share/gpu-provision/catalog.json",
+                         id="without it the home directory"),
+            pytest.param({"XDG_DATA_HOME": "", "HOME": "/home/me"},
+                         "/home/me/.local/share/gpu-provision/catalog.json",
+                         id="an empty one is none"),
+            pytest.param({"XDG_DATA_HOME": "here", "HOME": "/home/me"},
+                         "/home/me/.local/share/gpu-provision/catalog.json",
+                         id="a relative one is none"),
+            pytest.param({}, "/.local/share/gpu-provision/catalog.json",
+                         id="without a home the root"),
         ],
-    )
+    )  # fmt: skip
     def test_where_it_lies(self, env: Mapping[str, str], expected: str) -> None:
         assert overlay_path(env) == Path(expected)
 
@@ -164,45 +153,28 @@ class TestReading:
             pytest.param({"sources": []}, "sources: expected a table", id="a list of sources"),
             pytest.param({"sources": {"a": 1}}, "sources: expected", id="a number for a source"),
             pytest.param({"tables": []}, "tables: expected lists", id="a list of tables"),
-            pytest.param(
-                {"tables": {"colours": []}}, "'colours' is no table", id="a table nobody knows"
-            ),
-            pytest.param(
-                {"tables": {"builds": {}}}, "builds: expected a list of rows", id="no rows"
-            ),
-            pytest.param(
-                {"tables": {"builds": ["cu117"]}},
-                r"builds\[0\]: expected an object",
-                id="a word for a row",
-            ),
-            pytest.param(
-                {"tables": {"builds": [{"version": "2.0.1", "source": "seen"}]}},
-                r"builds\[0\]: missing tag, arch, as_of",
-                id="a row that says not which it is",
-            ),
-            pytest.param(
-                {"tables": {"builds": [BUILD | {"as_of": 2026}]}},
-                r"builds\[0\]\.as_of: expected a day",
-                id="a number for a day",
-            ),
-            pytest.param(
-                {"tables": {"builds": [BUILD | {"measured": "yes"}]}},
-                r"builds\[0\]\.measured: expected true or false",
-                id="a word for a truth",
-            ),
-            pytest.param(
-                {"tables": {"builds": [BUILD | {"sm_source": ["hearsay"]}]}},
-                r"builds\[0\]\.sm_source: expected keys of the file's sources",
-                id="a source that the file does not have",
-            ),
-            pytest.param(
-                {"tables": {"builds": [BUILD | {"source": []}]}},
-                r"builds\[0\]\.source: expected keys of the file's sources",
-                id="a row without a source",
-            ),
+            pytest.param({"tables": {"colours": []}}, "'colours' is no table",
+                         id="a table nobody knows"),
+            pytest.param({"tables": {"builds": {}}}, "builds: expected a list of rows",
+                         id="no rows"),
+            pytest.param({"tables": {"builds": ["cu117"]}}, r"builds\[0\]: expected an object",
+                         id="a word for a row"),
+            pytest.param({"tables": {"builds": [{"version": "2.0.1", "source": "seen"}]}},
+                         r"builds\[0\]: missing tag, arch, as_of",
+                         id="a row that says not which it is"),
+            pytest.param({"tables": {"builds": [BUILD | {"as_of": 2026}]}},
+                         r"builds\[0\]\.as_of: expected a day", id="a number for a day"),
+            pytest.param({"tables": {"builds": [BUILD | {"measured": "yes"}]}},
+                         r"builds\[0\]\.measured: expected true or false", id="a word for a truth"),
+            pytest.param({"tables": {"builds": [BUILD | {"sm_source": ["hearsay"]}]}},
+                         r"builds\[0\]\.sm_source: expected keys of the file's sources",
+                         id="a source that the file does not have"),
+            pytest.param({"tables": {"builds": [BUILD | {"source": []}]}},
+                         r"builds\[0\]\.source: expected keys of the file's sources",
+                         id="a row without a source"),
             pytest.param({"colour": "red"}, "unknown key colour", id="a key nobody knows"),
         ],
-    )
+    )  # fmt: skip
     def test_another_shape_is_refused(self, path: Path, changes: dict[str, Any], what: str) -> None:
         put_raw(path, **changes)
         with pytest.raises(OverlayError, match=what) as caught:
@@ -569,32 +541,17 @@ class TestLoading:
                 "'latest' is not a tag such as",
                 id="a tag that cannot be read, in a table that is read later",
             ),
-            pytest.param(
-                "builds",
-                {**BUILD, "sm": ["86"]},
-                r"\.sm: expected list of sm_NN",
-                id="a wrong value",
-            ),
-            pytest.param(
-                "builds",
-                {k: BUILD[k] for k in BUILD if k != "python_tags"},
-                "missing python_tags",
-                id="a new row that lacks a column",
-            ),
-            pytest.param(
-                "releases",
-                {**RELEASE, "colour": "red"},
-                "unknown key colour",
-                id="a column too many",
-            ),
-            pytest.param(
-                "python_images",
-                {"python": "3.12", "suite": "sid", "source": "seen", "as_of": TODAY},
-                "suite sid is not among",
-                id="a row that fits no other",
-            ),
+            pytest.param("builds", {**BUILD, "sm": ["86"]}, r"\.sm: expected list of sm_NN",
+                         id="a wrong value"),
+            pytest.param("builds", {k: BUILD[k] for k in BUILD if k != "python_tags"},
+                         "missing python_tags", id="a new row that lacks a column"),
+            pytest.param("releases", {**RELEASE, "colour": "red"}, "unknown key colour",
+                         id="a column too many"),
+            pytest.param("python_images",
+                         {"python": "3.12", "suite": "sid", "source": "seen", "as_of": TODAY},
+                         "suite sid is not among", id="a row that fits no other"),
         ],
-    )
+    )  # fmt: skip
     def test_a_row_that_the_reader_refuses_is_the_copy_s_fault(
         self, path: Path, env: dict[str, str], table: str, row: dict[str, object], message: str
     ) -> None:

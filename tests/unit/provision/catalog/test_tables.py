@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from packaging.version import Version
 
 from provision.catalog.catalog import Catalog
 from provision.catalog.catalog_tables import ON_DEMAND
@@ -65,51 +64,6 @@ class TestTensorflow:
         assert row.sm == ((3, 5), (5, 0), (6, 0), (7, 0), (7, 5), (8, 0))
         assert row.ptx == (8, 0)
 
-    def test_compute_80_is_binary_code_too(self, catalog: Catalog) -> None:
-        rows = [row for row in catalog.tensorflow_releases if row.ptx]
-        assert rows
-        assert all(row.ptx == row.sm[-1] and "compute_xy" in str(row.sm_source) for row in rows)
-
-    def test_no_release_was_built_on_cuda_11_7(self, catalog: Catalog) -> None:
-        built = {row.cuda for row in catalog.tensorflow_releases}
-        assert built == {"11.2", "11.8", "12.2", "12.3", "12.5", None}
-
-    def test_cuda_comes_as_an_extra_from_2_14_on(self, catalog: Catalog) -> None:
-        for row in catalog.tensorflow_releases:
-            later = Version(row.version).release >= (2, 14)
-            assert row.libraries == ("extra" if later else "system")
-
-    def test_pins_are_requirements_of_the_extra(self, catalog: Catalog) -> None:
-        (wheel,) = [
-            w for w in catalog.tensorflow_wheels if (w.version, w.arch) == ("2.18.0", "x86_64")
-        ]
-        assert "nvidia-cudnn-cu12==9.3.0.75" in wheel.pins
-        assert (wheel.gpu, wheel.glibc) == (True, "2.17")
-
-    def test_an_aarch64_wheel_is_taken_as_cpu_only(self, catalog: Catalog) -> None:
-        rows = [row for row in catalog.tensorflow_wheels if row.arch == "aarch64"]
-        assert not any(row.gpu or row.pins for row in rows)
-        assert {row.confidence for row in rows if (row.size_max_bytes or 0) > 1_000_000} == {
-            "likely"
-        }
-
-    def test_an_empty_wheel_says_what_it_stands_for(self, catalog: Catalog) -> None:
-        (wheel,) = [
-            w for w in catalog.tensorflow_wheels if (w.version, w.arch) == ("2.13.0", "aarch64")
-        ]
-        assert "tensorflow-cpu-aws" in wheel.stands_for
-
-    def test_the_last_tensorflow_gpu_is_a_stub(self, catalog: Catalog) -> None:
-        last = catalog.tensorflow_gpu[-1]
-        assert (last.version, last.content, last.python_tags) == ("2.12.0", "stub", ())
-
-    def test_some_kernels_are_there_as_ptx_only(self, catalog: Catalog) -> None:
-        rows = {
-            row.version: (row.ptx_only, row.ptx_only_cuda) for row in catalog.tensorflow_releases
-        }
-        assert rows["2.18.1"] == ("sm_90a", "12.3")
-        assert rows["2.21.0"] == ("sm_90", "12.5")
-
 
 class TestJax:
     def test_a_release_has_a_plugin_a_cuda_major(self, catalog: Catalog) -> None:
@@ -119,54 +73,6 @@ class TestJax:
         assert [row.min_driver for row in rows] == ["525", "580"]
         assert [row.sm_min for row in rows] == [(5, 2), (7, 5)]
         assert rows[0].cudnn == "<10.0,>=9.8"
-
-    def test_what_metadata_does_not_say_stays_unknown(self, catalog: Catalog) -> None:
-        row = next(row for row in catalog.jax_plugins if row.version == "0.4.29")
-        assert (row.cudnn, row.cuda_runtime, row.nccl) == (None, None, None)
-
-    def test_glibc_is_what_every_wheel_can_do_with(self, catalog: Catalog) -> None:
-        glibc = {row.version: row.glibc for row in catalog.jax_releases}
-        assert (glibc["0.7.0"], glibc["0.7.1"], glibc["0.7.2"]) == ("2.17", "2.27", "2.27")
-        mixed = next(row for row in catalog.jax_releases if row.version == "0.7.1")
-        assert "aarch64" in str(mixed.note)
-
-
-class TestLibraries:
-    @pytest.mark.parametrize(
-        ("version", "major", "lowest", "confidence"),
-        [
-            pytest.param("8.9.7.29", 12, (5, 0), "confirmed", id="an old one serves Maxwell"),
-            pytest.param("9.10.2.21", 12, (5, 0), "confirmed", id="the last that does"),
-            pytest.param("9.11.0.98", 12, (7, 5), "likely", id="the next starts at Turing"),
-            pytest.param("9.13.0.50", 13, (7, 5), "likely", id="as does every one for CUDA 13"),
-        ],
-    )
-    def test_which_gpus_a_cudnn_serves(
-        self,
-        catalog: Catalog,
-        version: str,
-        major: int,
-        lowest: tuple[int, int],
-        confidence: str,
-    ) -> None:
-        (row,) = [r for r in catalog.cudnn if (r.version, r.cuda_major) == (version, major)]
-        assert (row.capabilities[0], row.sm_confidence) == (lowest, confidence)
-
-    def test_a_withdrawn_cudnn_is_marked(self, catalog: Catalog) -> None:
-        yanked = {row.version for row in catalog.cudnn if row.yanked}
-        assert yanked == {"8.9.4.19", "9.25.0.15"}
-
-    def test_a_library_only_for_windows_has_no_machine(self, catalog: Catalog) -> None:
-        none = {row.version for row in catalog.cudnn if not row.archs}
-        assert none == {"8.9.4.19", "8.9.5.29"}
-
-    def test_the_gpus_of_an_nccl_are_assumed(self, catalog: Catalog) -> None:
-        assert {(row.cuda_major, row.sm_min) for row in catalog.nccl} == {
-            (11, (3, 5)),
-            (12, (5, 0)),
-            (13, (7, 5)),
-        }
-        assert {row.sm_confidence for row in catalog.nccl} == {"assumed"}
 
 
 class TestImages:
@@ -250,12 +156,6 @@ class TestImages:
         assert catalog.devel_images("12.7") == ()
         assert catalog.cuda_images("12.7", "base", cudnn=None) == ()
 
-    def test_ppc64le_is_left_out(self, catalog: Catalog) -> None:
-        assert {arch for row in catalog.images for arch in row.archs or ()} == {
-            "x86_64",
-            "aarch64",
-        }
-
 
 class TestStartRules:
     def test_a_rule_is_found_by_toolkit_and_system(self, catalog: Catalog) -> None:
@@ -264,17 +164,6 @@ class TestStartRules:
         assert (rule.min_cuda, rule.eol) == ("12.8", False)
         assert "tesla" in rule.brands[535]
         assert "geforce" not in rule.brands[535]
-
-    def test_older_images_list_geforce(self, catalog: Catalog) -> None:
-        rule = catalog.start_rule("12.2.0", "ubuntu22.04")
-        assert rule is not None
-        assert "geforce" in rule.brands[470]
-
-    def test_systems_of_one_toolkit_may_differ(self, catalog: Catalog) -> None:
-        one, other = (catalog.start_rule("10.2", os) for os in ("centos7", "centos8"))
-        assert one is not None
-        assert other is not None
-        assert one.brands.keys() != other.brands.keys()
 
     def test_brands_that_were_not_read_are_none_with_a_note(self, catalog: Catalog) -> None:
         rule = catalog.start_rule("13.3.0", "ubuntu24.04")
@@ -295,19 +184,6 @@ class TestStartRules:
 
 
 class TestOther:
-    def test_cuda_13_drops_three_generations(self, catalog: Catalog) -> None:
-        rows = {row.generation: row.sm for row in catalog.dropped if row.cuda == "13.0"}
-        assert rows.keys() == {"Maxwell", "Pascal", "Volta"}
-        assert rows["Volta"] == ((7, 0), (7, 2))
-
-    def test_the_page_of_majors_is_as_nvidia_has_it(self, catalog: Catalog) -> None:
-        assert {row.branch: row.cuda_major for row in catalog.highest_majors} == {
-            535: 12,
-            580: 13,
-            595: 13,
-            610: 13,
-        }
-
     def test_older_code_is_shown_to_run_on_a_spark(self, catalog: Catalog) -> None:
         known, unproven = catalog.binary_note("12.1"), catalog.binary_note("10.7")
         assert known is not None
@@ -320,127 +196,62 @@ class TestOther:
         assert [row.name for row in catalog.gpus_of((12, 1))] == ["NVIDIA GB10"]
         assert catalog.gpus_of((1, 0)) == ()
 
-    def test_figures_of_a_gpu_are_no_better_than_they_are(self, catalog: Catalog) -> None:
-        gpus = {row.name: row for row in catalog.gpus}
-        h100, k80 = gpus["NVIDIA H100 80GB HBM3"], gpus["Tesla K80"]
-        assert h100.nvlink is True
-        assert h100.memory_bandwidth_gbs == 3352
-        assert set(h100.tflops) == {"fp32", "tf32", "fp16", "bf16", "fp8"}
-        assert k80.tflops["fp8"] is None
-        assert {row.figures_confidence for row in catalog.gpus} == {
-            "confirmed",
-            "likely",
-            "doubtful",
-        }
-
     def test_figures_without_a_verdict_say_why(self, catalog: Catalog) -> None:
         unsure = [row for row in catalog.gpus if row.figures_confidence == "doubtful"]
         assert [row.name for row in unsure if not row.note] == []
-
-    def test_jax_takes_the_toolkits_that_are_packages(self, catalog: Catalog) -> None:
-        packages = {row.full for row in catalog.toolkits if row.on_pypi}
-        assert {"12.8.1", "13.4.3"} <= packages
-        assert not {"10.2.89", "11.7.0"} & packages
-
-    def test_wsl_has_a_floor_of_its_own(self, catalog: Catalog) -> None:
-        floors = {row.major: row.min_driver_windows for row in catalog.families}
-        assert floors == {11: "452.39", 12: "528.33", 13: "580"}
 
 
 @pytest.mark.parametrize(
     ("name", "table", "change", "message"),
     [
-        pytest.param(
-            "tensorflow.json",
-            "tensorflow_releases",
-            put("tensorflow_releases", {"version": "2.12.0"}, libraries="pip"),
-            r"tensorflow_releases\[\d+\]\.libraries: expected one of system, extra",
-            id="libraries from nowhere",
-        ),
-        pytest.param(
-            "tensorflow.json",
-            "tensorflow_releases",
-            put("tensorflow_releases", {"version": "2.12.0"}, ptx="sm_80"),
-            r"\.ptx: expected compute_NN",
-            id="binary code for PTX",
-        ),
-        pytest.param(
-            "tensorflow.json",
-            "tensorflow_wheels",
-            put("tensorflow_wheels", {"version": "2.12.0"}, gpu=None),
-            r"tensorflow_wheels\[\d+\]\.gpu: expected true or false",
-            id="unknown where only yes or no will do",
-        ),
-        pytest.param(
-            "tensorflow.json",
-            "tensorflow_gpu",
-            put("tensorflow_gpu", {"version": "2.12.0"}, content="egg"),
-            r"tensorflow_gpu\[\d+\]\.content: expected one of wheel, stub",
-            id="a content that nobody knows",
-        ),
-        pytest.param(
-            "jax.json",
-            "jax_releases",
-            put("jax_releases", {"version": "0.7.2"}, archs=["ppc64le"]),
-            r"jax_releases\[\d+\]\.archs: expected one of x86_64, aarch64",
-            id="a machine that nobody has",
-        ),
-        pytest.param(
-            "jax.json",
-            "jax_plugins",
-            put("jax_plugins", {"version": "0.7.2"}, sm_min="sm_52"),
-            r"jax_plugins\[\d+\]\.sm_min: expected a compute capability",
-            id="an architecture for a capability",
-        ),
-        pytest.param(
-            "jax.json",
-            "jax_plugins",
-            put("jax_plugins", {"version": "0.7.2"}, driver_source="hearsay"),
-            r"\.driver_source: expected keys of the file's sources",
-            id="a source that the file does not have",
-        ),
-        pytest.param(
-            "nvidia.json",
-            "cudnn",
-            put("cudnn", {"version": "9.1.0.70"}, capabilities=["9" * 5000 + ".0"]),
-            r"cudnn\[\d+\]\.capabilities: expected a compute capability",
-            id="an endless capability",
-        ),
-        pytest.param(
-            "nvidia.json",
-            "nccl",
-            put("nccl", {"version": "2.18.1"}, cuda_major="12"),
-            r"nccl\[\d+\]\.cuda_major: expected a whole number",
-            id="a text for a number",
-        ),
-        pytest.param(
-            "images.json",
-            "images",
-            put("images", {"tag": "12.8.1-base-ubuntu24.04"}, tag="12.8.1-ubuntu24.04"),
-            r"images\[\d+\]: '12\.8\.1-ubuntu24\.04' is not a tag such as",
-            id="a tag without its flavour",
-        ),
-        pytest.param(
-            "images.json",
-            "images",
-            put("images", {"tag": "12.8.1-base-ubuntu24.04"}, status="gone"),
-            r"images\[\d+\]\.status: expected one of supported",
-            id="a status that nobody knows",
-        ),
-        pytest.param(
-            "images.json",
-            "start_rules",
-            put("start_rules", {"cuda": "12.8.1"}, brands={"R535": ["tesla"]}),
-            r"start_rules\[\d+\]\.brands: expected an object of brands by driver branch",
-            id="a branch that is no number",
-        ),
-        pytest.param(
-            "images.json",
-            "start_rules",
-            put("start_rules", {"cuda": "12.8.1"}, os=[]),
-            r"start_rules\[\d+\]\.os: expected list of systems",
-            id="a rule for no system",
-        ),
+        pytest.param("tensorflow.json", "tensorflow_releases",
+                     put("tensorflow_releases", {"version": "2.12.0"}, libraries="pip"),
+                     r"tensorflow_releases\[\d+\]\.libraries: expected one of system, extra",
+                     id="libraries from nowhere"),
+        pytest.param("tensorflow.json", "tensorflow_releases",
+                     put("tensorflow_releases", {"version": "2.12.0"}, ptx="sm_80"),
+                     r"\.ptx: expected compute_NN", id="binary code for PTX"),
+        pytest.param("tensorflow.json", "tensorflow_wheels",
+                     put("tensorflow_wheels", {"version": "2.12.0"}, gpu=None),
+                     r"tensorflow_wheels\[\d+\]\.gpu: expected true or false",
+                     id="unknown where only yes or no will do"),
+        pytest.param("tensorflow.json", "tensorflow_gpu",
+                     put("tensorflow_gpu", {"version": "2.12.0"}, content="egg"),
+                     r"tensorflow_gpu\[\d+\]\.content: expected one of wheel, stub",
+                     id="a content that nobody knows"),
+        pytest.param("jax.json", "jax_releases",
+                     put("jax_releases", {"version": "0.7.2"}, archs=["ppc64le"]),
+                     r"jax_releases\[\d+\]\.archs: expected one of x86_64, aarch64",
+                     id="a machine that nobody has"),
+        pytest.param("jax.json", "jax_plugins",
+                     put("jax_plugins", {"version": "0.7.2"}, sm_min="sm_52"),
+                     r"jax_plugins\[\d+\]\.sm_min: expected a compute capability",
+                     id="an architecture for a capability"),
+        pytest.param("jax.json", "jax_plugins",
+                     put("jax_plugins", {"version": "0.7.2"}, driver_source="hearsay"),
+                     r"\.driver_source: expected keys of the file's sources",
+                     id="a source that the file does not have"),
+        pytest.param("nvidia.json", "cudnn",
+                     put("cudnn", {"version": "9.1.0.70"}, capabilities=["9" * 5000 + ".0"]),
+                     r"cudnn\[\d+\]\.capabilities: expected a compute capability",
+                     id="an endless capability"),
+        pytest.param("nvidia.json", "nccl", put("nccl", {"version": "2.18.1"}, cuda_major="12"),
+                     r"nccl\[\d+\]\.cuda_major: expected a whole number", id="a text for a number"),
+        pytest.param("images.json", "images",
+                     put("images", {"tag": "12.8.1-base-ubuntu24.04"}, tag="12.8.1-ubuntu24.04"),
+                     r"images\[\d+\]: '12\.8\.1-ubuntu24\.04' is not a tag such as",
+                     id="a tag without its flavour"),
+        pytest.param("images.json", "images",
+                     put("images", {"tag": "12.8.1-base-ubuntu24.04"}, status="gone"),
+                     r"images\[\d+\]\.status: expected one of supported",
+                     id="a status that nobody knows"),
+        pytest.param("images.json", "start_rules",
+                     put("start_rules", {"cuda": "12.8.1"}, brands={"R535": ["tesla"]}),
+                     r"start_rules\[\d+\]\.brands: expected an object of brands by driver branch",
+                     id="a branch that is no number"),
+        pytest.param("images.json", "start_rules", put("start_rules", {"cuda": "12.8.1"}, os=[]),
+                     r"start_rules\[\d+\]\.os: expected list of systems",
+                     id="a rule for no system"),
         pytest.param(
             "drivers.json",
             "kernel_modules",
@@ -448,22 +259,13 @@ class TestOther:
             r"kernel_modules\[1\]\.open_modules: expected one of unsupported, optional, required",
             id="a branch's word for a GPU's kernel modules",
         ),
-        pytest.param(
-            "drivers.json",
-            "kernel_modules",
-            put("kernel_modules", {"from": "7.5"}, gpus=None),
-            r"kernel_modules\[1\]\.gpus: expected list of names",
-            id="no list of GPUs",
-        ),
-        pytest.param(
-            "cuda.json",
-            "dropped",
-            put("dropped", {"in": "12.0"}, sm=["35"]),
-            r"dropped\[\d+\]\.sm: expected list of sm_NN",
-            id="a bare figure",
-        ),
+        pytest.param("drivers.json", "kernel_modules",
+                     put("kernel_modules", {"from": "7.5"}, gpus=None),
+                     r"kernel_modules\[1\]\.gpus: expected list of names", id="no list of GPUs"),
+        pytest.param("cuda.json", "dropped", put("dropped", {"in": "12.0"}, sm=["35"]),
+                     r"dropped\[\d+\]\.sm: expected list of sm_NN", id="a bare figure"),
     ],
-)
+)  # fmt: skip
 def test_a_malformed_row_is_named_when_it_is_read(
     broken: Callable[[str, Break], Path], name: str, table: str, change: Break, message: str
 ) -> None:
@@ -482,356 +284,195 @@ PLUGIN = {"version": "0.7.2", "cuda_major": 12}
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        pytest.param(
-            "tensorflow.json",
-            put("tensorflow_releases", TF, cudnn="nine"),
-            "(2.18.0): 'nine' is no version [version-read]",
-            id="a version can be read",
-        ),
-        pytest.param(
-            "tensorflow.json",
-            again("tensorflow_wheels"),
-            "(2.22.0rc0 aarch64): 2 times [no-duplicates]",
-            id="a wheel has one row",
-        ),
-        pytest.param(
-            "tensorflow.json",
-            swap("tensorflow_releases"),
-            "(2.8.0rc1): stands after 2.8.0 [oldest-first]",
-            id="releases stand oldest first",
-        ),
-        pytest.param(
-            "tensorflow.json",
-            put("tensorflow_releases", TF, version="2.18.9"),
-            "(2.18.9): has no wheel [release-row]",
-            id="a release has wheels",
-        ),
-        pytest.param(
-            "tensorflow.json",
-            put("tensorflow_wheels", TF, version="2.18.9"),
-            "(2.18.9 x86_64): its release is not in the table [release-known]",
-            id="a wheel's release exists",
-        ),
-        pytest.param(
-            "tensorflow.json",
-            put("tensorflow_releases", TF, requires_python="3 or so"),
-            "(2.18.0): '3 or so' is no specifier [release-row]",
-            id="a specifier can be read",
-        ),
-        pytest.param(
-            "tensorflow.json",
-            put("tensorflow_releases", TF, upload_time="soon"),
-            "(2.18.0): 'soon' is no time [release-row]",
-            id="an upload has its time",
-        ),
-        pytest.param(
-            "tensorflow.json",
-            put("tensorflow_releases", TF, prerelease=True),
-            "(2.18.0): its version and whether it is a candidate disagree [release-row]",
-            id="a candidate says so in its version",
-        ),
+        pytest.param("tensorflow.json", put("tensorflow_releases", TF, cudnn="nine"),
+                     "(2.18.0): 'nine' is no version [version-read]", id="a version can be read"),
+        pytest.param("tensorflow.json", again("tensorflow_wheels"),
+                     "(2.22.0rc0 aarch64): 2 times [no-duplicates]", id="a wheel has one row"),
+        pytest.param("tensorflow.json", swap("tensorflow_releases"),
+                     "(2.8.0rc1): stands after 2.8.0 [oldest-first]",
+                     id="releases stand oldest first"),
+        pytest.param("tensorflow.json", put("tensorflow_releases", TF, version="2.18.9"),
+                     "(2.18.9): has no wheel [release-row]", id="a release has wheels"),
+        pytest.param("tensorflow.json", put("tensorflow_wheels", TF, version="2.18.9"),
+                     "(2.18.9 x86_64): its release is not in the table [release-known]",
+                     id="a wheel's release exists"),
+        pytest.param("tensorflow.json", put("tensorflow_releases", TF, requires_python="3 or so"),
+                     "(2.18.0): '3 or so' is no specifier [release-row]",
+                     id="a specifier can be read"),
+        pytest.param("tensorflow.json", put("tensorflow_releases", TF, upload_time="soon"),
+                     "(2.18.0): 'soon' is no time [release-row]", id="an upload has its time"),
+        pytest.param("tensorflow.json", put("tensorflow_releases", TF, prerelease=True),
+                     "(2.18.0): its version and whether it is a candidate disagree [release-row]",
+                     id="a candidate says so in its version"),
         pytest.param(
             "tensorflow.json",
             put("tensorflow_releases", TF, cuda=None),
             "(2.18.0): only a candidate, of which nothing is known, has no CUDA [release-row]",
             id="a release has its CUDA",
         ),
-        pytest.param(
-            "tensorflow.json",
-            put("tensorflow_releases", TF, sm=None, ptx=None),
-            "(2.18.0): architectures and their source go together [release-row]",
-            id="architectures have their source",
-        ),
-        pytest.param(
-            "tensorflow.json",
-            put("tensorflow_releases", TF, cuda="11.2"),
-            "(2.18.0): CUDA 11.2 cannot compile for sm_89 [targets-known]",
-            id="a toolkit compiles what a release holds",
-        ),
-        pytest.param(
-            "tensorflow.json",
-            put("tensorflow_releases", TF, cuda="12.7"),
-            "(2.18.0): CUDA 12.7 has no toolkit [targets-known]",
-            id="a release's CUDA has a toolkit",
-        ),
+        pytest.param("tensorflow.json", put("tensorflow_releases", TF, sm=None, ptx=None),
+                     "(2.18.0): architectures and their source go together [release-row]",
+                     id="architectures have their source"),
+        pytest.param("tensorflow.json", put("tensorflow_releases", TF, cuda="11.2"),
+                     "(2.18.0): CUDA 11.2 cannot compile for sm_89 [targets-known]",
+                     id="a toolkit compiles what a release holds"),
+        pytest.param("tensorflow.json", put("tensorflow_releases", TF, cuda="12.7"),
+                     "(2.18.0): CUDA 12.7 has no toolkit [targets-known]",
+                     id="a release's CUDA has a toolkit"),
         pytest.param(
             "tensorflow.json",
             put("tensorflow_releases", TF, ptx="compute_86"),
             "(2.18.0): PTX without the binary code that is built beside it [targets-known]",
             id="PTX comes with binary code",
         ),
-        pytest.param(
-            "tensorflow.json",
-            put("tensorflow_releases", TF, sm=["sm_90", "sm_60"]),
-            "(2.18.0): architectures are not in order, or doubled [targets-known]",
-            id="architectures stand in order",
-        ),
-        pytest.param(
-            "tensorflow.json",
-            put("tensorflow_wheels", TF, python_tags=["cp38-cp38"]),
-            "(2.18.0 x86_64): cp38-cp38 is outside >=3.9 [python-tags]",
-            id="a Python is within what the release asks for",
-        ),
+        pytest.param("tensorflow.json", put("tensorflow_releases", TF, sm=["sm_90", "sm_60"]),
+                     "(2.18.0): architectures are not in order, or doubled [targets-known]",
+                     id="architectures stand in order"),
+        pytest.param("tensorflow.json", put("tensorflow_wheels", TF, python_tags=["cp38-cp38"]),
+                     "(2.18.0 x86_64): cp38-cp38 is outside >=3.9 [python-tags]",
+                     id="a Python is within what the release asks for"),
         pytest.param(
             "tensorflow.json",
             put("tensorflow_wheels", {**TF, "arch": "aarch64"}, pins=["nvidia-nccl-cu12==2.21.5"]),
             "(2.18.0 aarch64): pins of an extra that it does not have [extra-row]",
             id="a CPU wheel has no pins",
         ),
-        pytest.param(
-            "tensorflow.json",
-            lambda raw: [row.pop("pins", None) for row in raw["tensorflow_wheels"]],
-            "(2.18.0 x86_64): no pins for the CUDA that it brings [extra-row]",
-            id="a wheel that brings CUDA pins it",
-        ),
-        pytest.param(
-            "tensorflow.json",
-            put("tensorflow_wheels", TF, stands_for=["other"]),
-            "(2.18.0 x86_64): GPU code in a wheel that only points to others [extra-row]",
-            id="an empty wheel has no GPU code",
-        ),
-        pytest.param(
-            "tensorflow.json",
-            put("tensorflow_wheels", TF, pins=["nvidia-cudnn-cu12=9"]),
-            "(2.18.0 x86_64): pin 'nvidia-cudnn-cu12=9' is no requirement [pins-read]",
-            id="pins are requirements",
-        ),
-        pytest.param(
-            "tensorflow.json",
-            put("tensorflow_wheels", TF, pins=["nvidia-cudnn-cu12==9.3.0.99"]),
-            "nvidia-cudnn-cu12==9.3.0.99: no such release is in nvidia.json [cudnn-known]",
-            id="a pinned cuDNN is known",
-        ),
-        pytest.param(
-            "tensorflow.json",
-            put("tensorflow_gpu", {"version": "2.12.0"}, python_tags=["cp39-cp39"]),
-            "(2.12.0): a stub has no Pythons, a wheel has [release-row]",
-            id="a stub is empty",
-        ),
-        pytest.param(
-            "tensorflow.json",
-            put("tensorflow_releases", {"version": "2.18.1"}, ptx_only_cuda="99.9"),
-            "(2.18.1): PTX of CUDA 99.9, which has no toolkit [release-row]",
-            id="PTX is of a known toolkit",
-        ),
-        pytest.param(
-            "tensorflow.json",
-            put("tensorflow_releases", {"version": "2.18.1"}, ptx_only="compute_90"),
-            "(2.18.1): 'compute_90' is no target of PTX [release-row]",
-            id="PTX names its target",
-        ),
-        pytest.param(
-            "jax.json",
-            swap("jax_releases"),
-            "(0.4.18): stands after 0.4.19 [oldest-first]",
-            id="jaxlib stands oldest first",
-        ),
-        pytest.param(
-            "jax.json",
-            put("jax_releases", {"version": "0.7.2"}, python_tags=["py3-none"]),
-            "(0.7.2): 'py3-none' is no Python tag [python-tags]",
-            id="a Python tag is well formed",
-        ),
-        pytest.param(
-            "jax.json",
-            put("jax_plugins", PLUGIN, version="0.7.9"),
-            "(0.7.9 cuda12): its release is not in the table [release-known]",
-            id="a plugin's release exists",
-        ),
-        pytest.param(
-            "jax.json",
-            put("jax_plugins", PLUGIN, cudnn="9.8 or newer"),
-            "(0.7.2 cuda12): '9.8 or newer' is no specifier [plugin-row]",
-            id="what a plugin asks for can be read",
-        ),
-        pytest.param(
-            "jax.json",
-            put("jax_plugins", PLUGIN, cudnn=">=99"),
-            "(0.7.2 cuda12): nvidia-cudnn-cu12>=99: no such release is in nvidia.json",
-            id="what a plugin asks for can be had",
-        ),
-        pytest.param(
-            "jax.json",
-            put("jax_plugins", PLUGIN, extra="cuda"),
-            "(0.7.2 cuda12): package or extra do not say CUDA 12 [plugin-row]",
-            id="an extra says its CUDA",
-        ),
-        pytest.param(
-            "jax.json",
-            put("jax_plugins", PLUGIN, cuda_major=10),
-            "(0.7.2 cuda10): CUDA 10 is no family [plugin-row]",
-            id="a plugin is of a known family",
-        ),
-        pytest.param(
-            "jax.json",
-            put("jax_plugins", PLUGIN, min_driver="526"),
-            "(0.7.2 cuda12): the branch of driver 526 is not in drivers.json [plugin-row]",
-            id="a plugin's driver has a branch",
-        ),
-        pytest.param(
-            "nvidia.json",
-            again("nccl"),
-            "nvidia.json nccl[53] (2.32.3 cu13): 2 times [no-duplicates]",
-            id="a library has one row",
-        ),
-        pytest.param(
-            "nvidia.json",
-            swap("cudnn"),
-            "(8.6.0.163 cu11): stands after 8.7.0.84 cu11 [oldest-first]",
-            id="libraries stand oldest first",
-        ),
-        pytest.param(
-            "nvidia.json",
-            put("cudnn", CU12, capabilities=["3.5", "5.0"]),
-            "(9.1.0.70 cu12): CUDA 12 cannot compile for sm_35 [library-row]",
-            id="a library serves what its CUDA compiles for",
-        ),
+        pytest.param("tensorflow.json",
+                     lambda raw: [row.pop("pins", None) for row in raw["tensorflow_wheels"]],
+                     "(2.18.0 x86_64): no pins for the CUDA that it brings [extra-row]",
+                     id="a wheel that brings CUDA pins it"),
+        pytest.param("tensorflow.json", put("tensorflow_wheels", TF, stands_for=["other"]),
+                     "(2.18.0 x86_64): GPU code in a wheel that only points to others [extra-row]",
+                     id="an empty wheel has no GPU code"),
+        pytest.param("tensorflow.json", put("tensorflow_wheels", TF, pins=["nvidia-cudnn-cu12=9"]),
+                     "(2.18.0 x86_64): pin 'nvidia-cudnn-cu12=9' is no requirement [pins-read]",
+                     id="pins are requirements"),
+        pytest.param("tensorflow.json",
+                     put("tensorflow_wheels", TF, pins=["nvidia-cudnn-cu12==9.3.0.99"]),
+                     "nvidia-cudnn-cu12==9.3.0.99: no such release is in nvidia.json [cudnn-known]",
+                     id="a pinned cuDNN is known"),
+        pytest.param("tensorflow.json",
+                     put("tensorflow_gpu", {"version": "2.12.0"}, python_tags=["cp39-cp39"]),
+                     "(2.12.0): a stub has no Pythons, a wheel has [release-row]",
+                     id="a stub is empty"),
+        pytest.param("tensorflow.json",
+                     put("tensorflow_releases", {"version": "2.18.1"}, ptx_only_cuda="99.9"),
+                     "(2.18.1): PTX of CUDA 99.9, which has no toolkit [release-row]",
+                     id="PTX is of a known toolkit"),
+        pytest.param("tensorflow.json",
+                     put("tensorflow_releases", {"version": "2.18.1"}, ptx_only="compute_90"),
+                     "(2.18.1): 'compute_90' is no target of PTX [release-row]",
+                     id="PTX names its target"),
+        pytest.param("jax.json", swap("jax_releases"),
+                     "(0.4.18): stands after 0.4.19 [oldest-first]",
+                     id="jaxlib stands oldest first"),
+        pytest.param("jax.json",
+                     put("jax_releases", {"version": "0.7.2"}, python_tags=["py3-none"]),
+                     "(0.7.2): 'py3-none' is no Python tag [python-tags]",
+                     id="a Python tag is well formed"),
+        pytest.param("jax.json", put("jax_plugins", PLUGIN, version="0.7.9"),
+                     "(0.7.9 cuda12): its release is not in the table [release-known]",
+                     id="a plugin's release exists"),
+        pytest.param("jax.json", put("jax_plugins", PLUGIN, cudnn="9.8 or newer"),
+                     "(0.7.2 cuda12): '9.8 or newer' is no specifier [plugin-row]",
+                     id="what a plugin asks for can be read"),
+        pytest.param("jax.json", put("jax_plugins", PLUGIN, cudnn=">=99"),
+                     "(0.7.2 cuda12): nvidia-cudnn-cu12>=99: no such release is in nvidia.json",
+                     id="what a plugin asks for can be had"),
+        pytest.param("jax.json", put("jax_plugins", PLUGIN, extra="cuda"),
+                     "(0.7.2 cuda12): package or extra do not say CUDA 12 [plugin-row]",
+                     id="an extra says its CUDA"),
+        pytest.param("jax.json", put("jax_plugins", PLUGIN, cuda_major=10),
+                     "(0.7.2 cuda10): CUDA 10 is no family [plugin-row]",
+                     id="a plugin is of a known family"),
+        pytest.param("jax.json", put("jax_plugins", PLUGIN, min_driver="526"),
+                     "(0.7.2 cuda12): the branch of driver 526 is not in drivers.json [plugin-row]",
+                     id="a plugin's driver has a branch"),
+        pytest.param("nvidia.json", again("nccl"),
+                     "nvidia.json nccl[53] (2.32.3 cu13): 2 times [no-duplicates]",
+                     id="a library has one row"),
+        pytest.param("nvidia.json", swap("cudnn"),
+                     "(8.6.0.163 cu11): stands after 8.7.0.84 cu11 [oldest-first]",
+                     id="libraries stand oldest first"),
+        pytest.param("nvidia.json", put("cudnn", CU12, capabilities=["3.5", "5.0"]),
+                     "(9.1.0.70 cu12): CUDA 12 cannot compile for sm_35 [library-row]",
+                     id="a library serves what its CUDA compiles for"),
         pytest.param(
             "nvidia.json",
             put("cudnn", CU12, capabilities=[]),
             "(9.1.0.70 cu12): capabilities are missing, not in order, or doubled [library-row]",
             id="a library serves something",
         ),
-        pytest.param(
-            "nvidia.json",
-            put("nccl", {"version": "2.18.1"}, upload_date="2023"),
-            "(2.18.1 cu12): '2023' is no day [library-row]",
-            id="a library has its day",
-        ),
-        pytest.param(
-            "nvidia.json",
-            put("nccl", {"version": "2.18.1"}, version="two"),
-            "(two cu12): 'two' is no version [library-row]",
-            id="a library's version can be read",
-        ),
-        pytest.param(
-            "nvidia.json",
-            put("cudnn", {"version": "9.1.0.70", "cuda_major": 12}, version="9.1.0.71"),
-            "nvidia-cudnn-cu12==9.1.0.70: no such release is in nvidia.json [cudnn-known]",
-            id="the cuDNN of a PyTorch build is known",
-        ),
-        pytest.param(
-            "images.json",
-            put("images", TAG, tag="11.7.9-cudnn8-devel-ubuntu22.04"),
-            "(11.7.9-cudnn8-devel-ubuntu22.04): 11.7.9 is no toolkit [image-row]",
-            id="an image is of a known toolkit",
-        ),
-        pytest.param(
-            "images.json",
-            put("images", TAG, tag="11.7.1-cudnn8-devel-ubuntu26.04"),
-            "ubuntu26.04 is no known system [image-row]",
-            id="an image is of a known Ubuntu",
-        ),
-        pytest.param(
-            "images.json",
-            put("images", TAG, tag="11.7.1-cudnn8-devel-plan9"),
-            "plan9 is no known system [image-row]",
-            id="an image is of a known system",
-        ),
-        pytest.param(
-            "images.json",
-            put("images", TAG, cudnn="9.0.0.312"),
-            "cuDNN 9.0.0.312 against 8 in the tag [image-row]",
-            id="cuDNN is the one in the tag",
-        ),
-        pytest.param(
-            "images.json",
-            put("images", {"tag": "11.7.1-devel-ubuntu22.04"}, cudnn="8.5.0.96"),
-            "cuDNN 8.5.0.96, which the tag does not say [image-row]",
-            id="cuDNN is in the tag",
-        ),
-        pytest.param(
-            "images.json",
-            put("images", TAG, status="inferred"),
-            "what is inferred is not confirmed [image-row]",
-            id="what is inferred is no fact",
-        ),
-        pytest.param(
-            "images.json",
-            again("images"),
-            "2 times [no-duplicates]",
-            id="an image has one row",
-        ),
-        pytest.param(
-            "images.json",
-            put("start_rules", {"cuda": "12.8.1"}, cuda="12.7.0", min_cuda="12.7"),
-            "CUDA 12.7.0 is not known [start-rule]",
-            id="a start rule is of a known CUDA",
-        ),
-        pytest.param(
-            "images.json",
-            put("start_rules", {"cuda": "12.8.1"}, min_cuda="12.7"),
-            "asks for CUDA 12.7 [start-rule]",
-            id="a start rule asks for its own CUDA",
-        ),
-        pytest.param(
-            "images.json",
-            put("start_rules", {"cuda": "12.8.1"}, os=["ubuntu2404"]),
-            "ubuntu2404 is no known system [start-rule]",
-            id="a system is spelled as in a tag",
-        ),
-        pytest.param(
-            "images.json",
-            put("start_rules", {"cuda": "12.8.1"}, brands={"536": ["tesla"]}),
-            "branch 536 is not in drivers.json [start-branch-known]",
-            id="a start rule's branches are known",
-        ),
-        pytest.param(
-            "images.json",
-            put("start_rules", {"cuda": "12.8.1"}, brands={"535": []}),
-            "no brand for branch 535, and no note why [start-rule]",
-            id="a missing brand has its reason",
-        ),
-        pytest.param(
-            "images.json",
-            again("start_rules"),
-            "(13.3.0 ubuntu24.04): 2 times [no-duplicates]",
-            id="a system has one rule",
-        ),
-        pytest.param(
-            "cuda.json",
-            put("dropped", {"in": "12.0"}, sm=["sm_50"]),
-            "(12.0 Kepler): sm_50 is still there [dropped-row]",
-            id="what is dropped is gone",
-        ),
-        pytest.param(
-            "cuda.json",
-            put("dropped", {"in": "12.0"}, sm=["sm_30"]),
-            "(12.0 Kepler): sm_30 was not there to drop [dropped-row]",
-            id="what is dropped was there",
-        ),
-        pytest.param(
-            "cuda.json",
-            put("dropped", {"in": "12.0"}, **{"in": "12.7"}),
-            "(12.7 Kepler): CUDA 12.7 has no toolkit [dropped-row]",
-            id="what drops is a known CUDA",
-        ),
-        pytest.param(
-            "drivers.json",
-            put("highest_majors", {"branch": 535}, cuda_major=13),
-            "(535): CUDA 13 against 12.2 in its row [note-row]",
-            id="a branch's majors agree",
-        ),
-        pytest.param(
-            "drivers.json",
-            put("highest_majors", {"branch": 535}, branch=536),
-            "(536): is not among the branches [note-row]",
-            id="a branch of NVIDIA's page is known",
-        ),
-        pytest.param(
-            "gpus.json",
-            put("binary_notes", {"compute_capability": "12.1"}, compute_capability="99.0"),
-            "gpus.json binary_notes[2] (99.0): no GPU has this capability [note-row]",
-            id="a note is of a known GPU",
-        ),
-        pytest.param(
-            "bases.json",
-            again("ubuntu_releases"),
-            "bases.json ubuntu_releases[5] (16.04): 2 times [no-duplicates]",
-            id="an Ubuntu has one row",
-        ),
+        pytest.param("nvidia.json", put("nccl", {"version": "2.18.1"}, upload_date="2023"),
+                     "(2.18.1 cu12): '2023' is no day [library-row]", id="a library has its day"),
+        pytest.param("nvidia.json", put("nccl", {"version": "2.18.1"}, version="two"),
+                     "(two cu12): 'two' is no version [library-row]",
+                     id="a library's version can be read"),
+        pytest.param("nvidia.json",
+                     put("cudnn", {"version": "9.1.0.70", "cuda_major": 12}, version="9.1.0.71"),
+                     "nvidia-cudnn-cu12==9.1.0.70: no such release is in nvidia.json [cudnn-known]",
+                     id="the cuDNN of a PyTorch build is known"),
+        pytest.param("images.json", put("images", TAG, tag="11.7.9-cudnn8-devel-ubuntu22.04"),
+                     "(11.7.9-cudnn8-devel-ubuntu22.04): 11.7.9 is no toolkit [image-row]",
+                     id="an image is of a known toolkit"),
+        pytest.param("images.json", put("images", TAG, tag="11.7.1-cudnn8-devel-ubuntu26.04"),
+                     "ubuntu26.04 is no known system [image-row]",
+                     id="an image is of a known Ubuntu"),
+        pytest.param("images.json", put("images", TAG, tag="11.7.1-cudnn8-devel-plan9"),
+                     "plan9 is no known system [image-row]", id="an image is of a known system"),
+        pytest.param("images.json", put("images", TAG, cudnn="9.0.0.312"),
+                     "cuDNN 9.0.0.312 against 8 in the tag [image-row]",
+                     id="cuDNN is the one in the tag"),
+        pytest.param("images.json",
+                     put("images", {"tag": "11.7.1-devel-ubuntu22.04"}, cudnn="8.5.0.96"),
+                     "cuDNN 8.5.0.96, which the tag does not say [image-row]",
+                     id="cuDNN is in the tag"),
+        pytest.param("images.json", put("images", TAG, status="inferred"),
+                     "what is inferred is not confirmed [image-row]",
+                     id="what is inferred is no fact"),
+        pytest.param("images.json", again("images"), "2 times [no-duplicates]",
+                     id="an image has one row"),
+        pytest.param("images.json",
+                     put("start_rules", {"cuda": "12.8.1"}, cuda="12.7.0", min_cuda="12.7"),
+                     "CUDA 12.7.0 is not known [start-rule]", id="a start rule is of a known CUDA"),
+        pytest.param("images.json", put("start_rules", {"cuda": "12.8.1"}, min_cuda="12.7"),
+                     "asks for CUDA 12.7 [start-rule]", id="a start rule asks for its own CUDA"),
+        pytest.param("images.json", put("start_rules", {"cuda": "12.8.1"}, os=["ubuntu2404"]),
+                     "ubuntu2404 is no known system [start-rule]",
+                     id="a system is spelled as in a tag"),
+        pytest.param("images.json",
+                     put("start_rules", {"cuda": "12.8.1"}, brands={"536": ["tesla"]}),
+                     "branch 536 is not in drivers.json [start-branch-known]",
+                     id="a start rule's branches are known"),
+        pytest.param("images.json", put("start_rules", {"cuda": "12.8.1"}, brands={"535": []}),
+                     "no brand for branch 535, and no note why [start-rule]",
+                     id="a missing brand has its reason"),
+        pytest.param("images.json", again("start_rules"),
+                     "(13.3.0 ubuntu24.04): 2 times [no-duplicates]", id="a system has one rule"),
+        pytest.param("cuda.json", put("dropped", {"in": "12.0"}, sm=["sm_50"]),
+                     "(12.0 Kepler): sm_50 is still there [dropped-row]",
+                     id="what is dropped is gone"),
+        pytest.param("cuda.json", put("dropped", {"in": "12.0"}, sm=["sm_30"]),
+                     "(12.0 Kepler): sm_30 was not there to drop [dropped-row]",
+                     id="what is dropped was there"),
+        pytest.param("cuda.json", put("dropped", {"in": "12.0"}, **{"in": "12.7"}),
+                     "(12.7 Kepler): CUDA 12.7 has no toolkit [dropped-row]",
+                     id="what drops is a known CUDA"),
+        pytest.param("drivers.json", put("highest_majors", {"branch": 535}, cuda_major=13),
+                     "(535): CUDA 13 against 12.2 in its row [note-row]",
+                     id="a branch's majors agree"),
+        pytest.param("drivers.json", put("highest_majors", {"branch": 535}, branch=536),
+                     "(536): is not among the branches [note-row]",
+                     id="a branch of NVIDIA's page is known"),
+        pytest.param("gpus.json",
+                     put("binary_notes", {"compute_capability": "12.1"}, compute_capability="99.0"),
+                     "gpus.json binary_notes[2] (99.0): no GPU has this capability [note-row]",
+                     id="a note is of a known GPU"),
+        pytest.param("bases.json", again("ubuntu_releases"),
+                     "bases.json ubuntu_releases[5] (16.04): 2 times [no-duplicates]",
+                     id="an Ubuntu has one row"),
     ],
-)
+)  # fmt: skip
 def test_a_broken_invariant_is_named(
     broken: Callable[[str, Break], Path], name: str, change: Break, message: str
 ) -> None:

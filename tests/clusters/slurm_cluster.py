@@ -128,12 +128,7 @@ class SlurmCluster:
     def command(self, *argv: str) -> str:
         """What one of Slurm's commands printed."""
         done = subprocess.run(
-            argv,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            env=self.env,
-            check=False,
+            argv, capture_output=True, text=True, timeout=LIMIT_S, env=self.env, check=False
         )
         return done.stdout
 

@@ -47,12 +47,7 @@ def start(cluster: RayNodes, *more: str, on: str | None = None) -> subprocess.Po
     words = [sys.executable, "-m", "provision", "fleet", "detect", "--json", "--output"]
     words += [str(cluster.place / "hosts"), "--on", on or f"ray:127.0.0.1:{cluster.port}", *more]
     return subprocess.Popen(
-        words,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env=cluster.env,
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=cluster.env
     )
 
 

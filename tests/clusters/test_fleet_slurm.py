@@ -77,9 +77,7 @@ def test_a_dead_and_a_drained_node_are_named_and_the_others_read(cluster: SlurmC
     assert "it died" in nodes["n1"]["message"]
 
 
-def test_a_node_gets_none_of_the_callers_secrets(
-    cluster: SlurmCluster,
-) -> None:
+def test_a_node_gets_none_of_the_callers_secrets(cluster: SlurmCluster) -> None:
     """The caller's python3, as from an environment module, is used: PATH is passed."""
     seen = cluster.place / "seen"
     seen.mkdir()

@@ -114,12 +114,7 @@ class Place:
 
     def _run(self, argv: list[str]) -> tuple[int, dict[str, Any]]:
         done = subprocess.run(
-            argv,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            env=self.env,
-            check=False,
+            argv, capture_output=True, text=True, timeout=LIMIT_S, env=self.env, check=False
         )
         assert "Traceback" not in done.stderr, done.stderr
         return done.returncode, json.loads(done.stdout)
@@ -153,10 +148,7 @@ def test_nodes_of_slurm_from_good_to_dead(cluster: SlurmCluster) -> None:
     tested.find(n0="fit", n1="unfit", n2="fit", n3="fit")
     page, junit = cluster.place / "fleet.html", cluster.place / "fleet.xml"
     code, found = tested.verify("--html", str(page), "--junit", str(junit), "--drain")
-    assert (code, standings(found)) == (
-        1,
-        {"n1": "unfit", "n0": "fit", "n2": "fit", "n3": "fit"},
-    )
+    assert (code, standings(found)) == (1, {"n1": "unfit", "n0": "fit", "n2": "fit", "n3": "fit"})
     assert found["nodes"][0]["failed"][0]["check"] == "devices.kernel"
     assert found["drain"][0]["done"] is None
     assert cluster.states()["n1"] == "idle", "without --yes nothing is changed"
@@ -224,11 +216,7 @@ def test_nodes_of_slurm_from_good_to_dead(cluster: SlurmCluster) -> None:
     cluster.wait(
         lambda: not cluster.command("squeue", "--noheader").strip(), "a job was left behind"
     )
-    assert sorted(path.name for path in tested.out.iterdir()) == [
-        "hosts",
-        "n0.json",
-        "n3.json",
-    ]
+    assert sorted(path.name for path in tested.out.iterdir()) == ["hosts", "n0.json", "n3.json"]
     tested.asked()
     tested.find(n1="fit")
     code, found = tested.verify()

@@ -83,10 +83,7 @@ def nested(depth: int) -> Any:
 AGAINST_ITSELF: list[tuple[str, Edit]] = [
     ("a check of a GPU failed and the verdict is fit", fails("devices.kernel")),
     ("a check that needs no GPU failed and the verdict is fit", fails("libraries.numpy")),
-    (
-        "a check broke and the verdict is fit",
-        first_check(status="error", cause="broken", fix=None),
-    ),
+    ("a check broke and the verdict is fit", first_check(status="error", cause="broken", fix=None)),
     ("nothing ran and the verdict is fit", every_check(status="skip")),
     (
         "one check of a GPU did not run and the verdict is fit",
@@ -173,12 +170,7 @@ RECORDS: list[tuple[str, Edit, int, str]] = [
     ("a check of a GPU did not run", moved("memory.free", "skipped"), 7, "record-contradiction"),
     ("no check ran", only_skips, 7, "record-contradiction"),
     ("all checks ran on the CPU", on_the_cpu, 7, "record-contradiction"),
-    (
-        "a check is missing",
-        lambda p: p["checks"]["passed"].pop(),
-        7,
-        "record-contradiction",
-    ),
+    ("a check is missing", lambda p: p["checks"]["passed"].pop(), 7, "record-contradiction"),
     (
         "a check is in it twice",
         lambda p: p["checks"]["passed"].append(p["checks"]["passed"][0]),

@@ -47,13 +47,7 @@ def personal(text: str) -> list[str]:
     What a bundle's redactor would replace counts, but for names of servers (those of public indexes
     are parts of messages) and its guesses of secrets ("bearer token: invalid").
     """
-    patterns = {
-        "token": _TOKEN,
-        "home": _HOME,
-        "prompt": _PROMPT,
-        "mail": _MAIL,
-        "serial": _SERIAL,
-    }
+    patterns = {"token": _TOKEN, "home": _HOME, "prompt": _PROMPT, "mail": _MAIL, "serial": _SERIAL}
     found = [
         f"{kind}: {one[0].strip()}" for kind, of in patterns.items() for one in of.finditer(text)
     ]

@@ -208,8 +208,7 @@ class Answers:
                 resolve(
                     [case.host],
                     case.request._replace(
-                        cuda=cell.cuda,
-                        framework_version=f"=={cell.framework_version}",
+                        cuda=cell.cuda, framework_version=f"=={cell.framework_version}"
                     ),
                     CATALOG,
                 )
@@ -293,9 +292,7 @@ def below(driver: str, need: str) -> bool:
 def pin(request: Request, plan: Plan) -> Request:
     """The request for exactly this build."""
     return request._replace(
-        framework=plan.framework,
-        cuda=plan.cuda,
-        framework_version=f"=={plan.framework_version}",
+        framework=plan.framework, cuda=plan.cuda, framework_version=f"=={plan.framework_version}"
     )
 
 

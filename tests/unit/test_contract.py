@@ -15,7 +15,6 @@ import pytest
 from images.oci.layout import LayoutTarget
 from images.oci.model import MANIFEST
 from provision.cli import main as cli
-from provision.errors import Exit
 from provision.verification import own_images
 from tests import DATA, ROOT
 from tests.kit import schemas
@@ -128,42 +127,6 @@ def test_codes_are_kebab_case() -> None:
         assert [r for r in rows if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", r["code"])] == []
 
 
-def test_alternatives_are_plans_that_work() -> None:
-    _, refused = plan("h100", "--cuda", "11.7")
-    assert refused["alternatives"]
-    for row in refused["alternatives"]:
-        words = ("--cuda", row["cuda"], "--framework-version", row["framework_version"])
-        code, data = plan("h100", *words)
-        assert (code, data["wheel_tag"]) == (0, row["wheel_tag"])
-
-
-def test_the_documented_host_file_is_read_as_it_is() -> None:
-    _, data = plan("rtx3090", "--cuda", "11.7")
-    assert data["driver"] == {"have": "515.65.01", "need": "455.23.04"}
-    assert data["gpus"] == [
-        {
-            "name": "NVIDIA GeForce RTX 3090",
-            "compute_capability": "8.6",
-            "runs": "sm_86",
-            "ok": True,
-        }
-    ]
-    assert (data["python"], data["arch"]) == ("3.10", "x86_64")
-    assert (data["cudnn"], data["nccl"]) == ("8.5.0.96", "2.14.3")
-
-
-def test_one_plan_fits_several_hosts(tmp_path: Path) -> None:
-    words = ["plan", "--json", "--cuda", "11.8"]
-    for name in ("rtx3090", "h100"):
-        (tmp_path / f"{name}.json").write_text(json.dumps(HOSTS[name]))
-        words += ["--host", str(tmp_path / f"{name}.json")]
-    code, out, _ = run(words)
-    data = json.loads(out)
-    assert code == 0
-    assert len(data["gpus"]) == 2
-    assert data["driver"]["have"] == "515.65.01"
-
-
 def test_what_detect_prints_is_a_host_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent")
     code, out, err = run(["detect", "--json"])
@@ -177,26 +140,6 @@ def test_what_detect_prints_is_a_host_file(monkeypatch: pytest.MonkeyPatch) -> N
     theirs, ours = json.loads(planned), json.loads(here)
     assert [theirs.pop(key) and ours.pop(key) for key in strip]
     assert theirs == ours
-
-
-def test_the_same_question_has_the_same_answer() -> None:
-    words = ["plan", "--json", "--host", "-", "--cuda", "11.7", "--with", "torchvision"]
-    assert run(words) == run(words)
-
-
-def test_exit_codes_are_those_of_the_contract() -> None:
-    assert {code.name: int(code) for code in Exit} == {
-        "DONE": 0,
-        "UNFIT": 1,
-        "USAGE": 2,
-        "NOTHING_COMPATIBLE": 3,
-        "HOST_UNFIT": 4,
-        "UNREACHABLE": 5,
-        "BUILD_FAILED": 6,
-        "NO_VERDICT": 7,
-        "BUG": 70,
-        "INTERRUPTED": 130,
-    }
 
 
 def test_no_login_is_in_a_plan() -> None:

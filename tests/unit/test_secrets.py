@@ -120,10 +120,9 @@ class Lab:
             "signature-of-azure": f"?sv=2024-11-04&sp=r&sig={long(kind, 43)}%3D",
             "token-in-a-query": f"?token={word}",
         }.get(kind, "")
-        login = {
-            "login-of-a-wheel": f"ci:{word}@",
-            "password-with-a-slash": f"ci:ab/{word}@",
-        }.get(kind, "")
+        login = {"login-of-a-wheel": f"ci:{word}@", "password-with-a-slash": f"ci:ab/{word}@"}.get(
+            kind, ""
+        )
         host = host.replace("127.0.0.1", "localhost") if kind == "netrc" else host
         return f"http://{login}{host}/{kind}/files/{name}{query}"
 

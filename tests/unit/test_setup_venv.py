@@ -21,13 +21,7 @@ from setup_venv import client as client_module
 from setup_venv.client import Client, shown
 from setup_venv.errors import PipFailedError, SetupError
 from setup_venv.pip import explain, fetch, pinned_pip
-from setup_venv.settings import (
-    is_on,
-    pages_of,
-    pip_environment,
-    pip_settings,
-    public_index,
-)
+from setup_venv.settings import is_on, pages_of, pip_environment, pip_settings, public_index
 from tests import ROOT, need
 from tests.kit.package_server import (
     JSON,
@@ -237,24 +231,16 @@ def test_pip_is_given_what_reaches_packages_and_nothing_else() -> None:
     [
         pytest.param({"index-url": "https://a/simple"}, ["https://a/simple/pip/"], id="an index"),
         pytest.param({"index-url": "https://a/simple/"}, ["https://a/simple/pip/"], id="a slash"),
-        pytest.param(
-            {"index-url": "https://a", "extra-index-url": "https://b\nhttps://c"},
-            ["https://a/pip/", "https://b/pip/", "https://c/pip/"],
-            id="more indexes",
-        ),
-        pytest.param(
-            {"index-url": "https://a", "find-links": "/wheels https://b/list"},
-            ["file:///wheels", "https://b/list", "https://a/pip/"],
-            id="find-links come first",
-        ),
-        pytest.param(
-            {"no-index": "true", "index-url": "https://a", "find-links": "/wheels"},
-            ["file:///wheels"],
-            id="no index",
-        ),
+        pytest.param({"index-url": "https://a", "extra-index-url": "https://b\nhttps://c"},
+                     ["https://a/pip/", "https://b/pip/", "https://c/pip/"], id="more indexes"),
+        pytest.param({"index-url": "https://a", "find-links": "/wheels https://b/list"},
+                     ["file:///wheels", "https://b/list", "https://a/pip/"],
+                     id="find-links come first"),
+        pytest.param({"no-index": "true", "index-url": "https://a", "find-links": "/wheels"},
+                     ["file:///wheels"], id="no index"),
         pytest.param({"index-url": "/mirror"}, ["file:///mirror/pip/"], id="an index on the disk"),
     ],
-)
+)  # fmt: skip
 def test_pages_are_those_that_pip_asks(settings: dict[str, str], pages: list[str]) -> None:
     assert pages_of("pip", settings) == pages
 
@@ -495,8 +481,7 @@ LASTING = [
 
 
 @pytest.mark.parametrize(
-    ("path", "reply", "said", "times"),
-    [pytest.param(*row[1:], id=row[0]) for row in LASTING],
+    ("path", "reply", "said", "times"), [pytest.param(*row[1:], id=row[0]) for row in LASTING]
 )
 def test_a_lasting_fault_is_named(
     server: Server, path: str, reply: Reply, said: str, times: int

@@ -442,7 +442,7 @@ def test_an_interrupted_set_up_says_so_and_leaves_nothing(checkout: Checkout) ->
     assert left(checkout) == ["lock"]
 
 
-@pytest.mark.parametrize("locale", ["C", "C.UTF-8", "xx_XX"])
+@pytest.mark.parametrize("locale", ["C", "xx_XX"])
 def test_the_locale_does_not_matter(checkout: Checkout, locale: str) -> None:
     works(checkout, LC_ALL=locale)
     assert works(checkout, LC_ALL="C.UTF-8") == ""

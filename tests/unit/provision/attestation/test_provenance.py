@@ -442,13 +442,6 @@ def test_no_text_in_a_plan_makes_a_bill_invalid(reference: str, suite: str, cudn
         assert not refused(made)
 
 
-def test_the_same_lock_gives_the_same_bytes() -> None:
-    made = bill_of_materials(lock_of(), debian=DEBIAN)
-    assert made == bill_of_materials(lock_of(), debian=DEBIAN[::-1])
-    assert b"timestamp" not in made
-    assert not re.search(rb"20\d\d-\d\d-\d\dT", made)
-
-
 def test_the_same_lock_gives_the_same_bytes_in_another_process(tmp_path: Path) -> None:
     import subprocess
     import sys

@@ -334,20 +334,8 @@ LAST = json.loads(SEALED)["signatures"][0]["sig"]
 FORGERIES = [
     pytest.param(edited(payload=payload_with("predicate.verdict", "unfit")), "tampered",
                  id="the verdict"),
-    pytest.param(edited(payload=payload_with("predicate.level", "full")), "tampered", id="level"),
-    pytest.param(edited(payload=payload_with("predicate.time", "2027-01-01T00:00:00Z")), "tampered",
-                 id="the time"),
     pytest.param(edited(payload=payload_with("subject.0.digest", {"sha256": "d4" * 32})),
                  "tampered", id="another image's digest"),
-    pytest.param(edited(payload=payload_with("subject.0.name", "x:1")), "tampered",
-                 id="the image's name"),
-    pytest.param(edited(payload=payload_with("predicate.host.driver", "580.95.05")), "tampered",
-                 id="the driver"),
-    pytest.param(edited(payload=payload_with("predicate.host.gpus", [])), "tampered",
-                 id="the GPUs"),
-    pytest.param(edited(payload=payload_with("predicate.lock", None)), "tampered", id="the lock"),
-    pytest.param(edited(payload=payload_with("predicate.checks.failed", [])), "tampered",
-                 id="the checks"),
     pytest.param(edited(payload=json.loads(OTHER)["payload"]), "tampered",
                  id="another record's payload"),
     pytest.param(edited(signatures=json.loads(OTHER)["signatures"]), "tampered",
@@ -528,14 +516,6 @@ def test_processes_that_start_together_share_one_key(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         keys = list(pool.map(lambda _: own_signer(tmp_path / "k").keyid, range(8)))
     assert len(set(keys)) == 1
-
-
-def test_a_key_that_others_may_read_signs_nothing(tmp_path: Path) -> None:
-    own_signer(tmp_path)
-    (tmp_path / PRIVATE).chmod(0o640)
-    with pytest.raises(BadKeyError, match="0640") as caught:
-        own_signer(tmp_path)
-    assert caught.value.code == "bad-record-key"
 
 
 def _of_another(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,25 +64,21 @@ def ask(row: IndexCandidate) -> lock.Attempt:
     [
         pytest.param("good", "+cu117", "locked", "has it", id="an index that has it serves"),
         pytest.param("plain", "", "locked", "has it", id="the plain version may be the build"),
-        pytest.param(
-            "wrong-hash", "+cu117", "locked", "has it", id="a wrong hash shows at build time only"
-        ),
-        pytest.param(
-            "nothing", "+cu117", "absent", "no solution", id="an index without torch is told so"
-        ),
-        pytest.param(
-            "cpu", "+cu117", "absent", "no version of torch", id="only another build is there"
-        ),
-        pytest.param(
-            "cpu", "", "absent", "has torch 2.0.1+cpu", id="another build under the same version"
-        ),
+        pytest.param("wrong-hash", "+cu117", "locked", "has it",
+                     id="a wrong hash shows at build time only"),
+        pytest.param("nothing", "+cu117", "absent", "no solution",
+                     id="an index without torch is told so"),
+        pytest.param("cpu", "+cu117", "absent", "no version of torch",
+                     id="only another build is there"),
+        pytest.param("cpu", "", "absent", "has torch 2.0.1+cpu",
+                     id="another build under the same version"),
         pytest.param("broken", "+cu117", "unreachable", "500", id="a server with errors"),
         pytest.param("login", "+cu117", "unreachable", "401", id="a login is asked for"),
         pytest.param("denied", "+cu117", "unreachable", "403", id="a login that may not"),
         pytest.param("hang", "+cu117", "unreachable", "unreachable", id="a silent server"),
         pytest.param("truncated", "+cu117", "unreachable", "unreachable", id="half a page"),
     ],
-)
+)  # fmt: skip
 def test_an_index_is_judged_by_its_behaviour(
     index: LocalIndex, behaviour: str, build: str, outcome: str, words: str
 ) -> None:

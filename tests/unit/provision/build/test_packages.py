@@ -60,10 +60,7 @@ def torches(facts: HostFacts = A100) -> list[tuple[str, bytes]]:
     return found
 
 
-VLLM = [
-    pure("vllm", "0.2.0", "torch>=2.0"),
-    pure("vllm", "0.6.0", "torch==2.4.1"),
-]
+VLLM = [pure("vllm", "0.2.0", "torch>=2.0"), pure("vllm", "0.6.0", "torch==2.4.1")]
 WITH_EXTRA = [
     pure("transformers", "4.40.0", 'torch>=1.13; extra == "torch"', extras=["torch"]),
     pure("transformers", "5.0.0", 'torch>=2.4; extra == "torch"', 'torch==2.0; extra == "dev"',
@@ -149,10 +146,7 @@ def test_the_release_that_was_found_is_not_given_up_for_a_newer_one_of_another_p
     ],
 )  # fmt: skip
 def test_the_base_has_what_packages_that_were_brought_need(
-    packages: Sequence[tuple[str, str]],
-    base: tuple[str, ...],
-    index: LocalIndex,
-    tmp_path: Path,
+    packages: Sequence[tuple[str, str]], base: tuple[str, ...], index: LocalIndex, tmp_path: Path
 ) -> None:
     index.more += [pure(name, "1.0", requires) for name, requires in packages]
     request, catalog, console = request_of(index, "lora"), load(), Console()
@@ -382,10 +376,7 @@ OLD_AND_NEW = {"0.1": ("12",), "0.4": ("12",), "0.5": ("12",), "0.6": ("13",), "
     ],
 )
 def test_the_newest_release_for_the_plan_s_cuda_is_taken(
-    index: LocalIndex,
-    tmp_path: Path,
-    releases: dict[str, tuple[str, ...]],
-    expected: str,
+    index: LocalIndex, tmp_path: Path, releases: dict[str, tuple[str, ...]], expected: str
 ) -> None:
     index.more += kernels(releases)
     plan, lock = planned(request_of(index, "kernels"), tmp_path)
@@ -532,16 +523,12 @@ def test_the_pins_of_a_project_take_the_framework_s_build_for_their_cuda(
 @pytest.mark.parametrize(
     ("others", "fix"),
     [
-        pytest.param(
-            [("0.44.9", ("121", "124")), ("0.52.0", ("118", "130"))],
-            "In requirements.txt, pin bitsandbytes==0.44.9.",
-            id="the newest release that has it",
-        ),
-        pytest.param(
-            [("0.43.0", ("120", "121"))],
-            "Name an index that has bitsandbytes for CUDA 12.4 with --index.",
-            id="no release has it",
-        ),
+        pytest.param([("0.44.9", ("121", "124")), ("0.52.0", ("118", "130"))],
+                     "In requirements.txt, pin bitsandbytes==0.44.9.",
+                     id="the newest release that has it"),
+        pytest.param([("0.43.0", ("120", "121"))],
+                     "Name an index that has bitsandbytes for CUDA 12.4 with --index.",
+                     id="no release has it"),
         pytest.param(
             [("0.44.9", ("121", "124")), ("0.52.0", ("124", "130"), "Requires-Dist: torch>=2.6\n")],
             "In requirements.txt, pin bitsandbytes==0.44.9.",
@@ -553,7 +540,7 @@ def test_the_pins_of_a_project_take_the_framework_s_build_for_their_cuda(
             id="a newer one refuses another pin",
         ),
     ],
-)
+)  # fmt: skip
 def test_pins_for_another_cuda_than_a_named_one_are_refused(
     index: LocalIndex, tmp_path: Path, others: list[tuple[Any, ...]], fix: str
 ) -> None:

@@ -38,39 +38,25 @@ def test_an_alias_is_the_name_of_one_row(row: GpuModel) -> None:
     [
         ("RTX 3090", (8, 6)),
         ("rtx3090", (8, 6)),
-        ("RTX-3090", (8, 6)),
         ("4090", (8, 9)),
-        ("RTX 5090", (12, 0)),
         ("GTX 1080 Ti", (6, 1)),
         ("1080ti", (6, 1)),
-        ("GTX 1060", (6, 1)),
         ("A100", (8, 0)),
         ("A100 40GB", (8, 0)),
         ("a100-sxm4-80gb", (8, 0)),
         ("H100", (9, 0)),
-        ("H200", (9, 0)),
         ("V100", (7, 0)),
-        ("P100", (6, 0)),
-        ("K40", (3, 5)),
         ("T4", (7, 5)),
         ("A6000", (8, 6)),
-        ("Quadro RTX 4000", (7, 5)),
         ("RTX 4000 Ada", (8, 9)),
         ("Titan X Pascal", (6, 1)),
-        ("GTX Titan X", (5, 2)),
         ("RTX PRO 6000", (12, 0)),
-        ("GH200", (9, 0)),
         ("Jetson Orin", (8, 7)),
         ("VR200", (10, 7)),
         ("NVIDIA H20-3e", (9, 0)),
         ("NVIDIA GeForce RTX 3050 6GB Laptop GPU", (8, 6)),
         ("NVIDIA RTX 3500 Ada Generation Laptop GPU", (8, 9)),
-        ("NVIDIA RTX A1000 Laptop GPU", (8, 6)),
-        ("T500", (7, 5)),
         ("NVIDIA T1200 Laptop GPU", (7, 5)),
-        ("T2000", (7, 5)),
-        ("MX150", (6, 1)),
-        ("GTX 1650 Ti", (7, 5)),
         ("CMP 170HX", (8, 0)),
         ("NVIDIA PG506-232", (8, 0)),
     ],
@@ -85,47 +71,37 @@ def test_a_short_name_is_enough_when_all_it_means_agree(
 @pytest.mark.parametrize(
     ("name", "row"),
     [
-        pytest.param(
-            "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA A100-SXM4-40GB", id="a slice is of its card"
-        ),
-        pytest.param(
-            "NVIDIA H100 80GB HBM3 MIG 1g.10gb+me", "NVIDIA H100 80GB HBM3", id="with media engines"
-        ),
+        pytest.param("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA A100-SXM4-40GB",
+                     id="a slice is of its card"),
+        pytest.param("NVIDIA H100 80GB HBM3 MIG 1g.10gb+me", "NVIDIA H100 80GB HBM3",
+                     id="with media engines"),
         pytest.param("GRID T4-16Q", "Tesla T4", id="a virtual GPU is of its card"),
         pytest.param("GRID P40-24Q", "Tesla P40", id="an older one too"),
         pytest.param("GRID M60-0B4", "Tesla M60", id="one for a desktop too"),
         pytest.param("NVIDIA A40-48Q", "NVIDIA A40", id="a newer one says NVIDIA"),
         pytest.param("NVIDIA L40S-48Q", "NVIDIA L40S", id="a letter may be the model's"),
         pytest.param("NVIDIA RTXA6000-48Q", "NVIDIA RTX A6000", id="words may be written as one"),
-        pytest.param(
-            "NVIDIA RTX6000-Ada-48C", "NVIDIA RTX 6000 Ada Generation", id="or with a dash"
-        ),
+        pytest.param("NVIDIA RTX6000-Ada-48C", "NVIDIA RTX 6000 Ada Generation",
+                     id="or with a dash"),
         pytest.param("RTX 3080 12GB", "NVIDIA GeForce RTX 3080", id="memory is not the model"),
         pytest.param("RTX 4060 Ti 16 GB", "NVIDIA GeForce RTX 4060 Ti", id="nor written apart"),
         pytest.param("Tesla M40 24GB", "Tesla M40", id="nor of an old card"),
         pytest.param("GB200 NVL72", "NVIDIA GB200", id="a rack is not the model"),
-        pytest.param(
-            "NVIDIA GeForce RTX 3060 Laptop GPU", "NVIDIA GeForce RTX 3060", id="a laptop's RTX 30"
-        ),
-        pytest.param(
-            "GeForce RTX 2080 Super with Max-Q Design",
-            "NVIDIA GeForce RTX 2080 SUPER",
-            id="a thin laptop's RTX 20",
-        ),
+        pytest.param("NVIDIA GeForce RTX 3060 Laptop GPU", "NVIDIA GeForce RTX 3060",
+                     id="a laptop's RTX 30"),
+        pytest.param("GeForce RTX 2080 Super with Max-Q Design", "NVIDIA GeForce RTX 2080 SUPER",
+                     id="a thin laptop's RTX 20"),
         pytest.param("Orin (nvgpu)", "Orin", id="a Jetson, as its nvidia-smi prints it"),
         pytest.param("RTX 4060 Laptop", "NVIDIA GeForce RTX 4060", id="as people say it"),
-        pytest.param(
-            "NVIDIA GeForce RTX 4090 Laptop GPU",
-            "NVIDIA GeForce RTX 4090 Laptop GPU",
-            id="a laptop's with a row of its own",
-        ),
+        pytest.param("NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 4090 Laptop GPU",
+                     id="a laptop's with a row of its own"),
         pytest.param("DGX Spark", "NVIDIA GB10", id="a machine by its only GPU"),
         pytest.param("Jetson AGX Orin", "Orin", id="a Jetson by its module"),
         pytest.param("Jetson Orin Nano", "Orin", id="a small Jetson by its module"),
         pytest.param("Jetson Nano", "NVIDIA Tegra X1", id="an old Jetson by its module"),
         pytest.param("Quadro T1000", "NVIDIA T1000", id="an older name of the same card"),
     ],
-)
+)  # fmt: skip
 def test_what_a_name_says_besides_the_model_is_left_out(name: str, row: str) -> None:
     assert [found.name for found in load().find_gpu(name).rows] == [row]
 

@@ -115,79 +115,36 @@ def is_a_refusal(said: Said, code: int, here: Path) -> None:
 # --- words that cannot be understood ----------------------------------------------------------
 
 BAD_WORDS = [
-    pytest.param(
-        ["--cuda", "11.77x"], "--cuda '11.77x' is not a CUDA version", id="a letter too many"
-    ),
+    pytest.param(["--cuda", "11.77x"], "--cuda '11.77x' is not a CUDA version",
+                 id="a letter too many"),
     pytest.param(["--cuda", "11.77"], "There is no CUDA 11.77", id="a CUDA that never was"),
     pytest.param(["--cuda=-11.7"], "is not a CUDA version", id="a negative CUDA"),
-    pytest.param(
-        ["--cuda", "-11.7"], "is not a CUDA version", id="a negative CUDA as its own word"
-    ),
-    pytest.param(["--cuda", "latest"], "is not a CUDA version", id="a CUDA in words"),
-    pytest.param(["--cuda", ""], "--cuda '' is not a CUDA version", id="an empty CUDA"),
-    pytest.param(["--cuda", LONG], "is not a CUDA version", id="ten thousand figures"),
-    pytest.param(["--cuda", "11.7; rm -rf /"], "is not a CUDA version", id="a shell command"),
-    pytest.param(["--cuda", "$(id)"], "is not a CUDA version", id="a shell substitution"),
-    pytest.param(["--cuda", "11.7\n"], "'11.7?' is not a CUDA version", id="a newline after it"),
+    pytest.param(["--cuda", "-11.7"], "is not a CUDA version",
+                 id="a negative CUDA as its own word"),
     pytest.param(["--cuda", "\x1b[2J"], "'?[2J' is not a CUDA version", id="a terminal's command"),
     pytest.param(["--cuda"], "argument --cuda: expected one argument", id="a value left out"),
     pytest.param(["--framework", "caffe"], "--framework 'caffe'", id="an unknown framework"),
     pytest.param(["--framework", "PyTroch"], "Did you mean pytorch?", id="a framework mistyped"),
     pytest.param(["--flavour", "vanilla"], "--flavour 'vanilla'", id="an unknown flavour"),
-    pytest.param(["--flavour", ""], "--flavour ''", id="an empty flavour"),
-    pytest.param(
-        ["--framework-version", "two"], "is not a version specifier", id="a version in words"
-    ),
-    pytest.param(
-        ["--framework-version", ">=2,,<"], "is not a version specifier", id="half a range"
-    ),
-    pytest.param(["--framework-version", ""], "is not a version specifier", id="an empty version"),
-    pytest.param(
-        ["--framework-version", LONG], "is not a version specifier", id="an endless version"
-    ),
-    pytest.param(["--python", "2.7"], "--python '2.7'", id="Python 2"),
+    pytest.param(["--framework-version", ">=2,,<"], "is not a version specifier",
+                 id="half a range"),
     pytest.param(["--python", "3.11.4"], "--python '3.11.4'", id="a patch release of Python"),
-    pytest.param(
-        ["--with", "a b"], "--with 'a b' is not a valid requirement", id="two words for a package"
-    ),
-    pytest.param(["--with", ""], "--with '' is not a valid requirement", id="an empty package"),
-    pytest.param(["--with", "../x"], "is not a valid requirement", id="a path for a package"),
-    pytest.param(
-        ["--with", "x @ https://e.example/x.tar.gz"], "not a wheel's", id="a URL of a source"
-    ),
-    pytest.param(
-        ["--with", "x @ https://me:word@e.example/x-1.tar.gz"],
-        "'x @ https://e.example/x-1.tar.gz' names a URL that is not a wheel's",
-        id="a URL of a source, with a login",
-    ),
-    pytest.param(
-        ["--with", 'x; os_name == "a\n--index-url http://e.example"'],
-        "is not a valid requirement",
-        id="a second line for the installer",
-    ),
-    pytest.param(
-        ["--gpu", "RTX 4099"], "Did you mean NVIDIA GeForce RTX 4090", id="a GPU misspelt"
-    ),
+    pytest.param(["--with", "a b"], "--with 'a b' is not a valid requirement",
+                 id="two words for a package"),
+    pytest.param(["--with", "x @ https://me:word@e.example/x-1.tar.gz"],
+                 "'x @ https://e.example/x-1.tar.gz' names a URL that is not a wheel's",
+                 id="a URL of a source, with a login"),
+    pytest.param(["--with", 'x; os_name == "a\n--index-url http://e.example"'],
+                 "is not a valid requirement", id="a second line for the installer"),
+    pytest.param(["--gpu", "RTX 4099"], "Did you mean NVIDIA GeForce RTX 4090",
+                 id="a GPU misspelt"),
     pytest.param(["--gpu", ""], "--gpu '' is not in the catalog", id="an empty GPU"),
-    pytest.param(["--gpu", "GPU"], "--gpu 'GPU' is not in the catalog", id="any GPU"),
-    pytest.param(["--gpu", "x" * 10_000], "is not in the catalog", id="an endless GPU"),
     pytest.param(["--gpu", "K80\x1b[31m" * 9], "is not in the catalog", id="a GPU in colour"),
-    pytest.param(["--driver", "latest"], "--driver 'latest'", id="a driver in words"),
     pytest.param(["--driver", "515.65.01 "], "--driver '515.65.01 '", id="a driver and a blank"),
-    pytest.param(["--driver", ""], "--driver ''", id="an empty driver"),
-    pytest.param(
-        ["--base", "Python:3.11"], "is not a valid image reference", id="capitals in a base"
-    ),
-    pytest.param(["--base", "a b"], "is not a valid image reference", id="a blank in a base"),
-    pytest.param(["--base", "a:b:c:::"], "is not a valid image reference", id="colons in a base"),
+    pytest.param(["--base", "Python:3.11"], "is not a valid image reference",
+                 id="capitals in a base"),
     pytest.param(["--base", "x@sha256:12"], "is not a valid image reference", id="half a digest"),
-    pytest.param(["--base", ""], "is not a valid image reference", id="an empty base"),
     pytest.param(["--index", "ftp://e.example"], "--index is not an http", id="another scheme"),
-    pytest.param(["--index", "e.example/simple"], "--index is not an http", id="no scheme"),
-    pytest.param(["--index", "https://[::1"], "--index is not an http", id="half an address"),
-    pytest.param(
-        ["--index", "https://e.example/ x"], "--index is not an http", id="a blank in an index"
-    ),
     pytest.param(["--ca-bundle", "missing.pem"], "no such file", id="certificates not there"),
     pytest.param(["--ca-bundle", "."], "Is a directory", id="certificates in a directory"),
     pytest.param(["--ca-bundle", "../files/rtx.json"], "holds no PEM", id="certificates in JSON"),
@@ -198,11 +155,9 @@ BAD_WORDS = [
     pytest.param(["one", "word"], "unrecognized arguments", id="words of their own"),
     pytest.param(["x", "x" * 10_000], "unrecognized arguments", id="an endless word"),
     pytest.param(["x", "\x1b[2J"], "?[2J", id="a word in colour"),
-]
+]  # fmt: skip
 BAD_LOCK_WORDS = [
     pytest.param(["--output", "x.txt"], "'x.txt': a lock must be named", id="another name"),
-    pytest.param(["--output", ""], "a lock must be named", id="no name"),
-    pytest.param(["--output", "no/pylock.toml"], "there is no directory no", id="no directory"),
     pytest.param(["--output", "../files/pylock.toml"], "it is a directory", id="a directory"),
     pytest.param(
         ["--output", f"{LONG}/pylock.toml"], "there is no directory", id="an endless path"
@@ -218,18 +173,12 @@ BAD_BUILD_WORDS = [
     pytest.param(["--builder", "kaniko"], "--builder 'kaniko'", id="an unknown builder"),
     pytest.param(["--lazy=xz", "--push", "r.example/t"], "--lazy 'xz'", id="an unknown lazy"),
     pytest.param(["--lazy"], "Add --push REF or --output DIR", id="lazy for an engine"),
-    pytest.param(
-        ["--lazy", "--output", "x", "--builder", "docker"],
-        "remove --builder docker",
-        id="lazy by an engine",
-    ),
+    pytest.param(["--lazy", "--output", "x", "--builder", "docker"], "remove --builder docker",
+                 id="lazy by an engine"),
     pytest.param(["--lazy", "--output", "x.sqfs"], "a single file", id="a lazy squashfs"),
     pytest.param(["--lazy", "--output", "x.tar"], "a single file", id="a lazy archive"),
-    pytest.param(
-        ["--lazy", "--push", "r.example/t", "--compression", "gzip"],
-        "Remove --compression gzip",
-        id="lazy, and compressed otherwise",
-    ),
+    pytest.param(["--lazy", "--push", "r.example/t", "--compression", "gzip"],
+                 "Remove --compression gzip", id="lazy, and compressed otherwise"),
     pytest.param(
         ["--lazy", "--push", "r.example/t", "--base", "nvidia/cuda:11.7.1-base-ubuntu22.04"],
         "--base bootstrap",
@@ -244,16 +193,7 @@ BAD_BUILD_WORDS = [
     pytest.param(["--level", ""], "--level ''", id="an empty level"),
     pytest.param(["--require", "gpu,$(id)"], "no check '$(id)'", id="a shell for a check"),
     pytest.param(["--require", "x" * 100], "there is no check", id="an endless check"),
-]
-
-
-@pytest.mark.parametrize("verb", COMMANDS)
-@pytest.mark.parametrize(("words", "message"), BAD_WORDS)
-def test_bad_words_are_refused(here: Path, verb: str, words: list[str], message: str) -> None:
-    said = main(verb, *words)
-    is_a_refusal(said, 2, here)
-    assert message in said.err
-    assert said.out == ""
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("words", "message"), BAD_LOCK_WORDS)
@@ -273,11 +213,11 @@ def test_bad_words_for_build_are_refused(here: Path, words: list[str], message: 
 
 @pytest.mark.parametrize("verb", COMMANDS)
 @pytest.mark.parametrize(("words", "message"), BAD_WORDS)
-def test_bad_words_are_refused_in_json_too(
-    here: Path, verb: str, words: list[str], message: str
-) -> None:
+def test_bad_words_are_refused(here: Path, verb: str, words: list[str], message: str) -> None:
+    """What else is none of each kind: tests/unit/provision/model/test_request.py."""
     said = main(verb, "--json", *words)
     is_a_refusal(said, 2, here)
+    assert message in said.err
     data = json.loads(said.out)
     assert set(data) == {"schema", "error"} | ({"verdict"} if verb == "plan" else set())
     assert set(data["error"]) == {"code", "message", "fix"}
@@ -341,19 +281,8 @@ def test_an_ambiguous_gpu_is_never_guessed(here: Path) -> None:
     [
         pytest.param(None, "no host file", id="not there"),
         pytest.param(b"", "is empty", id="empty"),
-        pytest.param(b" \n", "is empty", id="blank"),
-        pytest.param(b"[]", "expected a JSON object", id="a list"),
         pytest.param(b"{", "is not valid JSON", id="half of it"),
-        pytest.param(b'{"gpus": 5}', "gpus: expected a list", id="a number of GPUs"),
-        pytest.param(b'{"gpus": [5]}', "gpus[0]: expected an object", id="a number for a GPU"),
-        pytest.param(b'{"schema": 9}', "schema: expected 1", id="a later schema"),
-        pytest.param(b'{"driver": 515.65}', "in quotes", id="a driver as a number"),
-        pytest.param(b"[" * 100_000, "nested too deeply", id="nested without end"),
-        pytest.param(
-            b'{"a": "' + b"x" * (2 << 20) + b'"}', "larger than 1 MiB", id="two megabytes"
-        ),
         pytest.param(b"\x7fELF\x00\xff\xfe", "is not UTF-8", id="a program"),
-        pytest.param(b'{"arch": NaN}', "is not valid JSON", id="no number"),
     ],
 )
 def test_bad_host_files_are_refused(
@@ -399,13 +328,10 @@ def test_one_bad_host_file_among_good_ones_is_named(here: Path) -> None:
         pytest.param(b"not = [toml", "is not a valid pylock.toml", id="no TOML"),
         pytest.param(b"\xff\xfe\x00", "is not a text file", id="no text"),
         pytest.param(b"", "is not a valid pylock.toml", id="empty"),
-        pytest.param(
-            b'lock-version = "1.0"\ncreated-by = "uv"\npackages = []',
-            "another tool made it",
-            id="another tool's",
-        ),
+        pytest.param(b'lock-version = "1.0"\ncreated-by = "uv"\npackages = []',
+                     "another tool made it", id="another tool's"),
     ],
-)
+)  # fmt: skip
 def test_bad_locks_are_refused(here: Path, content: bytes | None, message: str) -> None:
     if content is not None:
         (here / "files" / "pylock.toml").write_bytes(content)
@@ -666,37 +592,6 @@ def test_no_place_for_temporary_files_is_the_host_s_fault(here: Path) -> None:
 
 
 # --- help -------------------------------------------------------------------------------------
-
-REQUEST = (
-    "--cuda --framework --framework-version --python --with --host --driver --gpu --base "
-    "--flavour --index --ca-bundle --offline --json"
-)
-PROMISED = {
-    "detect": "--json",
-    "plan": f"{REQUEST} --explain --matrix --format",
-    "lock": f"{REQUEST} --output",
-    "build": f"{REQUEST} --builder --tag --lock --no-verify --dry-run --level --require",
-    "verify": "--json --level --require",
-}
-
-
-@pytest.mark.parametrize("verb", PROMISED)
-def test_help_lists_the_contract_s_options_in_eighty_columns(
-    verb: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    said = main(verb, "--help-all")
-    assert (said.code, said.err) == (0, "")
-    assert [line for line in said.out.splitlines() if len(line) > 80] == []
-    listed = {word.strip(",[]") for word in said.out.split()}
-    assert set(PROMISED[verb].split()) - listed == set()
-
-
-def test_help_lists_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    said = main("--help")
-    assert [line for line in said.out.splitlines() if len(line) > 80] == []
-    assert set(PROMISED) <= set(said.out.split())
 
 
 def test_every_option_has_its_help() -> None:
@@ -1046,15 +941,6 @@ def test_in_a_log_a_stage_is_one_line() -> None:
     assert lines[:2] == [
         "detect T NVIDIA GeForce RTX 3090, driver 515.65.01",
         "plan T PyTorch 2.0.1 for CUDA 11.7, Python 3.10: runs",
-    ]
-
-
-@pytest.mark.usefixtures("here")
-def test_with_v_a_log_has_what_a_terminal_shows() -> None:
-    lines = command(*JOB, "-v").stderr.decode().splitlines()
-    assert lines[:2] == [
-        "detect   reading the host",
-        "    NVIDIA GeForce RTX 3090, driver 515.65.01",
     ]
 
 

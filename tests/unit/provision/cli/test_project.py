@@ -144,9 +144,7 @@ def test_a_uv_lock_holds_as_a_whole(machine: Machine) -> None:
     assert "choosing the releases" not in machine.said
 
 
-def test_the_code_is_the_last_layer_and_the_only_one_that_a_change_sends(
-    machine: Machine,
-) -> None:
+def test_the_code_is_the_last_layer_and_the_only_one_that_a_change_sends(machine: Machine) -> None:
     (machine.root / "app/.env").write_text("KEY=1")
     first = machine.build("app", "--builder", "oci", "--output", "app/image")
     assert "likely secrets: .env" in machine.said

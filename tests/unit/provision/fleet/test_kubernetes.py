@@ -65,11 +65,8 @@ def container(kind: str, **state: Any) -> dict[str, Any]:
         pytest.param(container("waiting", reason="ImagePullBackOff"), "image", id="the second"),
         pytest.param(container("waiting", reason="ErrImageNeverPull"), "image", id="never pulls"),
         pytest.param(container("waiting", reason="InvalidImageName"), "image", id="no image name"),
-        pytest.param(
-            container("waiting", reason="CreateContainerError", message="no runtime"),
-            "failed",
-            id="it cannot be made",
-        ),
+        pytest.param(container("waiting", reason="CreateContainerError", message="no runtime"),
+                     "failed", id="it cannot be made"),
         pytest.param(
             container(
                 "waiting",
@@ -89,12 +86,10 @@ def container(kind: str, **state: Any) -> dict[str, Any]:
             "python",
             id="no Python (containerd)",
         ),
-        pytest.param(
-            container("terminated", reason="OOMKilled", exitCode=137), "memory", id="out of memory"
-        ),
-        pytest.param(
-            container("terminated", reason="Completed", exitCode=0), "ended", id="it ended"
-        ),
+        pytest.param(container("terminated", reason="OOMKilled", exitCode=137), "memory",
+                     id="out of memory"),
+        pytest.param(container("terminated", reason="Completed", exitCode=0), "ended",
+                     id="it ended"),
         pytest.param(container("terminated", reason="Error", exitCode=3), "ended", id="it failed"),
         pytest.param(
             {
@@ -116,16 +111,14 @@ def container(kind: str, **state: Any) -> dict[str, Any]:
         ),
         pytest.param({"phase": "Failed", "reason": "Evicted"}, "lost", id="evicted before"),
         pytest.param({"phase": "Failed", "reason": "NodeShutdown"}, "lost", id="node shut down"),
-        pytest.param(
-            {"phase": "Failed", "reason": "OutOfnvidia.com/gpu"}, "busy", id="others were faster"
-        ),
-        pytest.param(
-            {"phase": "Failed", "reason": "UnexpectedAdmissionError"}, "busy", id="no devices"
-        ),
+        pytest.param({"phase": "Failed", "reason": "OutOfnvidia.com/gpu"}, "busy",
+                     id="others were faster"),
+        pytest.param({"phase": "Failed", "reason": "UnexpectedAdmissionError"}, "busy",
+                     id="no devices"),
         pytest.param({"phase": "Failed", "reason": "NodeAffinity"}, "failed", id="another failure"),
         pytest.param({"phase": "Failed"}, "failed", id="no reason"),
     ],
-)
+)  # fmt: skip
 def test_what_becomes_of_a_pod(status: dict[str, Any], kind: str | None) -> None:
     found = judge_pod({"metadata": {"name": "x"}, "status": status})
     assert (found.kind if found else None) == kind
@@ -180,20 +173,16 @@ def item(name: str = "n1", **more: Any) -> dict[str, Any]:
     ("changes", "trouble"),
     [
         pytest.param({}, "", id="in order"),
-        pytest.param(
-            {"spec": {"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]}},
-            "",
-            id="a taint that keeps others away",
-        ),
+        pytest.param({"spec": {"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]}}, "",
+                     id="a taint that keeps others away"),
         pytest.param({"spec": {"unschedulable": True}}, "it is cordoned", id="cordoned"),
         pytest.param(
             {"spec": {"taints": [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]}},
             "it is about to be removed (karpenter.sh/disrupted)",
             id="going",
         ),
-        pytest.param(
-            {"metadata": {"deletionTimestamp": "now"}}, "it is being deleted", id="deleted"
-        ),
+        pytest.param({"metadata": {"deletionTimestamp": "now"}}, "it is being deleted",
+                     id="deleted"),
         pytest.param({"status": {"conditions": []}}, "it is not ready", id="no conditions"),
         pytest.param(
             {
@@ -217,7 +206,7 @@ def item(name: str = "n1", **more: Any) -> dict[str, Any]:
             id="pressure",
         ),
     ],
-)
+)  # fmt: skip
 def test_why_nothing_is_run_on_a_node(changes: dict[str, Any], trouble: str) -> None:
     (found,) = parse_nodes([item(**changes)])
     assert found.trouble == trouble
@@ -231,25 +220,17 @@ def test_why_nothing_is_run_on_a_node(changes: dict[str, Any], trouble: str) -> 
     ("allocatable", "labels", "gpus", "hidden"),
     [
         pytest.param({"nvidia.com/gpu": "8"}, {}, (("nvidia.com/gpu", 8),), False, id="GPUs"),
-        pytest.param(
-            {"nvidia.com/mig-1g.10gb": "7", "nvidia.com/gpu": "0"},
-            {"nvidia.com/gpu.present": "true"},
-            (("nvidia.com/mig-1g.10gb", 7),),
-            False,
-            id="MIG devices",
-        ),
+        pytest.param({"nvidia.com/mig-1g.10gb": "7", "nvidia.com/gpu": "0"},
+                     {"nvidia.com/gpu.present": "true"}, (("nvidia.com/mig-1g.10gb", 7),), False,
+                     id="MIG devices"),
         pytest.param({"nvidia.com/GA102GL_A10": "1"}, {}, (), False, id="GPUs for machines"),
         pytest.param({"amd.com/gpu": "1"}, {}, (), False, id="GPUs of others"),
         pytest.param({}, {"nvidia.com/gpu.present": "true"}, (), True, id="no device plugin"),
-        pytest.param(
-            {"nvidia.com/gpu": "0"},
-            {"feature.node.kubernetes.io/pci-0302_10de.present": "true"},
-            (),
-            True,
-            id="all unhealthy",
-        ),
+        pytest.param({"nvidia.com/gpu": "0"},
+                     {"feature.node.kubernetes.io/pci-0302_10de.present": "true"}, (), True,
+                     id="all unhealthy"),
     ],
-)
+)  # fmt: skip
 def test_the_gpus_of_a_node(
     allocatable: dict[str, str],
     labels: dict[str, str],

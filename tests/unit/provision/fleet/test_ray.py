@@ -217,10 +217,7 @@ def test_dead_nodes_count_unless_they_were_ended_or_came_back() -> None:
     calls = {one.name: one for one in ray_calls(RayCluster(nodes, Path("/x/s")), 60)}
     assert calls["h1"].argv[-3:] == ("/x/s", "a1", "70")
     refused = {name: one.refused.message for name, one in calls.items() if one.refused}
-    assert refused == {
-        "h2": "h2: Ray lists it as dead: again.",
-        "h5": "h5: Ray lists it as dead.",
-    }
+    assert refused == {"h2": "h2: Ray lists it as dead: again.", "h5": "h5: Ray lists it as dead."}
 
 
 @pytest.mark.parametrize(
@@ -265,17 +262,12 @@ def test_names_are_unique_and_those_of_files(parts: list[tuple[str, str, str]]) 
             "The worker died unexpectedly",
             id="its worker died",
         ),
-        pytest.param(
-            255,
-            "gpu-provision: Ray failed: OutOfMemoryError: Task was killed",
-            "node-failed",
-            "n1: OutOfMemoryError",
-            id="Ray's own error",
-        ),
+        pytest.param(255, "gpu-provision: Ray failed: OutOfMemoryError: Task was killed",
+                     "node-failed", "n1: OutOfMemoryError", id="Ray's own error"),
         pytest.param(1, "SyntaxError: x", "node-failed", "SyntaxError", id="the program's error"),
         pytest.param(-9, "", "node-failed", "SIGKILL", id="nothing"),
     ],
-)
+)  # fmt: skip
 def test_what_ray_says(code: int, err: str, expected: str, words: str) -> None:
     done = Completed(argv=("x",), code=code, output=err, stdout="", seconds=0.1)
     found = explain_ray("n1", done)
@@ -313,13 +305,10 @@ except OSError:
     [
         pytest.param("print(1 + 1); raise SystemExit(3)", (3, b"2\n", b""), id="it ends"),
         pytest.param("print(__import__('os').getcwd())", (0, b"/\n", b""), id="nowhere"),
-        pytest.param(
-            "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES'))",
-            (0, b"None\n", b""),
-            id="all GPUs",
-        ),
+        pytest.param("import os; print(os.environ.get('CUDA_VISIBLE_DEVICES'))",
+                     (0, b"None\n", b""), id="all GPUs"),
     ],
-)
+)  # fmt: skip
 def test_the_task_runs_a_program(
     program: str, result: tuple[int, bytes, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,26 +124,15 @@ def reasons(facts: HostFacts, fact: str) -> dict[str, str]:
             "/sys/module/nvidia/version",
             id="/sys comes first",
         ),
-        pytest.param(
-            {"proc/driver/nvidia/version": PROPRIETARY},
-            "515.65.01",
-            "/proc/driver/nvidia/version",
-            id="then /proc, of the proprietary module",
-        ),
-        pytest.param(
-            {"proc/driver/nvidia/version": OPEN},
-            "565.57.01",
-            "/proc/driver/nvidia/version",
-            id="or of the open one",
-        ),
-        pytest.param(
-            {"sys/module/nvidia/version": "\0\0", "proc/driver/nvidia/version": OPEN},
-            "565.57.01",
-            "/proc/driver/nvidia/version",
-            id="a file without a version is passed over",
-        ),
+        pytest.param({"proc/driver/nvidia/version": PROPRIETARY}, "515.65.01",
+                     "/proc/driver/nvidia/version", id="then /proc, of the proprietary module"),
+        pytest.param({"proc/driver/nvidia/version": OPEN}, "565.57.01",
+                     "/proc/driver/nvidia/version", id="or of the open one"),
+        pytest.param({"sys/module/nvidia/version": "\0\0", "proc/driver/nvidia/version": OPEN},
+                     "565.57.01", "/proc/driver/nvidia/version",
+                     id="a file without a version is passed over"),
     ],
-)
+)  # fmt: skip
 def test_the_kernel_is_asked_for_the_driver_in_order(
     tmp_path: Path, files: dict[str, str], driver: str, source: str
 ) -> None:
@@ -188,32 +177,22 @@ PCI = "/sys/bus/pci/devices"
 @pytest.mark.parametrize(
     ("files", "why"),
     [
-        pytest.param(
-            pci("0000:01:00.0"),
-            "an NVIDIA GPU is on the PCI bus (10de:2204) but no driver is loaded",
-            id="a GPU without a driver",
-        ),
-        pytest.param(
-            {**pci("0000:01:00.0"), **pci("0000:02:00.0", kind="0x030200")},
-            "2 NVIDIA GPUs are on the PCI bus (10de:2204) but no driver is loaded",
-            id="two of them, one without a display",
-        ),
-        pytest.param(
-            {**pci("0000:01:00.0"), "sys/module/nvidia/version": "515.65.01"},
-            "an NVIDIA GPU is on the PCI bus (10de:2204) but the driver does not answer",
-            id="a GPU whose driver does not answer",
-        ),
+        pytest.param(pci("0000:01:00.0"),
+                     "an NVIDIA GPU is on the PCI bus (10de:2204) but no driver is loaded",
+                     id="a GPU without a driver"),
+        pytest.param({**pci("0000:01:00.0"), **pci("0000:02:00.0", kind="0x030200")},
+                     "2 NVIDIA GPUs are on the PCI bus (10de:2204) but no driver is loaded",
+                     id="two of them, one without a display"),
+        pytest.param({**pci("0000:01:00.0"), "sys/module/nvidia/version": "515.65.01"},
+                     "an NVIDIA GPU is on the PCI bus (10de:2204) but the driver does not answer",
+                     id="a GPU whose driver does not answer"),
         pytest.param({}, "the PCI bus cannot be read", id="no bus to look at"),
-        pytest.param(
-            {**NIC, "dev/nvidia0": ""}, "/dev/nvidia0 is there, so a GPU may be", id="a device file"
-        ),
-        pytest.param(
-            {**NIC, "etc/nv_tegra_release": "# R36"},
-            "a Tegra: its GPU is not on the PCI bus",
-            id="a Jetson",
-        ),
+        pytest.param({**NIC, "dev/nvidia0": ""}, "/dev/nvidia0 is there, so a GPU may be",
+                     id="a device file"),
+        pytest.param({**NIC, "etc/nv_tegra_release": "# R36"},
+                     "a Tegra: its GPU is not on the PCI bus", id="a Jetson"),
     ],
-)
+)  # fmt: skip
 def test_gpus_are_unknown_unless_there_are_certainly_none(
     tmp_path: Path, files: dict[str, str], why: str
 ) -> None:

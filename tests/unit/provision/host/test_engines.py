@@ -194,9 +194,7 @@ def test_an_engine_that_hangs_costs_its_limit_and_no_more(tmp_path: Path, name: 
     found = find(tmp_path / "bin", timeout_s=0.2)
     assert time.monotonic() - started < 40
     row = Absent(
-        fact=f"engines.{name}",
-        source=str(program),
-        reason=f"{name} did not answer within 0.2 s",
+        fact=f"engines.{name}", source=str(program), reason=f"{name} did not answer within 0.2 s"
     )
     assert row in found.absent
     assert found.engines == ()
@@ -326,18 +324,11 @@ def test_the_nvidia_runtime_is_in_dockers_list(
         pytest.param({}, True, None, id="no server, no answer"),
         pytest.param({"ServerVersion": "20.10.24"}, True, (), id="20.10 has no CDI"),
         pytest.param({"ServerVersion": "25.0.0", "CDISpecDirs": []}, True, (), id="CDI is off"),
-        pytest.param(
-            {"ServerVersion": "27.0.0", "CDISpecDirs": ["/etc/cdi"]},
-            True,
-            ("nvidia.com/gpu=0", "nvidia.com/gpu=all"),
-            id="CDI is on, so its directories are read",
-        ),
-        pytest.param(
-            {"ServerVersion": "27.0.0", "CDISpecDirs": ["/etc/cdi"]},
-            False,
-            None,
-            id="but not those of another machine",
-        ),
+        pytest.param({"ServerVersion": "27.0.0", "CDISpecDirs": ["/etc/cdi"]}, True,
+                     ("nvidia.com/gpu=0", "nvidia.com/gpu=all"),
+                     id="CDI is on, so its directories are read"),
+        pytest.param({"ServerVersion": "27.0.0", "CDISpecDirs": ["/etc/cdi"]}, False, None,
+                     id="but not those of another machine"),
         pytest.param(
             {
                 "ServerVersion": "28.3.0",
@@ -352,7 +343,7 @@ def test_the_nvidia_runtime_is_in_dockers_list(
             id="28.2 and newer list the devices",
         ),
     ],
-)
+)  # fmt: skip
 def test_dockers_cdi_devices_depend_on_its_version(
     tmp_path: Path, info: dict[str, object], *, local: bool, expected: tuple[str, ...] | None
 ) -> None:
@@ -371,18 +362,15 @@ def test_dockers_cdi_devices_depend_on_its_version(
             ("a.b/c=x", "a.b/c=y"),
             id="YAML, indented lists",
         ),
-        pytest.param(
-            '{"kind": "nvidia.com/gpu", "devices": [{"name": "0"}, {"name": 1}, 7]}',
-            ("nvidia.com/gpu=0",),
-            id="JSON",
-        ),
+        pytest.param('{"kind": "nvidia.com/gpu", "devices": [{"name": "0"}, {"name": 1}, 7]}',
+                     ("nvidia.com/gpu=0",), id="JSON"),
         pytest.param('{"kind": "nvidia.com/gpu", "devices"', (), id="half a JSON"),
         pytest.param("{" * 99_999, (), id="JSON without end"),
         pytest.param("devices:\n- name: x\n", (), id="no kind"),
         pytest.param("kind: nvidia.com/gpu\ndevices: []\n", (), id="no devices"),
         pytest.param("\0\0", (), id="no text"),
     ],
-)
+)  # fmt: skip
 def test_a_cdi_spec_names_its_devices(text: str, names: tuple[str, ...]) -> None:
     assert parse_cdi(text) == names
 

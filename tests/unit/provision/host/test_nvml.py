@@ -157,27 +157,19 @@ def test_all_gpus_lost_is_not_none_there(detected: Detected) -> None:
 @pytest.mark.parametrize(
     ("error", "fact", "why"),
     [
-        pytest.param(
-            {"error.nvmlSystemGetCudaDriverVersion_v2": 12},
-            "driver_cuda",
-            "libcuda.so.1 is not in the linker path",
-            id="a container without the compute capability",
-        ),
+        pytest.param({"error.nvmlSystemGetCudaDriverVersion_v2": 12}, "driver_cuda",
+                     "libcuda.so.1 is not in the linker path",
+                     id="a container without the compute capability"),
         pytest.param({"cuda": 0}, "driver_cuda", "not a CUDA version: 0", id="CUDA zero"),
         pytest.param({"driver": "N/A"}, "driver", "not a version: 'N/A'", id="no number"),
         pytest.param({"nvml": "12"}, "user_mode_driver", "no driver version in", id="too short"),
         pytest.param({"error.nvmlDeviceGetCount": 999}, "gpus", "Unknown Error", id="no count"),
-        pytest.param(
-            {"error.nvmlDeviceGetMemoryInfo.1": 3},
-            "gpus[1].memory_mib",
-            "Not Supported",
-            id="memory shared with the processor",
-        ),
-        pytest.param(
-            {"gpu.1.name": "\udcff\udcfe"}, "gpus[1].name", "can't decode", id="bytes, no text"
-        ),
+        pytest.param({"error.nvmlDeviceGetMemoryInfo.1": 3}, "gpus[1].memory_mib", "Not Supported",
+                     id="memory shared with the processor"),
+        pytest.param({"gpu.1.name": "\udcff\udcfe"}, "gpus[1].name", "can't decode",
+                     id="bytes, no text"),
     ],
-)
+)  # fmt: skip
 def test_one_fact_that_fails_costs_only_itself(
     library: Path, tmp_path: Path, error: dict[str, object], fact: str, why: str
 ) -> None:

@@ -42,34 +42,18 @@ H100 = Gpu(name="NVIDIA H100 80GB HBM3")
 @pytest.mark.parametrize(
     ("text", "driver", "cuda", "gpus"),
     [
-        pytest.param(
-            (RECORDED / "header_610.txt").read_text(),
-            "610.43.02",
-            "13.3",
-            (Gpu(name="NVIDIA RTX A6000", memory_mib=49140),),
-            id="the table, with the labels of branch 610",
-        ),
-        pytest.param(
-            (RECORDED / "header_510_mig.txt").read_text(),
-            "510.47.03",
-            "11.6",
-            (Gpu(name="NVIDIA A100-SXM...", memory_mib=40960, mig=True),),
-            id="a table that cuts names, of a GPU in slices",
-        ),
-        pytest.param(
-            (RECORDED / "header_331.txt").read_text(),
-            "331.62",
-            None,
-            (Gpu(name="Tesla K20m", memory_mib=4799),),
-            id="a table from before CUDA had a version in it",
-        ),
-        pytest.param(
-            (RECORDED / "header_545_wsl.txt").read_text(),
-            "546.80",
-            None,
-            (Gpu(name="NVIDIA GeForce RTX 2060", memory_mib=6144),),
-            id="a table whose CUDA is an error",
-        ),
+        pytest.param((RECORDED / "header_610.txt").read_text(), "610.43.02", "13.3",
+                     (Gpu(name="NVIDIA RTX A6000", memory_mib=49140),),
+                     id="the table, with the labels of branch 610"),
+        pytest.param((RECORDED / "header_510_mig.txt").read_text(), "510.47.03", "11.6",
+                     (Gpu(name="NVIDIA A100-SXM...", memory_mib=40960, mig=True),),
+                     id="a table that cuts names, of a GPU in slices"),
+        pytest.param((RECORDED / "header_331.txt").read_text(), "331.62", None,
+                     (Gpu(name="Tesla K20m", memory_mib=4799),),
+                     id="a table from before CUDA had a version in it"),
+        pytest.param((RECORDED / "header_545_wsl.txt").read_text(), "546.80", None,
+                     (Gpu(name="NVIDIA GeForce RTX 2060", memory_mib=6144),),
+                     id="a table whose CUDA is an error"),
         pytest.param(
             QUERY,
             "550.54.15",
@@ -97,15 +81,10 @@ H100 = Gpu(name="NVIDIA H100 80GB HBM3")
             (Gpu(name="NVIDIA H100 80GB HBM3", compute_capability=(9, 0), memory_mib=81559),),
             id="values by the names of their columns",
         ),
-        pytest.param(
-            "NVIDIA H100 80GB HBM3, 550.54.15\nNVIDIA H100 80GB HBM3, 550.54.15\n",
-            "550.54.15",
-            None,
-            (H100, H100),
-            id="values without names, GPUs counted",
-        ),
+        pytest.param("NVIDIA H100 80GB HBM3, 550.54.15\nNVIDIA H100 80GB HBM3, 550.54.15\n",
+                     "550.54.15", None, (H100, H100), id="values without names, GPUs counted"),
     ],
-)
+)  # fmt: skip
 def test_what_is_read(text: str, driver: str | None, cuda: str | None, gpus: object) -> None:
     facts = parse_smi(text)
     assert facts is not None

@@ -60,33 +60,21 @@ def machine(run: FakeSmi) -> ProbedMachine:
     ("name", "header"),
     [
         pytest.param("header_331.txt", Header(driver="331.62"), id="331 names no CUDA"),
-        pytest.param(
-            "header_470.txt",
-            Header(driver="470.182.03", cuda="11.4", cuda_text="11.4"),
-            id="470",
-        ),
-        pytest.param(
-            "header_510_mig.txt",
-            Header(driver="510.47.03", cuda="11.6", cuda_text="11.6"),
-            id="510 with MIG on",
-        ),
-        pytest.param(
-            "header_545_wsl.txt",
-            Header(driver="546.80", cuda_text="ERR!"),
-            id="WSL2, where the program is older than the driver and CUDA is broken",
-        ),
-        pytest.param(
-            "header_550.txt", Header(driver="550.135", cuda="12.4", cuda_text="12.4"), id="550"
-        ),
-        pytest.param(
-            "header_610.txt",
-            Header(driver="610.43.02", cuda="13.3", cuda_text="13.3"),
-            id="610 says KMD and CUDA UMD",
-        ),
+        pytest.param("header_470.txt", Header(driver="470.182.03", cuda="11.4", cuda_text="11.4"),
+                     id="470"),
+        pytest.param("header_510_mig.txt",
+                     Header(driver="510.47.03", cuda="11.6", cuda_text="11.6"),
+                     id="510 with MIG on"),
+        pytest.param("header_545_wsl.txt", Header(driver="546.80", cuda_text="ERR!"),
+                     id="WSL2, where the program is older than the driver and CUDA is broken"),
+        pytest.param("header_550.txt", Header(driver="550.135", cuda="12.4", cuda_text="12.4"),
+                     id="550"),
+        pytest.param("header_610.txt", Header(driver="610.43.02", cuda="13.3", cuda_text="13.3"),
+                     id="610 says KMD and CUDA UMD"),
         pytest.param("exit_9.txt", Header(), id="a failure is no header"),
         pytest.param("exit_18_570.txt", Header(), id="nor is NVML's own version"),
     ],
-)
+)  # fmt: skip
 def test_the_header_gives_driver_and_cuda(name: str, header: Header) -> None:
     assert parse_header(text(name)) == header
 
@@ -127,18 +115,13 @@ def test_the_header_gives_driver_and_cuda(name: str, header: Header) -> None:
             ),
             id="a comma in the name",
         ),
-        pytest.param(
-            f"NVIDIA GB10, {UUID}, 12.1, [N/A], [N/A]",
-            Gpu(name="NVIDIA GB10", uuid=UUID, compute_capability=(12, 1), mig=False),
-            id="memory shared with the processor",
-        ),
-        pytest.param(
-            f"[Unknown Error], {UUID}, [Unknown Error], [Unknown Error], [Unknown Error]",
-            Gpu(uuid=UUID),
-            id="a GPU in trouble",
-        ),
+        pytest.param(f"NVIDIA GB10, {UUID}, 12.1, [N/A], [N/A]",
+                     Gpu(name="NVIDIA GB10", uuid=UUID, compute_capability=(12, 1), mig=False),
+                     id="memory shared with the processor"),
+        pytest.param(f"[Unknown Error], {UUID}, [Unknown Error], [Unknown Error], [Unknown Error]",
+                     Gpu(uuid=UUID), id="a GPU in trouble"),
     ],
-)
+)  # fmt: skip
 def test_a_query_line_is_one_gpu(line: str, gpu: Gpu) -> None:
     assert parse_query(f"{line}\n", FIELDS) == ((gpu,), ())
 

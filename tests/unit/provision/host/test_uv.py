@@ -63,37 +63,26 @@ def env(tmp_path: Path) -> dict[str, str]:
         pytest.param({"UV_INDEX": f"{A} n={B}"}, "", PYPI, {PYPI, A, B}, id="two beside PyPI"),
         pytest.param({"UV_INDEX": f"{A} {A}/"}, "", PYPI, {PYPI, A}, id="one named twice"),
         pytest.param({"UV_EXTRA_INDEX_URL": f"{A} {B}"}, "", PYPI, {PYPI, A, B}, id="extra ones"),
-        pytest.param(
-            {"UV_INDEX": "https://me:word@a.example/simple"}, "", PYPI, {PYPI, A}, id="a login"
-        ),
-        pytest.param(
-            {"UV_FIND_LINKS": "/usr,/etc/"},
-            "",
-            PYPI,
-            {PYPI, "file:///usr", "file:///etc"},
-            id="links",
-        ),
+        pytest.param({"UV_INDEX": "https://me:word@a.example/simple"}, "", PYPI, {PYPI, A},
+                     id="a login"),
+        pytest.param({"UV_FIND_LINKS": "/usr,/etc/"}, "", PYPI,
+                     {PYPI, "file:///usr", "file:///etc"}, id="links"),
         pytest.param({}, f'index-url = "{A}"', A, {A}, id="the file's default"),
         pytest.param({}, f'[[index]]\nurl = "{A}"', PYPI, {PYPI, A}, id="the file's index"),
-        pytest.param(
-            {}, f'[[index]]\nurl = "{A}"\ndefault = true', A, {A}, id="the file's index as default"
-        ),
-        pytest.param(
-            {}, f'[[index]]\nname = "x"\nurl = "{A}"\nexplicit = true', PYPI, {PYPI}, id="explicit"
-        ),
-        pytest.param(
-            {}, f'[pip]\nextra-index-url = ["{A}"]', PYPI, {PYPI, A}, id="the file's pip section"
-        ),
-        pytest.param(
-            {}, 'find-links = ["./w"]', PYPI, {PYPI, "file://@HOME@/.config/uv/w"}, id="its links"
-        ),
-        pytest.param(
-            {"UV_DEFAULT_INDEX": B}, f'index-url = "{A}"', B, {B}, id="the variable before the file"
-        ),
+        pytest.param({}, f'[[index]]\nurl = "{A}"\ndefault = true', A, {A},
+                     id="the file's index as default"),
+        pytest.param({}, f'[[index]]\nname = "x"\nurl = "{A}"\nexplicit = true', PYPI, {PYPI},
+                     id="explicit"),
+        pytest.param({}, f'[pip]\nextra-index-url = ["{A}"]', PYPI, {PYPI, A},
+                     id="the file's pip section"),
+        pytest.param({}, 'find-links = ["./w"]', PYPI, {PYPI, "file://@HOME@/.config/uv/w"},
+                     id="its links"),
+        pytest.param({"UV_DEFAULT_INDEX": B}, f'index-url = "{A}"', B, {B},
+                     id="the variable before the file"),
         pytest.param({}, 'no-index = true\nfind-links = ["/usr"]', "", {"file:///usr"}, id="none"),
         pytest.param({"UV_NO_CONFIG": "1"}, f'index-url = "{A}"', PYPI, {PYPI}, id="no file"),
     ],
-)
+)  # fmt: skip
 def test_the_indexes_that_the_user_names(
     env: dict[str, str], variables: dict[str, str], own: str, default: str, named: set[str]
 ) -> None:

@@ -143,10 +143,7 @@ def test_a_cache_that_others_fill_decides_nothing(
 @pytest.mark.parametrize("name", ["UV_PROJECT", "UV_WORKING_DIR"])
 @pytest.mark.usefixtures("index")
 def test_a_project_that_uv_is_set_to_decides_nothing(
-    theirs: LocalIndex,
-    shared: Path,
-    name: str,
-    monkeypatch: pytest.MonkeyPatch,
+    theirs: LocalIndex, shared: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leave(shared / "pyproject.toml", PROJECT + ENTRY, theirs)
     monkeypatch.setenv(name, str(shared))

@@ -69,12 +69,7 @@ def test_the_labels_of_one_lock_are_the_same_every_time() -> None:
 def test_the_plan_comes_back_from_the_labels_without_the_host() -> None:
     found = plan_of(labels_for(LOCKED, "1"), "image")
     hostless = MINE._replace(
-        verdict="unverified",
-        driver_have=None,
-        driver_need=None,
-        gpus=(),
-        reasons=(),
-        warnings=(),
+        verdict="unverified", driver_have=None, driver_need=None, gpus=(), reasons=(), warnings=()
     )
     assert found == hostless
 
@@ -203,15 +198,11 @@ def test_the_suite_understands_every_card_s_figures(tmp_path: Path) -> None:
         pytest.param('wheel_tag = "cu117"', "", "wheel_tag", id="no wheel tag"),
         pytest.param('arch = "x86_64"', "", "arch", id="no CPU"),
         pytest.param('arch = "x86_64"', "arch = 64", "arch", id="a CPU in figures"),
-        pytest.param(
-            'requirement = "torch==2.0.1"',
-            "requirement = 2",
-            "indexes[0].requirement",
-            id="a figure for a line",
-        ),
+        pytest.param('requirement = "torch==2.0.1"', "requirement = 2", "indexes[0].requirement",
+                     id="a figure for a line"),
         pytest.param('why = "its default"', "why = []", "indexes[0].why", id="a list for a text"),
     ],
-)
+)  # fmt: skip
 def test_an_edited_lock_is_refused_by_the_key(old: str, new: str, words: str) -> None:
     text = finished()
     assert old in text

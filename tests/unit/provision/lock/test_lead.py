@@ -16,17 +16,13 @@ from provision.model.environment import environment_of
     ("fitting", "known", "line"),
     [
         pytest.param(["2.0.1"], ["2.0.1", "2.1.0"], "torch==2.0.1", id="one release fits"),
-        pytest.param(
-            ["2.2.0", "2.0.1"], ["2.0.1", "2.2.0"], "torch>=2.0.1,<=2.2.0", id="all between fit"
-        ),
-        pytest.param(
-            ["2.10.0", "2.9.1"],
-            ["2.9.1", "2.10.0", "2.9.2", "2.11.0"],
-            "torch>=2.9.1,<=2.10.0,!=2.9.2",
-            id="what does not fit is excluded where it is between",
-        ),
+        pytest.param(["2.2.0", "2.0.1"], ["2.0.1", "2.2.0"], "torch>=2.0.1,<=2.2.0",
+                     id="all between fit"),
+        pytest.param(["2.10.0", "2.9.1"], ["2.9.1", "2.10.0", "2.9.2", "2.11.0"],
+                     "torch>=2.9.1,<=2.10.0,!=2.9.2",
+                     id="what does not fit is excluded where it is between"),
     ],
-)
+)  # fmt: skip
 def test_the_line_of_the_framework_allows_what_fits(
     fitting: list[str], known: list[str], line: str
 ) -> None:
@@ -87,36 +83,24 @@ TORCH = 'torch>=2.6; extra == "torch"'
         pytest.param([TORCH], "2.0.1", "torch", id="too old for the extra"),
         pytest.param([TORCH], "2.6.0", None, id="new enough for the extra"),
         pytest.param(['torch<2; extra == "old"', TORCH], "2.6.0", None, id="one extra accepts it"),
-        pytest.param(
-            ['torch<2; extra == "old"', TORCH], "2.1.0", "torch", id="all refuse: its own is named"
-        ),
+        pytest.param(['torch<2; extra == "old"', TORCH], "2.1.0", "torch",
+                     id="all refuse: its own is named"),
         pytest.param(['torch==2.9; extra == "dev"'], "2.0.1", None, id="a pin for developers"),
-        pytest.param(
-            ['torch==2.9; extra == "test-gpu"'], "2.0.1", None, id="a pin of its tests on GPUs"
-        ),
-        pytest.param(
-            ["torch>=2.0", TORCH], "2.0.1", None, id="required without an extra: uv decided"
-        ),
-        pytest.param(
-            ['torch>=2.6; extra == "torch" and python_version < "3.9"'],
-            "2.0.1",
-            None,
-            id="for another Python",
-        ),
-        pytest.param(
-            ['torch>=2.0; sys_platform == "win32"', TORCH],
-            "2.0.1",
-            "torch",
-            id="required on Windows only",
-        ),
+        pytest.param(['torch==2.9; extra == "test-gpu"'], "2.0.1", None,
+                     id="a pin of its tests on GPUs"),
+        pytest.param(["torch>=2.0", TORCH], "2.0.1", None,
+                     id="required without an extra: uv decided"),
+        pytest.param(['torch>=2.6; extra == "torch" and python_version < "3.9"'], "2.0.1", None,
+                     id="for another Python"),
+        pytest.param(['torch>=2.0; sys_platform == "win32"', TORCH], "2.0.1", "torch",
+                     id="required on Windows only"),
         pytest.param(["torchvision>=9; extra == 'torch'"], "2.0.1", None, id="another package"),
         pytest.param(["torch (>=2; no rule", TORCH], "2.6.0", None, id="a line without sense"),
-        pytest.param(
-            ["Torch>=2.6 ; extra=='torch'"], "2.0.1", "torch", id="in capitals, without spaces"
-        ),
+        pytest.param(["Torch>=2.6 ; extra=='torch'"], "2.0.1", "torch",
+                     id="in capitals, without spaces"),
         pytest.param([], "2.0.1", None, id="no requirement"),
     ],
-)
+)  # fmt: skip
 def test_what_an_extra_says_of_the_framework(
     requires: list[str], release: str, extra: str | None
 ) -> None:

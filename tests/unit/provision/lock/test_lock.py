@@ -16,11 +16,7 @@ from provision.lock.lockfile import read_lock, read_lock_file, refuse_unlocked, 
 from provision.lock.network import make_secrets
 from provision.lock.wheels import finished as finish
 from provision.model.plan import Base, DebianPackage, IndexCandidate, Plan, Request
-from provision.model.planfile import (
-    plan_from_json,
-    plan_to_json,
-    without_nulls,
-)
+from provision.model.planfile import plan_from_json, plan_to_json, without_nulls
 
 if sys.version_info >= (3, 11):
     import tomllib

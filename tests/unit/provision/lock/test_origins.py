@@ -39,17 +39,13 @@ def listing_of(**indexes: str) -> str:
         pytest.param(lock_of("x", "y"), listing_of(y=B, x=A), {"x": A, "y": B}, id="two"),
         pytest.param(lock_of("x"), listing_of(**{"x[a,b]": A}), {"x": A}, id="with extras"),
         pytest.param(lock_of("x"), listing_of(x=A + "/"), {"x": A + "/"}, id="with a slash"),
-        pytest.param(
-            lock_of("@x"), "x @ https://files.example/x.whl\n", {"x": None}, id="an address"
-        ),
-        pytest.param(
-            lock_of("x"),
-            listing_of(x="https://download.pytorch.org/whl/cu128"),
-            {"x": "https://download.pytorch.org/whl/cu128"},
-            id="PyTorch's own index, which uv's torch-backend asks",
-        ),
+        pytest.param(lock_of("@x"), "x @ https://files.example/x.whl\n", {"x": None},
+                     id="an address"),
+        pytest.param(lock_of("x"), listing_of(x="https://download.pytorch.org/whl/cu128"),
+                     {"x": "https://download.pytorch.org/whl/cu128"},
+                     id="PyTorch's own index, which uv's torch-backend asks"),
     ],
-)
+)  # fmt: skip
 def test_each_wheel_has_the_index_that_listed_it(
     lock: str, listing: str, expected: dict[str, str | None]
 ) -> None:
@@ -96,16 +92,12 @@ def test_a_wheel_without_an_index_is_never_accepted(listing: str) -> None:
         pytest.param({"torch": A, "x": A + "/"}, "PyPI", id="one, named"),
         pytest.param({"torch": B, "x": B}, B, id="one without a name"),
         pytest.param({"torch": B, "x": A, "y": A}, f"{B} (torch) and PyPI (x, y)", id="two"),
-        pytest.param(
-            {"torch": B, **dict.fromkeys("stuvw", A), "x": C},
-            f"{B} (torch), PyPI (5 wheels) and {C} (x)",
-            id="three",
-        ),
-        pytest.param(
-            {"torch": A, "x": ""}, "PyPI (torch) and addresses of their own (x)", id="a URL"
-        ),
+        pytest.param({"torch": B, **dict.fromkeys("stuvw", A), "x": C},
+                     f"{B} (torch), PyPI (5 wheels) and {C} (x)", id="three"),
+        pytest.param({"torch": A, "x": ""}, "PyPI (torch) and addresses of their own (x)",
+                     id="a URL"),
     ],
-)
+)  # fmt: skip
 def test_the_account_names_every_index(indexes: dict[str, str], expected: str) -> None:
     text = lock_of(*(name if index else f"@{name}" for name, index in indexes.items()))
     listing = listing_of(**{name: index for name, index in indexes.items() if index})

@@ -101,16 +101,12 @@ def test_the_python_that_uv_gets_runs_only_its_question(
             ),
             id="with what requires it",
         ),
-        pytest.param(
-            "error: Failed to download and build `quiet==1.2`\n  cause: x\n",
-            ("quiet", "1.2", ""),
-            id="requested",
-        ),
-        pytest.param(
-            "error: No solution found when resolving dependencies", None, id="no solution"
-        ),
+        pytest.param("error: Failed to download and build `quiet==1.2`\n  cause: x\n",
+                     ("quiet", "1.2", ""), id="requested"),
+        pytest.param("error: No solution found when resolving dependencies", None,
+                     id="no solution"),
     ],
-)
+)  # fmt: skip
 def test_what_uv_could_not_build_is_read(text: str, expected: tuple[str, ...] | None) -> None:
     assert not_built(text) == expected
 

@@ -152,49 +152,37 @@ MAJOR_MINOR = 'expected "major.minor", got'
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        pytest.param(
-            '{"gpus": [{"compute_capability": 86}]}',
-            f"gpus[0].compute_capability: {MAJOR_MINOR} 86",
-            id="a capability without its dot",
-        ),
+        pytest.param('{"gpus": [{"compute_capability": 86}]}',
+                     f"gpus[0].compute_capability: {MAJOR_MINOR} 86",
+                     id="a capability without its dot"),
         pytest.param(
             '{"gpus": [{"compute_capability": 8.6}]}',
             f'gpus[0].compute_capability: {MAJOR_MINOR} 8.6; put it in quotes, as in "8.6"',
             id="a capability as a number",
         ),
         pytest.param('{"driver_cuda": "12"}', f'driver_cuda: {MAJOR_MINOR} "12"', id="CUDA 12"),
-        pytest.param(
-            '{"driver": "latest"}',
-            'driver: expected a driver version such as "515.65.01", got "latest"',
-            id="a driver in words",
-        ),
-        pytest.param(
-            '{"driver": "515.65.01\\n"}', 'got "515.65.01\\n"', id="a driver and a newline"
-        ),
-        pytest.param(
-            '{"driver": "\\u0665\\u0661\\u0665.65"}',
-            "driver: expected",
-            id="digits of another script",
-        ),
+        pytest.param('{"driver": "latest"}',
+                     'driver: expected a driver version such as "515.65.01", got "latest"',
+                     id="a driver in words"),
+        pytest.param('{"driver": "515.65.01\\n"}', 'got "515.65.01\\n"',
+                     id="a driver and a newline"),
+        pytest.param('{"driver": "\\u0665\\u0661\\u0665.65"}', "driver: expected",
+                     id="digits of another script"),
         pytest.param('{"driver": "%s"}' % ("1." * 99 + "1"), "1...", id="a driver without end"),
         pytest.param('{"wsl": 1}', "wsl: expected true, false or null, got 1", id="a flag as 1"),
-        pytest.param(
-            '{"os": "ubuntu"}', 'os: expected an object, got "ubuntu"', id="an OS as text"
-        ),
+        pytest.param('{"os": "ubuntu"}', 'os: expected an object, got "ubuntu"',
+                     id="an OS as text"),
         pytest.param('{"gpus": {}}', "gpus: expected a list of at most", id="GPUs as an object"),
         pytest.param('{"gpus": [7]}', "gpus[0]: expected an object, got 7", id="a GPU as a number"),
         pytest.param('{"gpus": [{"name": "a\\u001b[2J"}]}', "gpus[0].name", id="terminal codes"),
         pytest.param('{"gpus": [{"name": "\\ud800"}]}', "gpus[0].name", id="half a character"),
-        pytest.param(
-            '{"gpus": [{"memory_mib": -1}]}', "gpus[0].memory_mib", id="less than nothing"
-        ),
+        pytest.param('{"gpus": [{"memory_mib": -1}]}', "gpus[0].memory_mib",
+                     id="less than nothing"),
         pytest.param('{"gpus": [{"memory_mib": true}]}', "got true", id="memory as a flag"),
         pytest.param('{"gpus": [{"memory_mib": 1e999}]}', "got Infinity", id="memory without end"),
-        pytest.param(
-            '{"engines": [{"name": "lxc"}]}',
-            'engines[0].name: expected "docker" or "podman", got "lxc"',
-            id="an engine that we do not know",
-        ),
+        pytest.param('{"engines": [{"name": "lxc"}]}',
+                     'engines[0].name: expected "docker" or "podman", got "lxc"',
+                     id="an engine that we do not know"),
         pytest.param('{"schema": 2}', "schema: expected 1", id="a schema of the future"),
         pytest.param('{"schema": true}', "schema: expected 1", id="a schema as a flag"),
         pytest.param('{"sources": {"driver": 3}}', "sources.driver", id="a source as a number"),
@@ -207,7 +195,7 @@ MAJOR_MINOR = 'expected "major.minor", got'
         pytest.param('{"wsl": %s}' % ("9" * 9999), "a file: ", id="an integer without end"),
         pytest.param(" " * (SIZE_LIMIT_BYTES + 1), "larger than 1 MiB", id="a file without end"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_value_is_named_by_its_path(text: str, problem: str) -> None:
     with pytest.raises(HostFileError) as caught:
         parse_host(text, label="a file")

@@ -103,16 +103,10 @@ def failure(**changes: Any) -> dict[str, Any]:
     [
         pytest.param({}, ["the words of a proof"], id="a proof by itself"),
         pytest.param({"severity": "warns"}, [], id="a notice stops nothing"),
-        pytest.param(
-            {"symptoms": [{"text": "usual words", "is": "typical"}]},
-            ["usual words"],
-            id="what is usual",
-        ),
-        pytest.param(
-            {"symptoms": [{"text": "maybe", "is": "hint"}, {"all": ["one", "two"]}]},
-            [],
-            id="a hint, or several lines",
-        ),
+        pytest.param({"symptoms": [{"text": "usual words", "is": "typical"}]}, ["usual words"],
+                     id="what is usual"),
+        pytest.param({"symptoms": [{"text": "maybe", "is": "hint"}, {"all": ["one", "two"]}]}, [],
+                     id="a hint, or several lines"),
         pytest.param(
             {"symptoms": [{"text": r"(?i)^\W*GPU: no\W*$", "is": "typical", "survived": True}]},
             [r"(?i)^\W*GPU: no\W*$"],
@@ -120,7 +114,7 @@ def failure(**changes: Any) -> dict[str, Any]:
         ),
         pytest.param({"symptoms": [{"text": "a", "without": "b"}]}, [], id="a line excludes it"),
     ],
-)
+)  # fmt: skip
 def test_what_is_taken_from_the_doctor(changes: dict[str, Any], patterns: list[str]) -> None:
     found = list(known(parse({"x.toml": {"failure": [failure(**changes)]}})))
     assert [one.pattern for one in found] == patterns

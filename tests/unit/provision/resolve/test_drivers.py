@@ -262,7 +262,7 @@ def test_what_agrees_with_the_documents_is_no_warning() -> None:
         ),
         pytest.param(
             detected("535.104.05", "NVIDIA GeForce RTX 5090")._replace(
-                sources=(("driver", "PROVISION_DRIVER"), ("gpus", "nvml")),
+                sources=(("driver", "PROVISION_DRIVER"), ("gpus", "nvml"))
             ),
             id="a driver that the user states is not the one that listed them",
         ),
@@ -406,10 +406,7 @@ def test_a_gpu_without_code_is_told_which_builds_have_it(
     ],
 )
 def test_a_gpu_that_is_part_of_a_machine_says_what_machine_it_is(
-    gpu: str,
-    arch: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    gpu: str, arch: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Asked about on a laptop, it is not planned for the laptop's processor."""
     monkeypatch.setattr("provision.host.detect", lambda: HostFacts(arch="x86_64"))

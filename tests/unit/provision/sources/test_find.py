@@ -144,33 +144,21 @@ def test_the_known_pythons_are_those_of_the_catalog() -> None:
     [
         pytest.param({}, "--with", id="an empty directory"),
         pytest.param({"setup.py": "print()"}, "--with", id="a setup.py without setup()"),
-        pytest.param(
-            {"requirements/prod.txt": ""},
-            "provision lock requirements/prod.txt",
-            id="a folder of lists",
-        ),
-        pytest.param(
-            {"requirements-gpu.txt": "six", "README.txt": "six"},
-            "provision lock requirements-gpu.txt",
-            id="another name",
-        ),
-        pytest.param(
-            {"api/pyproject.toml": STANDARD, "web/package.json": "{}"},
-            "provision lock api",
-            id="a project one folder below",
-        ),
-        pytest.param(
-            {"environment-a.yml": OF_CONDA, "environment-b.yml": OF_CONDA},
-            "provision lock environment-a.yml or provision lock environment-b.yml",
-            id="two environments",
-        ),
+        pytest.param({"requirements/prod.txt": ""}, "provision lock requirements/prod.txt",
+                     id="a folder of lists"),
+        pytest.param({"requirements-gpu.txt": "six", "README.txt": "six"},
+                     "provision lock requirements-gpu.txt", id="another name"),
+        pytest.param({"api/pyproject.toml": STANDARD, "web/package.json": "{}"},
+                     "provision lock api", id="a project one folder below"),
+        pytest.param({"environment-a.yml": OF_CONDA, "environment-b.yml": OF_CONDA},
+                     "provision lock environment-a.yml or provision lock environment-b.yml",
+                     id="two environments"),
         pytest.param({"pyproject.toml": "[tool.ruff]"}, "--with", id="only a tool's settings"),
-        pytest.param(
-            {"build.sh": "make", "install.sh": "pip install six"}, "install.sh", id="a script"
-        ),
+        pytest.param({"build.sh": "make", "install.sh": "pip install six"}, "install.sh",
+                     id="a script"),
         pytest.param({"pylock.toml": OURS}, "--with", id="only our own lock"),
     ],
-)
+)  # fmt: skip
 def test_a_directory_that_declares_nothing_is_refused(
     files: dict[str, str], fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,19 +177,14 @@ def test_a_directory_that_declares_nothing_is_refused(
     [
         pytest.param("conda.yaml", "channels: [x]\ndependencies: [pytorch=2.1]\n", id="conda.yaml"),
         pytest.param("env.yml", "dependencies: [pytorch=2.1]\n", id="env.yml"),
-        pytest.param(
-            "environment-train.yml",
-            "channels: [x]\ndependencies: [pytorch=2.1]\n",
-            id="one by its content",
-        ),
-        pytest.param(
-            "setup.py",
-            "import setuptools\nsetuptools.setup(install_requires=['torch==2.1'])\n",
-            id="setup.py",
-        ),
+        pytest.param("environment-train.yml", "channels: [x]\ndependencies: [pytorch=2.1]\n",
+                     id="one by its content"),
+        pytest.param("setup.py",
+                     "import setuptools\nsetuptools.setup(install_requires=['torch==2.1'])\n",
+                     id="setup.py"),
         pytest.param("setup.cfg", "[options]\ninstall_requires =\n  torch==2.1\n", id="setup.cfg"),
     ],
-)
+)  # fmt: skip
 def test_a_file_of_another_name_is_found(name: str, text: str, tmp_path: Path) -> None:
     found = read_project(project(tmp_path, {name: text, "compose.yml": "services: {a: {}}\n"}))
     assert found.declared.source == name
@@ -214,15 +197,12 @@ def test_a_file_of_another_name_is_found(name: str, text: str, tmp_path: Path) -
         pytest.param("requirements-gpu.txt", ".", ["requirements-gpu.txt, line 1"], id="by name"),
         pytest.param("api", "api", ["requirements.txt, line 1"], id="a folder"),
         pytest.param("api/requirements.txt", "api", ["requirements.txt, line 1"], id="its file"),
-        pytest.param(
-            "requirements/prod.txt",
-            ".",
-            ["requirements/base.txt, line 1", "requirements/prod.txt, line 2"],
-            id="in a folder of lists",
-        ),
+        pytest.param("requirements/prod.txt", ".",
+                     ["requirements/base.txt, line 1", "requirements/prod.txt, line 2"],
+                     id="in a folder of lists"),
         pytest.param("deploy.yaml", ".", ["deploy.yaml, line 1"], id="an environment"),
     ],
-)
+)  # fmt: skip
 def test_a_file_is_read_by_its_name(
     named: str, root: str, sources: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -198,21 +198,14 @@ def test_the_project_itself_is_no_package(tmp_path: Path) -> None:
     ("files", "words"),
     [
         pytest.param({"requirements.txt": "a\nb==\n"}, "line 2: 'b=='", id="a malformed line"),
-        pytest.param(
-            {"requirements.txt": "a; os_name ~= 'posix'"}, "cannot be compared", id="a marker"
-        ),
+        pytest.param({"requirements.txt": "a; os_name ~= 'posix'"}, "cannot be compared",
+                     id="a marker"),
         pytest.param({"requirements.txt": "a; 'x' in extras"}, "line 1", id="a lock's marker"),
         pytest.param({"requirements.txt": "-r no.txt"}, "there is no file no.txt", id="no file"),
-        pytest.param(
-            {"requirements.txt": "-r sub", "sub/x": ""},
-            "sub is not a regular file",
-            id="a directory",
-        ),
-        pytest.param(
-            {"requirements.txt": f"-r {'x' * 5000}"},
-            "line 1: there is no file xxx",
-            id="a name that is too long",
-        ),
+        pytest.param({"requirements.txt": "-r sub", "sub/x": ""}, "sub is not a regular file",
+                     id="a directory"),
+        pytest.param({"requirements.txt": f"-r {'x' * 5000}"}, "line 1: there is no file xxx",
+                     id="a name that is too long"),
         pytest.param({"requirements.txt": b"\xff\xfe"}, "not UTF-8", id="not UTF-8"),
         pytest.param({"requirements.txt": b"a\n" * 600_000}, "larger than 1 MiB", id="huge"),
         pytest.param({"requirements.txt": "<<<<<<< HEAD"}, "line 1", id="a merge conflict"),
@@ -223,7 +216,7 @@ def test_the_project_itself_is_no_package(tmp_path: Path) -> None:
             id="too many files",
         ),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_read_is_refused_with_its_place(
     files: dict[str, str | bytes], words: str, tmp_path: Path
 ) -> None:

@@ -48,11 +48,8 @@ PROJECT = ["ADD project.tar.gz / # buildkit", "WORKDIR /app", 'CMD ["python3" "t
         pytest.param([*OCI, "gpu-provision: the project in /app"], True, id="with a project"),
         pytest.param(BUILDKIT, True, id="made by an engine"),
         pytest.param([*BUILDKIT, *PROJECT], True, id="by an engine, with a project"),
-        pytest.param(
-            [*BUILDKIT[:3], *(f"/bin/sh -c #(nop)  {step}" for step in BUILDKIT[3:])],
-            True,
-            id="as older engines write settings",
-        ),
+        pytest.param([*BUILDKIT[:3], *(f"/bin/sh -c #(nop)  {step}" for step in BUILDKIT[3:])],
+                     True, id="as older engines write settings"),
         pytest.param([*OCI, "RUN pip install x # buildkit"], False, id="a user's step on top"),
         pytest.param([*OCI, "WORKDIR /x", "CMD []"], False, id="only settings on top of wheels"),
         pytest.param([*BUILDKIT, "ENV A=1"], False, id="a variable on top"),
@@ -62,7 +59,7 @@ PROJECT = ["ADD project.tar.gz / # buildkit", "WORKDIR /app", 'CMD ["python3" "t
         pytest.param(["RUN echo gpu-provision:", "CMD []"], False, id="never ours"),
         pytest.param([], False, id="nothing is known of its steps"),
     ],
-)
+)  # fmt: skip
 def test_an_image_on_top_of_ours_is_the_users(history: Sequence[str], *, whole: bool) -> None:
     assert is_whole(history) is whole
 

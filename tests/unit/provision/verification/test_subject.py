@@ -72,20 +72,15 @@ def test_a_place_is_what_lies_there_whatever_the_engine_has(tmp_path: Path, form
 @pytest.mark.parametrize(
     ("text", "engine", "says"),
     [
-        pytest.param(
-            "team/none:1",
-            no_engine,
-            "no image team/none:1: .*no container engine answers",
-            id="no engine",
-        ),
-        pytest.param(
-            "team/none:1", Engine, "no image team/none:1: .*does not have it", id="not there"
-        ),
+        pytest.param("team/none:1", no_engine,
+                     "no image team/none:1: .*no container engine answers", id="no engine"),
+        pytest.param("team/none:1", Engine, "no image team/none:1: .*does not have it",
+                     id="not there"),
         pytest.param("oci:/nowhere/layout", Engine, "no directory", id="no such directory"),
         pytest.param("docker://127.0.0.1:9/x:1", Engine, "127.0.0.1:9", id="no such registry"),
         pytest.param("127.0.0.1:9/x:1", no_engine, "127.0.0.1:9", id="a host is a registry's"),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_there_is_said(tmp_path: Path, text: str, engine: Any, says: str) -> None:
     with pytest.raises(Failure, match=says) as caught:
         find_subject(text, places(tmp_path, engine))

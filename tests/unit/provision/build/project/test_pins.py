@@ -146,13 +146,7 @@ def test_each_way_of_a_fix_plans_once_it_is_in_the_file(
 ) -> None:
     def planned(options: dict[str, Any]) -> str | None:
         found, asked = read_project(tmp_path), Request()._replace(**options)
-        request = request_of(
-            found,
-            asked,
-            named=False,
-            arch="x86_64",
-            known=KNOWN,
-        )
+        request = request_of(found, asked, named=False, arch="x86_64", known=KNOWN)
         hosts = [host(driver, gpu)]
         try:
             with naming_pins(found, hosts, request, CATALOG):
@@ -207,10 +201,7 @@ def test_what_uv_refuses_is_named_with_its_line(marker: str, shown: str, tmp_pat
     lines = f"torch==2.5.1\nnumpy==1.26.4\n# x\npandas==2.2.0{marker}\n"
     files = {"requirements.txt": lines}
     found = read_project(project(tmp_path, files))
-    with (
-        pytest.raises(NoSolutionError) as caught,
-        naming_pins(found, [host()], Request(), CATALOG),
-    ):
+    with pytest.raises(NoSolutionError) as caught, naming_pins(found, [host()], Request(), CATALOG):
         raise NoSolutionError("No index has it.", fix="x", detail="Because pandas==2.2.0 depends")
     assert caught.value.message.endswith(f"requirements.txt, line 4: pandas==2.2.0{shown}.")
     assert "numpy" not in caught.value.message
@@ -231,10 +222,7 @@ def test_an_index_that_is_out_of_reach_is_named_with_the_lines_that_ask_for_it(
 
 
 def test_without_a_project_an_error_stays_as_it_is() -> None:
-    with (
-        pytest.raises(NoSolutionError) as caught,
-        naming_pins(None, [host()], Request(), CATALOG),
-    ):
+    with pytest.raises(NoSolutionError) as caught, naming_pins(None, [host()], Request(), CATALOG):
         raise NoSolutionError("No index has it.", fix="x")
     assert (caught.value.message, caught.value.fix) == ("No index has it.", "x")
 

@@ -7,12 +7,7 @@ from typing import Any
 import pytest
 
 from provision.build.source.devel import devel_plan
-from provision.build.source.refusal import (
-    far_behind,
-    no_compiler,
-    source_only,
-    with_passed_over,
-)
+from provision.build.source.refusal import far_behind, no_compiler, source_only, with_passed_over
 from provision.build.source.rules import needs_more
 from provision.catalog.loading import load
 from provision.errors import NothingCompatibleError

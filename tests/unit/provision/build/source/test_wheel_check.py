@@ -67,14 +67,11 @@ def test_a_wheel_that_runs_is_taken(
     [
         pytest.param(module("sm_80"), [(9, 0)], "has no code for it: it has sm_80", id="no code"),
         pytest.param(module("sm_90"), [(9, 0), (12, 0)], "12.0", id="none for one of two GPUs"),
-        pytest.param(
-            module("sm_90", glibc="2.38"),
-            [(9, 0)],
-            "needs glibc 2.38, and the plan's base a-base has 2.36",
-            id="a newer glibc than the base has",
-        ),
+        pytest.param(module("sm_90", glibc="2.38"), [(9, 0)],
+                     "needs glibc 2.38, and the plan's base a-base has 2.36",
+                     id="a newer glibc than the base has"),
     ],
-)
+)  # fmt: skip
 def test_a_wheel_that_does_not_run_is_refused(
     content: bytes, capabilities: list[tuple[int, int]], said: str, tmp_path: Path
 ) -> None:

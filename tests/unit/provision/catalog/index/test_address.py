@@ -22,15 +22,12 @@ def uv_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None)
     ("script", "why"),
     [
         pytest.param("exit 0", "uv names none", id="uv names none"),
-        pytest.param(
-            "echo 'error: No space left on device (os error 28)' >&2; exit 2",
-            "uv failed: error: No space left on device",
-            id="a full disk",
-        ),
+        pytest.param("echo 'error: No space left on device (os error 28)' >&2; exit 2",
+                     "uv failed: error: No space left on device", id="a full disk"),
         pytest.param("exit 2", "uv failed.", id="uv says nothing"),
         pytest.param(None, "uv cannot be started: The program", id="uv is gone"),
     ],
-)
+)  # fmt: skip
 def test_why_there_is_no_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, why: str
 ) -> None:

@@ -154,22 +154,17 @@ def test_a_running_build_keeps_what_it_may_need(home: Home) -> None:
 @pytest.mark.parametrize(
     ("image", "removed"),
     [
-        pytest.param(
-            in_docker("app:1", "app:2"), ["app:1", "app:2"], id="all names of an image of ours"
-        ),
-        pytest.param(
-            in_docker(held=("gpu-provision-in-use:a",)),
-            ["gpu-provision-in-use:a"],
-            id="a tag of a run that was killed",
-        ),
+        pytest.param(in_docker("app:1", "app:2"), ["app:1", "app:2"],
+                     id="all names of an image of ours"),
+        pytest.param(in_docker(held=("gpu-provision-in-use:a",)), ["gpu-provision-in-use:a"],
+                     id="a tag of a run that was killed"),
         pytest.param(in_docker(), [f"sha256:{1:064x}"], id="an image without a name"),
         pytest.param(in_docker("app:1", box="job"), [], id="not what a container uses"),
         pytest.param(in_docker("mine:1", labels={}), [], id="not an image of somebody else"),
-        pytest.param(
-            in_docker("mine:1", history=["gpu-provision: x", "RUN y"]), [], id="not one on ours"
-        ),
+        pytest.param(in_docker("mine:1", history=["gpu-provision: x", "RUN y"]), [],
+                     id="not one on ours"),
     ],
-)
+)  # fmt: skip
 def test_images_of_an_engine(home: Home, image: EngineImage, removed: Sequence[str]) -> None:
     home.shelf.images = [image]
     home.clean()

@@ -88,11 +88,7 @@ def test_a_driver_that_was_looked_for_and_is_not_there_is_none() -> None:
 
 def test_libraries_without_their_module_are_a_driver_that_is_not_loaded() -> None:
     lines = describe_host(HostFacts(user_mode_driver="550.54.15", absent=NOT_THERE)).splitlines()
-    assert lines[:3] == [
-        "driver      not loaded",
-        "libraries   550.54.15",
-        "cuda        unknown",
-    ]
+    assert lines[:3] == ["driver      not loaded", "libraries   550.54.15", "cuda        unknown"]
 
 
 def test_none_there_is_not_unknown() -> None:

@@ -83,21 +83,12 @@ def commands_of(script: str) -> list[list[str]]:
 
 CASES = [
     pytest.param({}, URL, ["torch==2.0.1+cu117", "numpy<2"], id="the PyTorch index"),
-    pytest.param(
-        {"indexes": (PYPI,)}, None, ["torch==2.0.1", "numpy<2"], id="a PyTorch of PyPI alone"
-    ),
-    pytest.param(
-        {"indexes": (PYTORCH, PYPI)},
-        URL,
-        ["torch==2.0.1+cu117", "numpy<2"],
-        id="only the first of two indexes",
-    ),
-    pytest.param(
-        {"indexes": (OWN, PYTORCH)},
-        "https://mirror.example/simple",
-        ["torch==2.0.1+cu117", "numpy<2"],
-        id="the user's index without its credentials",
-    ),
+    pytest.param({"indexes": (PYPI,)}, None, ["torch==2.0.1", "numpy<2"],
+                 id="a PyTorch of PyPI alone"),
+    pytest.param({"indexes": (PYTORCH, PYPI)}, URL, ["torch==2.0.1+cu117", "numpy<2"],
+                 id="only the first of two indexes"),
+    pytest.param({"indexes": (OWN, PYTORCH)}, "https://mirror.example/simple",
+                 ["torch==2.0.1+cu117", "numpy<2"], id="the user's index without its credentials"),
     pytest.param(
         {
             "framework": "tensorflow",
@@ -146,7 +137,7 @@ CASES = [
         ["torch==2.0.1+cu117", "ninja", "cuda-toolkit[nvcc,crt]==13.0.*"],
         id="a compiler from wheels",
     ),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("changes", "index", "packages"), CASES)
@@ -232,31 +223,21 @@ def test_pip_s_indexes_have_no_order(changes: dict[str, Any], said: str) -> None
     [
         pytest.param({"driver_have": None}, "450.80.02 or newer (none was found)", id="no driver"),
         pytest.param({"indexes": (OWN,)}, "login for https://mirror.example/", id="a login"),
-        pytest.param(
-            {"system": True, "framework": "tensorflow"},
-            "TensorFlow 2.0.1 loads CUDA 11.7 and cuDNN 8.5.0.96 from the system",
-            id="CUDA of the system",
-        ),
-        pytest.param(
-            {"framework": "tensorflow"},
-            "provision doctor explain tf-gpu-libraries-missing",
-            id="TensorFlow, which may not find the libraries of wheels",
-        ),
-        pytest.param(
-            {"verdict": "forward", "compat_package": "cuda-compat-11-7"},
-            "Driver 470.82.01 runs CUDA 11.7 only with NVIDIA's cuda-compat-11-7",
-            id="forward compatibility",
-        ),
-        pytest.param(
-            {"flavour": "devel"}, "the CUDA Toolkit 11.7, g++", id="the compiler of a devel image"
-        ),
-        pytest.param(
-            {"flavour": "devel", "base": BOOTSTRAP},
-            "CUDA_HOME set to the directory of the wheels",
-            id="a compiler from wheels",
-        ),
+        pytest.param({"system": True, "framework": "tensorflow"},
+                     "TensorFlow 2.0.1 loads CUDA 11.7 and cuDNN 8.5.0.96 from the system",
+                     id="CUDA of the system"),
+        pytest.param({"framework": "tensorflow"},
+                     "provision doctor explain tf-gpu-libraries-missing",
+                     id="TensorFlow, which may not find the libraries of wheels"),
+        pytest.param({"verdict": "forward", "compat_package": "cuda-compat-11-7"},
+                     "Driver 470.82.01 runs CUDA 11.7 only with NVIDIA's cuda-compat-11-7",
+                     id="forward compatibility"),
+        pytest.param({"flavour": "devel"}, "the CUDA Toolkit 11.7, g++",
+                     id="the compiler of a devel image"),
+        pytest.param({"flavour": "devel", "base": BOOTSTRAP},
+                     "CUDA_HOME set to the directory of the wheels", id="a compiler from wheels"),
     ],
-)
+)  # fmt: skip
 def test_what_the_image_would_bring_is_said(changes: dict[str, Any], said: str) -> None:
     assert said in remarks(**changes)
     assert said not in remarks()

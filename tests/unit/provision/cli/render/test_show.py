@@ -185,26 +185,18 @@ def test_a_plan_reads_like_this() -> None:
     ("changes", "says"),
     [
         pytest.param({"verdict": "direct"}, "it natively supports this CUDA", id="a newer driver"),
-        pytest.param(
-            {"verdict": "forward", "compat_package": "cuda-compat-11-7"},
-            "runs with cuda-compat on NVIDIA A100",
-            id="the package that it needs is in the answer",
-        ),
-        pytest.param(
-            {"verdict": "unverified", "driver_have": None},
-            "Perhaps: PyTorch 2.0.1 for CUDA 11.7. Not everything is known",
-            id="nothing is promised for what is not known",
-        ),
-        pytest.param(
-            {"gpus": PLAN.gpus[:1] * 2}, "runs on 2 x NVIDIA A100 with", id="equal GPUs are counted"
-        ),
-        pytest.param(
-            {"gpus": tuple(PLAN.gpus[0]._replace(name=name) for name in "abc")},
-            "runs on all 3 GPUs with",
-            id="many kinds are a number",
-        ),
+        pytest.param({"verdict": "forward", "compat_package": "cuda-compat-11-7"},
+                     "runs with cuda-compat on NVIDIA A100",
+                     id="the package that it needs is in the answer"),
+        pytest.param({"verdict": "unverified", "driver_have": None},
+                     "Perhaps: PyTorch 2.0.1 for CUDA 11.7. Not everything is known",
+                     id="nothing is promised for what is not known"),
+        pytest.param({"gpus": PLAN.gpus[:1] * 2}, "runs on 2 x NVIDIA A100 with",
+                     id="equal GPUs are counted"),
+        pytest.param({"gpus": tuple(PLAN.gpus[0]._replace(name=name) for name in "abc")},
+                     "runs on all 3 GPUs with", id="many kinds are a number"),
     ],
-)
+)  # fmt: skip
 def test_the_answer_of_a_plan(changes: dict[str, Any], says: str) -> None:
     shown = " ".join(describe_plan(PLAN._replace(**{"gpus": PLAN.gpus[:1], **changes})).split())
     assert says in shown
@@ -332,22 +324,17 @@ def test_a_build_reads_like_this() -> None:
             "     (--no-verify).\n\nnext:\n",
             id="not verified is said",
         ),
-        pytest.param(
-            {"image": {**UNFIT, "withheld": {"name": "t:1", "because": "a.b failed"}}},
-            "image       t:1-unfit\n            not named t:1: a.b failed\n",
-            id="an unfit image has another name",
-        ),
+        pytest.param({"image": {**UNFIT, "withheld": {"name": "t:1", "because": "a.b failed"}}},
+                     "image       t:1-unfit\n            not named t:1: a.b failed\n",
+                     id="an unfit image has another name"),
         pytest.param(
             {"image": PUSHED},
             "image       r.example/t@sha256:1\n"
             "            not pushed to r.example/t:1: libraries.compiler failed\n",
             id="an unfit image is in the registry by its digest alone",
         ),
-        pytest.param(
-            {"image": {**PUSHED, "tag": None}, "next": None},
-            "image       not kept\n",
-            id="an unfit image that could not be kept has no command",
-        ),
+        pytest.param({"image": {**PUSHED, "tag": None}, "next": None}, "image       not kept\n",
+                     id="an unfit image that could not be kept has no command"),
         pytest.param(
             {
                 "scope": {
@@ -360,16 +347,12 @@ def test_a_build_reads_like_this() -> None:
             id="an image for another machine says what was not tested",
         ),
         pytest.param({"lock": {"path": None, "sha256": "1"}}, "not kept", id="no copy of the lock"),
-        pytest.param(
-            {"next_on_gpu_host": "docker run --gpus all x"},
-            "on a machine with NVIDIA GPUs:\n  docker run --gpus all x",
-            id="built where no GPU is",
-        ),
-        pytest.param(
-            {"next_on_arch": "aarch64"},
-            "\nnext, on a machine with NVIDIA GPUs (aarch64):\n  provision run",
-            id="built for another processor",
-        ),
+        pytest.param({"next_on_gpu_host": "docker run --gpus all x"},
+                     "on a machine with NVIDIA GPUs:\n  docker run --gpus all x",
+                     id="built where no GPU is"),
+        pytest.param({"next_on_arch": "aarch64"},
+                     "\nnext, on a machine with NVIDIA GPUs (aarch64):\n  provision run",
+                     id="built for another processor"),
         pytest.param(
             {"verify": {**REPORT, "verdict": "no-verdict", "checks": REPORT["checks"][:2]}},
             "Not proven: PyTorch 2.0.1 for CUDA 11.7 passed 2 checks, 1 of them on the CPU.\n\n",
@@ -381,11 +364,10 @@ def test_a_build_reads_like_this() -> None:
             "     run.\n\nnext:",
             id="what fails",
         ),
-        pytest.param(
-            {"verify": REPORT}, "fix         run nvidia-smi", id="failures with their fix"
-        ),
+        pytest.param({"verify": REPORT}, "fix         run nvidia-smi",
+                     id="failures with their fix"),
     ],
-)
+)  # fmt: skip
 def test_a_build_says_what_was_not_done(changes: dict[str, object], words: str) -> None:
     assert words in describe_build(account(**changes))
 

@@ -6,13 +6,7 @@ from typing import Any
 
 import pytest
 
-from provision.fleet.across.groups import (
-    AcrossError,
-    AcrossOrder,
-    GroupRun,
-    RoundRun,
-    end_of,
-)
+from provision.fleet.across.groups import AcrossError, AcrossOrder, GroupRun, RoundRun, end_of
 from provision.fleet.across.result import exit_code, neighbours, readings, to_json, verify_across
 from provision.fleet.across.search import AcrossDiagnosis
 from provision.fleet.commands.across_text import describe_across, round_line
@@ -64,19 +58,14 @@ WRONG = report("across-wrong-result", suspects=[1])
             [],
             id="a node that did not come but answers was cut off",
         ),
-        pytest.param(
-            [report("across-port-taken", blamed=[0])] * 3, False, [], id="a port is nobody's fault"
-        ),
+        pytest.param([report("across-port-taken", blamed=[0])] * 3, False, [],
+                     id="a port is nobody's fault"),
         pytest.param([GONE, GONE, GONE], False, ["a", "b", "c"], id="nobody answers"),
         pytest.param([report(), {"x": 1}, report()], False, ["b"], id="an answer is no report"),
-        pytest.param(
-            [report("across-rank-died", blamed=[7, -1, "x", None])] * 3,
-            False,
-            [],
-            id="blame of a node that does not exist",
-        ),
+        pytest.param([report("across-rank-died", blamed=[7, -1, "x", None])] * 3, False, [],
+                     id="blame of a node that does not exist"),
     ],
-)
+)  # fmt: skip
 def test_whom_the_answers_of_a_group_name(
     answers: list[dict[str, Any] | NodeFailure], *, ok: bool, named: list[str]
 ) -> None:

@@ -144,10 +144,7 @@ def test_nodes_that_die_in_any_round_are_results(count: int, deaths: list[tuple[
     st.lists(st.tuples(NUMBERS, st.integers(1, 20)), max_size=2),
 )
 def test_no_wrong_name_whatever_is_broken(
-    count: int,
-    sick: list[int],
-    links: list[tuple[int, int]],
-    deaths: list[tuple[int, int]],
+    count: int, sick: list[int], links: list[tuple[int, int]], deaths: list[tuple[int, int]]
 ) -> None:
     fleet = Fleet(
         count,

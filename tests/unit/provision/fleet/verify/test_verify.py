@@ -56,19 +56,13 @@ def order(**more: Any) -> FleetOrder:
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        pytest.param(
-            subject("r.example/a/b:1", registry="r.example/a/b:1", digest=DIGEST),
-            f"r.example/a/b@{DIGEST}",
-            id="a tag of a registry may move: its digest",
-        ),
-        pytest.param(
-            subject(registry="localhost:5000/b:1", digest=DIGEST),
-            f"localhost:5000/b@{DIGEST}",
-            id="a registry with a port",
-        ),
+        pytest.param(subject("r.example/a/b:1", registry="r.example/a/b:1", digest=DIGEST),
+                     f"r.example/a/b@{DIGEST}", id="a tag of a registry may move: its digest"),
+        pytest.param(subject(registry="localhost:5000/b:1", digest=DIGEST),
+                     f"localhost:5000/b@{DIGEST}", id="a registry with a port"),
         pytest.param(subject(engine=Engine()), IMAGE, id="an engine's image by its ID"),
     ],
-)
+)  # fmt: skip
 def test_every_node_gets_the_same_image(found: Subject, expected: str) -> None:
     assert name_on_nodes(found) == expected
 
@@ -87,10 +81,7 @@ def test_a_layout_is_named_by_its_absolute_path(
 
 @pytest.mark.parametrize(
     ("name", "ways"),
-    [
-        ("a.sqsh", ("provision", "apptainer", "enroot")),
-        ("a.sif", ("provision", "apptainer")),
-    ],
+    [("a.sqsh", ("provision", "apptainer", "enroot")), ("a.sif", ("provision", "apptainer"))],
 )
 def test_a_squashfs_is_named_by_its_absolute_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, ways: tuple[str, ...]

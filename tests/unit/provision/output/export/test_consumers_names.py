@@ -5,7 +5,6 @@ The tables were read in the tools' sources, whose file and version each gives.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -63,13 +62,6 @@ JOBSET = {
     "replicatedJobs": "name groupName template replicas dependsOn",
 }
 # https://github.com/kubernetes/node-problem-detector/blob/v0.8.18/pkg/custompluginmonitor/types/
-PROBLEMS = {
-    "": "plugin pluginConfig source conditions rules metricsReporting",
-    "pluginConfig": "invoke_interval timeout max_output_length concurrency "
-    "enable_message_change_based_condition_update skip_initial_status",
-    "conditions": "type status transition reason message",
-    "rules": "type condition reason path args timeout invoke_interval",
-}
 # https://github.com/devcontainers/spec/blob/c95ffee/schemas/devContainer.base.schema.json
 DEVCONTAINER = {"name", "image", "hostRequirements", "runArgs", "containerEnv"}
 
@@ -161,17 +153,6 @@ def test_jobset_knows_the_fields() -> None:
     assert unknown(set(spec["failurePolicy"]), JOBSET["failurePolicy"]) == set()
     for one in spec["replicatedJobs"]:
         assert unknown(set(one), JOBSET["replicatedJobs"]) == set()
-
-
-def test_node_problem_detector_knows_the_fields() -> None:
-    documents = yaml.safe_load_all((ROOT / "templates/kubernetes/node-condition.yaml").read_text())
-    (config,) = [one["data"]["gate.json"] for one in documents if one["kind"] == "ConfigMap"]
-    found = json.loads(config)
-    assert unknown(set(found), PROBLEMS[""]) == set()
-    assert unknown(set(found["pluginConfig"]), PROBLEMS["pluginConfig"]) == set()
-    for kind in ("conditions", "rules"):
-        for one in found[kind]:
-            assert unknown(set(one), PROBLEMS[kind]) == set()
 
 
 @pytest.mark.parametrize("cdi", [False, True], ids=["by number", "CDI"])

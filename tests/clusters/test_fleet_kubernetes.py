@@ -93,19 +93,12 @@ def test_every_kind_of_trouble_is_named_and_the_good_nodes_are_read(
     nodes = nodes_of(run)
     assert run.returncode == 5
     assert {name: one["code"] for name, one in nodes.items()} == {
-        "good": None,
-        "cpu": None,
-        "no-image": "no-image-on-node",
-        "no-python": "no-python",
-        "oom": "node-out-of-memory",
-        "evicted": "node-lost",
-        "deleted": "node-lost",
-        "forbidden": "pod-refused",
-        "not-ready": "node-out-of-service",
-        "cordoned": "node-out-of-service",
-        "going": "node-out-of-service",
+        "good": None, "cpu": None, "no-image": "no-image-on-node", "no-python": "no-python",
+        "oom": "node-out-of-memory", "evicted": "node-lost", "deleted": "node-lost",
+        "forbidden": "pod-refused", "not-ready": "node-out-of-service",
+        "cordoned": "node-out-of-service", "going": "node-out-of-service",
         "hidden": "node-gpus-hidden",
-    }, nodes
+    }, nodes  # fmt: skip
     for name, one in nodes.items():
         path = tmp_path / "hosts" / f"{name}.json"
         assert path.exists() == (one["status"] == "read")

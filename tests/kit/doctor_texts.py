@@ -79,16 +79,7 @@ def wrapped_at_words(text: str) -> str:
 VARIATIONS: Mapping[str, Callable[[str], str | bytes]] = {
     one.__name__.replace("_", " "): one
     for one in (
-        coloured,
-        of_docker,
-        one_json_line,
-        stamped,
-        of_a_rank,
-        carriage_returns,
-        behind_a_progress_bar,
-        among_others,
-        utf16,
-        wrapped,
-        wrapped_at_words,
+        coloured, of_docker, one_json_line, stamped, of_a_rank, carriage_returns,
+        behind_a_progress_bar, among_others, utf16, wrapped, wrapped_at_words,
     )
-}
+}  # fmt: skip

@@ -18,14 +18,10 @@ from images.oci.sources import ImageLayer
 Rows = list[dict[str, Any]]
 Change = Callable[[Rows], Rows]
 _KINDS = {
-    tarfile.REGTYPE: "reg",
-    tarfile.DIRTYPE: "dir",
-    tarfile.SYMTYPE: "symlink",
-    tarfile.LNKTYPE: "hardlink",
-    tarfile.CHRTYPE: "char",
-    tarfile.BLKTYPE: "block",
+    tarfile.REGTYPE: "reg", tarfile.DIRTYPE: "dir", tarfile.SYMTYPE: "symlink",
+    tarfile.LNKTYPE: "hardlink", tarfile.CHRTYPE: "char", tarfile.BLKTYPE: "block",
     tarfile.FIFOTYPE: "fifo",
-}
+}  # fmt: skip
 _XATTR = "SCHILY.xattr."
 
 

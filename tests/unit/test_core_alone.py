@@ -28,13 +28,9 @@ TESTS = (
 COMMANDS = (
     ("plan", "--gpu", "RTX 4090", "--driver", "580.95.05"),
     ("plan", "--gpu", "RTX 4090", "--driver", "580.95.05", "--matrix", "--json"),
-    ("build", "--dry-run", "--gpu", "RTX 4090", "--driver", "580.95.05"),
-    ("lock", "--help-all"),
-    ("run", "--help"),
-    ("verify", "--help"),
-    ("export", "kubernetes", "--help"),
-    ("detect",),
-)
+    ("build", "--dry-run", "--gpu", "RTX 4090", "--driver", "580.95.05"), ("lock", "--help-all"),
+    ("run", "--help"), ("verify", "--help"), ("export", "kubernetes", "--help"), ("detect",),
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -214,16 +214,10 @@ def test_pip_is_given_what_reaches_packages_and_nothing_else() -> None:
     }  # fmt: skip
     settings = pip_settings(environ) | {"trusted-host": "a b", "constraint": "/c.txt"}
     assert pip_environment(settings, environ) == {
-        "PATH": "/bin",
-        "https_proxy": "http://p:1",
-        "SSL_CERT_FILE": "/c",
-        "PIP_TIMEOUT": "9",
-        "PIP_TRUSTED_HOST": "a b",
-        "PIP_CONFIG_FILE": "/dev/null",
-        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-        "PIP_NO_INPUT": "1",
-        "NO_COLOR": "1",
-    }
+        "PATH": "/bin", "https_proxy": "http://p:1", "SSL_CERT_FILE": "/c", "PIP_TIMEOUT": "9",
+        "PIP_TRUSTED_HOST": "a b", "PIP_CONFIG_FILE": "/dev/null",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "NO_COLOR": "1",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -673,27 +673,16 @@ def test_no_byte_of_a_statement_can_be_changed_unseen(position: int, byte: int) 
 @pytest.mark.parametrize(
     "path",
     [
-        "_type",
-        "predicateType",
-        "subject",
-        "subject.0.name",
-        "subject.0.digest",
-        "predicate",
-        "predicate.buildDefinition",
-        "predicate.buildDefinition.buildType",
+        "_type", "predicateType", "subject", "subject.0.name", "subject.0.digest", "predicate",
+        "predicate.buildDefinition", "predicate.buildDefinition.buildType",
         "predicate.buildDefinition.externalParameters",
-        "predicate.buildDefinition.externalParameters.lock",
-        "predicate.runDetails",
-        "predicate.runDetails.builder",
-        "predicate.runDetails.builder.id",
-        "predicate.runDetails.builder.version",
-        "predicate.runDetails.metadata",
-        "predicate.runDetails.metadata.startedOn",
-        "predicate.runDetails.metadata.finishedOn",
-        "predicate.runDetails.byproducts",
-        "predicate.runDetails.byproducts.0.digest",
+        "predicate.buildDefinition.externalParameters.lock", "predicate.runDetails",
+        "predicate.runDetails.builder", "predicate.runDetails.builder.id",
+        "predicate.runDetails.builder.version", "predicate.runDetails.metadata",
+        "predicate.runDetails.metadata.startedOn", "predicate.runDetails.metadata.finishedOn",
+        "predicate.runDetails.byproducts", "predicate.runDetails.byproducts.0.digest",
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("value", [None, 7, "", [5], {"a": 1}, True], ids=repr)
 def test_a_statement_of_another_shape_is_refused_though_it_is_signed(
     path: str, value: object

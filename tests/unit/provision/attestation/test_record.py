@@ -423,35 +423,16 @@ def _refused_or_the_same(data: bytes) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "_type",
-        "predicateType",
-        "subject",
-        "predicate",
-        "subject.0.digest",
-        "subject.0.name",
-        "predicate.schema",
-        "predicate.time",
-        "predicate.verdict",
-        "predicate.level",
-        "predicate.lock",
-        "predicate.host",
-        "predicate.host.driver",
-        "predicate.host.gpus",
-        "predicate.host.gpus.0",
-        "predicate.host.gpus.0.mig",
-        "predicate.host.gpus.0.memory_mib",
-        "predicate.host.gpus.0.name",
-        "predicate.plan",
-        "predicate.plan.framework",
-        "predicate.report",
-        "predicate.report.sha256",
-        "predicate.checks",
-        "predicate.checks.passed",
-        "predicate.checks.failed.0",
-        "predicate.checks.skipped.0.id",
+        "_type", "predicateType", "subject", "predicate", "subject.0.digest", "subject.0.name",
+        "predicate.schema", "predicate.time", "predicate.verdict", "predicate.level",
+        "predicate.lock", "predicate.host", "predicate.host.driver", "predicate.host.gpus",
+        "predicate.host.gpus.0", "predicate.host.gpus.0.mig", "predicate.host.gpus.0.memory_mib",
+        "predicate.host.gpus.0.name", "predicate.plan", "predicate.plan.framework",
+        "predicate.report", "predicate.report.sha256", "predicate.checks",
+        "predicate.checks.passed", "predicate.checks.failed.0", "predicate.checks.skipped.0.id",
         "predicate.checks.passed.0.on_cpu",
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("value", [7, "x", [5], {"a": 1}, True], ids=repr)
 def test_a_statement_of_another_shape_is_refused_though_it_is_signed(
     path: str, value: object

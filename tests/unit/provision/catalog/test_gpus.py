@@ -36,31 +36,16 @@ def test_an_alias_is_the_name_of_one_row(row: GpuModel) -> None:
 @pytest.mark.parametrize(
     ("name", "capability"),
     [
-        ("RTX 3090", (8, 6)),
-        ("rtx3090", (8, 6)),
-        ("4090", (8, 9)),
-        ("GTX 1080 Ti", (6, 1)),
-        ("1080ti", (6, 1)),
-        ("A100", (8, 0)),
-        ("A100 40GB", (8, 0)),
-        ("a100-sxm4-80gb", (8, 0)),
-        ("H100", (9, 0)),
-        ("V100", (7, 0)),
-        ("T4", (7, 5)),
-        ("A6000", (8, 6)),
-        ("RTX 4000 Ada", (8, 9)),
-        ("Titan X Pascal", (6, 1)),
-        ("RTX PRO 6000", (12, 0)),
-        ("Jetson Orin", (8, 7)),
-        ("VR200", (10, 7)),
-        ("NVIDIA H20-3e", (9, 0)),
+        ("RTX 3090", (8, 6)), ("rtx3090", (8, 6)), ("4090", (8, 9)), ("GTX 1080 Ti", (6, 1)),
+        ("1080ti", (6, 1)), ("A100", (8, 0)), ("A100 40GB", (8, 0)), ("a100-sxm4-80gb", (8, 0)),
+        ("H100", (9, 0)), ("V100", (7, 0)), ("T4", (7, 5)), ("A6000", (8, 6)),
+        ("RTX 4000 Ada", (8, 9)), ("Titan X Pascal", (6, 1)), ("RTX PRO 6000", (12, 0)),
+        ("Jetson Orin", (8, 7)), ("VR200", (10, 7)), ("NVIDIA H20-3e", (9, 0)),
         ("NVIDIA GeForce RTX 3050 6GB Laptop GPU", (8, 6)),
-        ("NVIDIA RTX 3500 Ada Generation Laptop GPU", (8, 9)),
-        ("NVIDIA T1200 Laptop GPU", (7, 5)),
-        ("CMP 170HX", (8, 0)),
-        ("NVIDIA PG506-232", (8, 0)),
+        ("NVIDIA RTX 3500 Ada Generation Laptop GPU", (8, 9)), ("NVIDIA T1200 Laptop GPU", (7, 5)),
+        ("CMP 170HX", (8, 0)), ("NVIDIA PG506-232", (8, 0)),
     ],
-)
+)  # fmt: skip
 def test_a_short_name_is_enough_when_all_it_means_agree(
     name: str, capability: ComputeCapability
 ) -> None:
@@ -159,15 +144,11 @@ def test_a_name_of_two_generations_is_ambiguous(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "row"),
     [
-        ("RTX 3080", "NVIDIA GeForce RTX 3080"),
-        ("A10", "NVIDIA A10"),
-        ("A2", "NVIDIA A2"),
-        ("L40", "NVIDIA L40"),
-        ("H200", "NVIDIA H200"),
-        ("RTX A2000", "NVIDIA RTX A2000"),
+        ("RTX 3080", "NVIDIA GeForce RTX 3080"), ("A10", "NVIDIA A10"), ("A2", "NVIDIA A2"),
+        ("L40", "NVIDIA L40"), ("H200", "NVIDIA H200"), ("RTX A2000", "NVIDIA RTX A2000"),
         ("P40", "Tesla P40"),
     ],
-)
+)  # fmt: skip
 def test_an_exact_name_wins_over_longer_ones(name: str, row: str) -> None:
     assert [found.name for found in load().find_gpu(name).rows] == [row]
 

@@ -34,32 +34,16 @@ SHIPPED = "2026-11-21"
 SOURCES = {"seen": "a page that was read for this test"}
 
 RELEASE: dict[str, object] = {
-    "version": "2.99.0",
-    "requires_python": ">=3.10",
-    "torchvision": None,
-    "torchaudio": None,
-    "upload_time": "2029-12-24T00:00:00",
-    "yanked": False,
-    "numpy": None,
-    "source": "seen",
+    "version": "2.99.0", "requires_python": ">=3.10", "torchvision": None, "torchaudio": None,
+    "upload_time": "2029-12-24T00:00:00", "yanked": False, "numpy": None, "source": "seen",
     "as_of": TODAY,
-}
+}  # fmt: skip
 BUILD: dict[str, object] = {
-    "version": "2.99.0",
-    "tag": "cu130",
-    "cuda": "13.0",
-    "arch": "x86_64",
-    "python_tags": ["cp312-cp312"],
-    "sm": ["sm_80", "sm_90"],
-    "ptx": None,
-    "cudnn": "9.13.0.50",
-    "nccl": None,
-    "glibc": "2.28",
-    "existence": "confirmed",
-    "at": ["pytorch"],
-    "source": "seen",
+    "version": "2.99.0", "tag": "cu130", "cuda": "13.0", "arch": "x86_64",
+    "python_tags": ["cp312-cp312"], "sm": ["sm_80", "sm_90"], "ptx": None, "cudnn": "9.13.0.50",
+    "nccl": None, "glibc": "2.28", "existence": "confirmed", "at": ["pytorch"], "source": "seen",
     "as_of": TODAY,
-}
+}  # fmt: skip
 
 
 def overlay(**tables: Mapping[str, object]) -> Overlay:
@@ -359,14 +343,9 @@ def start_writer(path: Path, date: str) -> subprocess.Popen[bytes]:
 
 
 OLD: dict[str, object] = {
-    "version": "2.0",
-    "tag": "cu118",
-    "arch": "x86_64",
-    "cuda": "11.8",
-    "glibc": "2.17",
-    "cudnn": None,
-    "source": "page",
-}
+    "version": "2.0", "tag": "cu118", "arch": "x86_64", "cuda": "11.8", "glibc": "2.17",
+    "cudnn": None, "source": "page",
+}  # fmt: skip
 
 
 def named(rows: list[Mapping[str, object]]) -> list[str]:
@@ -488,15 +467,10 @@ class TestLoading:
     def test_tables_that_are_read_later_are_merged_too(self) -> None:
         seen = {"source": "seen", "as_of": TODAY}
         cudnn = {
-            "version": "9.99.0.1",
-            "cuda_major": 12,
-            "capabilities": ["7.5", "12.0"],
-            "min_driver": "525.60.13",
-            "archs": ["x86_64"],
-            "upload_date": TODAY,
-            "yanked": False,
+            "version": "9.99.0.1", "cuda_major": 12, "capabilities": ["7.5", "12.0"],
+            "min_driver": "525.60.13", "archs": ["x86_64"], "upload_date": TODAY, "yanked": False,
             "sm_source": "seen",
-        }
+        }  # fmt: skip
         image = {"tag": "12.8.1-cudnn-devel-ubuntu24.04", "status": "end-of-life"}
         new_image = {"tag": "13.4.2-base-ubuntu24.04", "archs": None, "status": "seen"}
         wheel = {"version": "2.18.0", "arch": "x86_64", "size_max_bytes": 5}

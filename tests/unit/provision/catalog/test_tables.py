@@ -107,15 +107,9 @@ class TestImages:
         row = catalog.cuda_image(tag)
         assert row is not None
         assert (
-            row.cuda,
-            row.full,
-            row.flavour,
-            row.cudnn,
-            row.cudnn_version,
-            row.os,
-            row.python,
+            row.cuda, row.full, row.flavour, row.cudnn, row.cudnn_version, row.os, row.python,
             row.glibc,
-        ) == expected
+        ) == expected  # fmt: skip
         assert row.reference == f"docker.io/nvidia/cuda:{tag}"
 
     def test_a_tag_that_nobody_has_is_none(self, catalog: Catalog) -> None:

@@ -16,30 +16,15 @@ from provision.cli.main import drop_relative_path_entries
 
 PROGRAMS = (
     *(
-        "apt-cache",
-        "bwrap",
-        "docker",
-        "docker-credential-corp",
-        "flock",
-        "gcc",
-        "kubectl",
+        "apt-cache", "bwrap", "docker", "docker-credential-corp", "flock", "gcc", "kubectl",
         "ldconfig",
     ),
     *(
-        "nvidia-smi",
-        "pip",
-        "pip3",
-        "podman",
-        "python3",
-        "ray",
-        "sh",
-        "sinfo",
-        "srun",
-        "ssh",
+        "nvidia-smi", "pip", "pip3", "podman", "python3", "ray", "sh", "sinfo", "srun", "ssh",
         "sudo",
     ),
     *("tar2sqfs", "unshare", "uv"),
-)
+)  # fmt: skip
 MODULES = ("images", "json", "provision", "pynvml", "sitecustomize", "uv", "verify", "yaml")
 
 

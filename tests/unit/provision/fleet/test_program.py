@@ -90,17 +90,11 @@ def test_a_sent_module_needs_nothing_newer_than_python_3_8(name: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "from typing import TypeAlias",
-        "x: 'A' = list[int]([1])",
-        "Source = Callable[[int], str]",
-        "body |= {1: 2}",
-        "body = {1: 2} | other",
-        "name.removesuffix('x')",
-        "Path('x').readlink()",
-        "dict(zip(a, b, strict=False))",
-        "@dataclass(slots=True)\nclass A: pass",
+        "from typing import TypeAlias", "x: 'A' = list[int]([1])", "Source = Callable[[int], str]",
+        "body |= {1: 2}", "body = {1: 2} | other", "name.removesuffix('x')", "Path('x').readlink()",
+        "dict(zip(a, b, strict=False))", "@dataclass(slots=True)\nclass A: pass",
     ],
-)
+)  # fmt: skip
 def test_what_is_too_new_is_seen(text: str) -> None:
     assert too_new(text)
 

@@ -33,15 +33,9 @@ from provision.fleet.nodes.ray import (
 )
 
 NODE: dict[str, Any] = {
-    "id": "a1",
-    "alive": True,
-    "host": "h1",
-    "address": "10.0.0.1",
-    "port": 1,
-    "label": "10.0.0.1",
-    "reason": 0,
-    "message": "",
-}
+    "id": "a1", "alive": True, "host": "h1", "address": "10.0.0.1", "port": 1, "label": "10.0.0.1",
+    "reason": 0, "message": "",
+}  # fmt: skip
 
 
 def node(**more: Any) -> RayNode:

@@ -27,20 +27,12 @@ def run(argv, timeout_s, /):
 print(json.dumps(host_to_json(detect(root=Path("/nonexistent"), env={}, run=run))))
 """
 HOST: dict[str, object] = {
-    "driver": "550.54.15",
-    "nvml": "12.550.54.15",
-    "cuda": 12040,
-    "count": 2,
-    "gpu.0.name": "NVIDIA H100 80GB HBM3",
-    "gpu.0.uuid": "GPU-00000000-0000-4000-8000-000000000000",
-    "gpu.0.capability": "9.0",
-    "gpu.0.memory": 85520809984,
-    "gpu.0.mig": 1,
-    "gpu.1.name": "NVIDIA L4",
-    "gpu.1.uuid": "GPU-00000000-0000-4000-8000-000000000001",
-    "gpu.1.capability": "8.9",
-    "gpu.1.memory": 24152899584,
-}
+    "driver": "550.54.15", "nvml": "12.550.54.15", "cuda": 12040, "count": 2,
+    "gpu.0.name": "NVIDIA H100 80GB HBM3", "gpu.0.uuid": "GPU-00000000-0000-4000-8000-000000000000",
+    "gpu.0.capability": "9.0", "gpu.0.memory": 85520809984, "gpu.0.mig": 1,
+    "gpu.1.name": "NVIDIA L4", "gpu.1.uuid": "GPU-00000000-0000-4000-8000-000000000001",
+    "gpu.1.capability": "8.9", "gpu.1.memory": 24152899584,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

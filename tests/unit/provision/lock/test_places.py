@@ -72,14 +72,10 @@ def indexes_of(plan: Plan, request: Request) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("behaviour", "listing"),
     [
-        ("listing", True),
-        ("bare-listing", True),
-        ("simple", False),
-        ("denied", False),
-        ("broken", False),
-        ("truncated", False),
+        ("listing", True), ("bare-listing", True), ("simple", False), ("denied", False),
+        ("broken", False), ("truncated", False),
     ],
-)
+)  # fmt: skip
 def test_a_page_of_links_is_known_by_its_links(
     behaviour: str, index: LocalIndex, *, listing: bool
 ) -> None:

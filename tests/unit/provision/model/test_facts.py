@@ -210,21 +210,10 @@ def test_all_problems_of_one_file_come_together() -> None:
     first, *rest = caught.value.message.splitlines()
     assert first.endswith("wrong.json: 14 fields are wrong:")
     assert {line.split(":")[0].strip() for line in rest} == {
-        "schema",
-        "os",
-        "arch",
-        "driver",
-        "driver_cuda",
-        "wsl",
-        "gpus[0].compute_capability",
-        "gpus[1].compute_capability",
-        "gpus[2]",
-        "gpus[3].memory_mib",
-        "gpus[3].mig",
-        "engines[0].name",
-        "sources",
-        "absent",
-    }
+        "schema", "os", "arch", "driver", "driver_cuda", "wsl", "gpus[0].compute_capability",
+        "gpus[1].compute_capability", "gpus[2]", "gpus[3].memory_mib", "gpus[3].mig",
+        "engines[0].name", "sources", "absent",
+    }  # fmt: skip
 
 
 def test_a_thousand_problems_are_not_all_shown() -> None:

@@ -13,15 +13,9 @@ from provision.errors import BadInputError
 from provision.model import request
 
 PARSERS: tuple[Callable[[str], object], ...] = (
-    request.parse_cuda,
-    request.parse_python,
-    request.parse_driver,
-    request.parse_framework,
-    request.parse_specifier,
-    request.parse_requirement,
-    request.parse_index,
-    request.parse_base,
-)
+    request.parse_cuda, request.parse_python, request.parse_driver, request.parse_framework,
+    request.parse_specifier, request.parse_requirement, request.parse_index, request.parse_base,
+)  # fmt: skip
 
 
 def refusal(parse: Callable[[str], object], text: str) -> BadInputError | None:

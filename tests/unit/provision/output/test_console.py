@@ -258,22 +258,15 @@ def test_nobody_reading_along_does_not_end_the_job(monkeypatch: pytest.MonkeyPat
 
 
 BUILD = [
-    "#1 [internal] load build definition from Dockerfile.cuda",
-    "#1 DONE 0.0s",
-    "#5 [base 1/2] FROM docker.io/library/python:3.11-slim-bookworm",
-    "#5 DONE 3.1s",
+    "#1 [internal] load build definition from Dockerfile.cuda", "#1 DONE 0.0s",
+    "#5 [base 1/2] FROM docker.io/library/python:3.11-slim-bookworm", "#5 DONE 3.1s",
     "#9 [uv 2/2] RUN --mount=type=secret,id=ca if [ -s /run/secrets/ca ]; then true; fi",
     "#9 CACHED",
     "#12 [stage-2 3/6] RUN --mount=type=secret,id=ca --mount=type=cache uv pip install everything",
-    "#12 23.45  Downloaded torch",
-    "#12 24.01  Downloaded nvidia-cublas-cu11",
-    "#12 24.01  Downloaded ruamel_yaml",
-    "#12 25.01 Prepared 26 packages in 20.1s",
-    "#12 DONE 61.2s",
-    "#14 exporting layers",
-    "#14 exporting layers 4.2s done",
-    "#14 DONE 0.4s",
-]
+    "#12 23.45  Downloaded torch", "#12 24.01  Downloaded nvidia-cublas-cu11",
+    "#12 24.01  Downloaded ruamel_yaml", "#12 25.01 Prepared 26 packages in 20.1s",
+    "#12 DONE 61.2s", "#14 exporting layers", "#14 exporting layers 4.2s done", "#14 DONE 0.4s",
+]  # fmt: skip
 
 
 def test_progress_with_v_is_a_line_for_each_step_that_took_time(
@@ -312,15 +305,9 @@ def test_progress_on_a_terminal_counts_the_bytes_that_came(monkeypatch: pytest.M
     for line in BUILD:
         progress.line(line)
     assert bar.told == [
-        (0, "step 1/2"),
-        (0, "step 2/2"),
-        (0, "step 3/6"),
-        (700, "torch"),
-        (200, "nvidia-cublas-cu11"),
-        (10, "ruamel_yaml"),
-        (0, "unpacking"),
-        (0, "writing layers"),
-    ]
+        (0, "step 1/2"), (0, "step 2/2"), (0, "step 3/6"), (700, "torch"),
+        (200, "nvidia-cublas-cu11"), (10, "ruamel_yaml"), (0, "unpacking"), (0, "writing layers"),
+    ]  # fmt: skip
 
 
 def test_a_bar_is_drawn_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,13 +39,9 @@ CONDA = "dependencies: [pytorch=2.1.0]\n"
 OF_CONDA = f"channels: [a]\n{CONDA}"
 PIXI = "[pypi-dependencies]\ntorch = '==2.0.1'\n"
 ALL = {
-    "pylock.toml": OF_OTHERS,
-    "uv.lock": OF_UV,
-    "requirements.txt": "torch==2.3.0",
-    "pyproject.toml": STANDARD,
-    "environment.yml": CONDA,
-    "pixi.toml": PIXI,
-}
+    "pylock.toml": OF_OTHERS, "uv.lock": OF_UV, "requirements.txt": "torch==2.3.0",
+    "pyproject.toml": STANDARD, "environment.yml": CONDA, "pixi.toml": PIXI,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

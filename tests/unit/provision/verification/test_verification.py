@@ -510,18 +510,9 @@ def test_a_run_leaves_a_record_that_proves_it(here: Place) -> None:
 
 
 RESULT = {
-    "schema",
-    "proven",
-    "verdict",
-    "level",
-    "when",
-    "image",
-    "record",
-    "key",
-    "message",
-    "changed",
+    "schema", "proven", "verdict", "level", "when", "image", "record", "key", "message", "changed",
     "error",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

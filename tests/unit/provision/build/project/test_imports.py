@@ -96,19 +96,14 @@ def test_what_neither_python_nor_the_project_has(
 
 
 PROGRAM = {
-    "app.py": "from pkg.core import run",
-    "tests/test_app.py": "import pkg.optional",
+    "app.py": "from pkg.core import run", "tests/test_app.py": "import pkg.optional",
     "pkg/__init__.py": "",
     "pkg/core.py": "from . import util\nfrom .deep import a\nif a:\n import pkg.later",
-    "pkg/util.py": "import x_util",
-    "pkg/deep/__init__.py": "from ..up import b",
-    "pkg/deep/a.py": "import x_a",
-    "pkg/up.py": "import x_up",
-    "pkg/later.py": "import x_later",
-    "pkg/optional.py": "import x_optional",
-    "lib/cmd/main.py": "import x_cmd",
+    "pkg/util.py": "import x_util", "pkg/deep/__init__.py": "from ..up import b",
+    "pkg/deep/a.py": "import x_a", "pkg/up.py": "import x_up", "pkg/later.py": "import x_later",
+    "pkg/optional.py": "import x_optional", "lib/cmd/main.py": "import x_cmd",
     "demo/app.py": "import x_demo",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

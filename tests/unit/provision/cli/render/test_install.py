@@ -192,14 +192,10 @@ def test_for_uv_it_reads_like_this() -> None:
         "# Alternative: torch==2.0.1 from PyPI (the cu117 build).",
         "# uv downloads Python 3.11 if the host has none.",
         "# uv prefers https://index.example/cu117; only packages that it lacks come from",
-        "#   the default index.",
-        "uv venv --python 3.11 .venv &&",
-        "uv pip install --python .venv \\",
-        "  --index https://index.example/cu117 \\",
-        "  torch==2.0.1+cu117 \\",
-        "  'numpy<2' \\",
-        "  pip",
-    ]
+        "#   the default index.", "uv venv --python 3.11 .venv &&",
+        "uv pip install --python .venv \\", "  --index https://index.example/cu117 \\",
+        "  torch==2.0.1+cu117 \\", "  'numpy<2' \\", "  pip",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

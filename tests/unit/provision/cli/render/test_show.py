@@ -157,28 +157,21 @@ INSTALLING = Installing(
 def test_a_plan_reads_like_this() -> None:
     one = PLAN._replace(gpus=PLAN.gpus[:1])
     assert describe_plan(one, INSTALLING).splitlines() == [
-        "Yes: PyTorch 2.0.1 for CUDA 11.7 runs on NVIDIA A100 with driver 470.82.01.",
-        "",
-        "in a container:",
-        "  provision build --cuda 11.7",
+        "Yes: PyTorch 2.0.1 for CUDA 11.7 runs on NVIDIA A100 with driver 470.82.01.", "",
+        "in a container:", "  provision build --cuda 11.7",
         "or with pip, without a container (there are --format uv and conda, too):",
-        "  python3.10 -m venv .venv",
-        "  .venv/bin/python -m pip install torch==2.0.1+cu117",
-        "",
+        "  python3.10 -m venv .venv", "  .venv/bin/python -m pip install torch==2.0.1+cu117", "",
         "driver      470.82.01 (minimum 450.80.02); it is older than this CUDA, but of",
         "            the same major version, which is enough (minor-version",
         "            compatibility)",
         "cuda        CUDA 11.7, cuDNN 8.5.0.96; no CUDA toolkit is needed: the wheels",
-        "            have it",
-        "image       Python 3.10 on bootstrap (bookworm)",
-        "wheels      https://index.example/cu117",
-        "  GPU          capability  runs   verdict",
-        "  NVIDIA A100  8.0         sm_80  ok",
-        "warning     Something is left out.",
+        "            have it", "image       Python 3.10 on bootstrap (bookworm)",
+        "wheels      https://index.example/cu117", "  GPU          capability  runs   verdict",
+        "  NVIDIA A100  8.0         sm_80  ok", "warning     Something is left out.",
         "            fix: Upgrade the driver.",
         "or          --cuda 11.8 --framework-version 2.7.1: newer",
         "why         add --explain, for every reason and its source",
-    ]
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -212,22 +205,17 @@ def test_no_code_of_a_verdict_is_shown() -> None:
 def test_a_plan_without_commands_reads_like_this() -> None:
     assert describe_plan(PLAN).splitlines() == [
         "Yes: PyTorch 2.0.1 for CUDA 11.7 runs on NVIDIA A100 and compute capability",
-        "     unknown with driver 470.82.01.",
-        "",
+        "     unknown with driver 470.82.01.", "",
         "driver      470.82.01 (minimum 450.80.02); it is older than this CUDA, but of",
         "            the same major version, which is enough (minor-version",
-        "            compatibility)",
-        "cuda        CUDA 11.7, cuDNN 8.5.0.96",
+        "            compatibility)", "cuda        CUDA 11.7, cuDNN 8.5.0.96",
         "image       Python 3.10 on bootstrap (bookworm)",
-        "wheels      https://index.example/cu117",
-        "  GPU          capability  runs     verdict",
-        "  NVIDIA A100  8.0         sm_80    ok",
-        "  ?            ?           unknown  not checked",
-        "warning     Something is left out.",
-        "            fix: Upgrade the driver.",
+        "wheels      https://index.example/cu117", "  GPU          capability  runs     verdict",
+        "  NVIDIA A100  8.0         sm_80    ok", "  ?            ?           unknown  not checked",
+        "warning     Something is left out.", "            fix: Upgrade the driver.",
         "or          --cuda 11.8 --framework-version 2.7.1: newer",
         "why         add --explain, for every reason and its source",
-    ]
+    ]  # fmt: skip
 
 
 def test_a_plan_explains_itself_when_asked() -> None:

@@ -17,3 +17,17 @@ def put(table: str, where: Mapping[str, object], **changes: object) -> Break:
         row.update(changes)
 
     return change
+
+
+def again(table: str) -> Break:
+    """The last row, once more."""
+    return lambda raw: raw[table].append(raw[table][-1])
+
+
+def swap(table: str) -> Break:
+    """The second and third row change places."""
+
+    def change(raw: Raw) -> None:
+        raw[table][1], raw[table][2] = raw[table][2], raw[table][1]
+
+    return change

@@ -12,7 +12,7 @@ import pytest
 
 from bench import gpu_agree
 from bench.cuda_by_hand import FORMATS, Cuda, CudaError, Times
-from bench.gpu_agree import Case, add, document, in_turn, main, write
+from bench.gpu_agree import Case, add, document, in_turn, main
 from tests import fake_cuda
 
 GEMM = {"fp64": 20e12, "fp32": 100e12, "tf32": 400e12, "fp16": 100e12, "bf16": 100e12}
@@ -193,22 +193,3 @@ def test_nothing_compared_is_said_in_one_sentence(
     said = capsys.readouterr().err
     assert said == f"gpu_agree: nothing was compared: {str(problem).splitlines()[0]}\n"
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    "words", [["--gpu", "-1"], ["--rounds", "0"], ["--repeats", "x"], ["--what"]]
-)
-def test_wrong_usage_is_code_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert ended.value.code == 2
-    assert "gpu_agree: error: " in capsys.readouterr().err
-
-
-def test_a_second_run_of_a_day_takes_the_firsts_place(tmp_path: Path) -> None:
-    folder = tmp_path / "new"
-    for hour in ("10", "11"):
-        write(folder, document([case(1, 1, 1)], FACTS, f"2026-11-21T{hour}:00:00Z"))
-    [path] = folder.iterdir()
-    assert path.name == "2026-11-21-nvidia-h200.json"
-    assert json.loads(path.read_text())["date"].startswith("2026-11-21T11")

@@ -113,10 +113,6 @@ def refused(done: subprocess.CompletedProcess[str], code: int, *words: str) -> N
     assert done.stdout == ""
 
 
-def test_it_is_plain_sh() -> None:
-    assert subprocess.run(["sh", "-n", ROOT / "run"], check=False).returncode == 0
-
-
 def test_it_is_clean_by_shellcheck() -> None:
     shellcheck = need.program("shellcheck")
     done = subprocess.run(
@@ -441,12 +437,6 @@ def test_variables_about_other_pythons_do_not_reach_the_command(checkout: Checko
     )
     kept = [line for line in done.stdout.splitlines() if line.startswith("PYTHON")]
     assert kept == ["PYTHONUTF8=1"]
-
-
-def test_set_up_speaks_on_stderr_only(checkout: Checkout) -> None:
-    done = checkout.run("tool", "--json")
-    assert done.stdout == f"in {checkout.elsewhere}: tool --json\n"
-    assert "setup" in done.stderr
 
 
 def test_developers_words_need_the_developers_packages(checkout: Checkout) -> None:

@@ -372,7 +372,6 @@ OLD_AND_NEW = {"0.1": ("12",), "0.4": ("12",), "0.5": ("12",), "0.6": ("13",), "
         pytest.param(OLD_AND_NEW, "0.5", id="newer ones are for a CUDA that the driver lacks"),
         pytest.param({"0.1": ("12",), "0.2": ("12", "13")}, "0.2", id="it has a library for each"),
         pytest.param({"0.1": ("12",), "0.2": ()}, "0.2", id="it needs no CUDA"),
-        pytest.param({"1.0": ("12",), "2.0": ("13",), "3.1": ("13",)}, "1.0", id="major versions"),
     ],
 )
 def test_the_newest_release_for_the_plan_s_cuda_is_taken(
@@ -645,6 +644,7 @@ def test_a_package_without_wheels_is_named(
         planned(request_of(index, "flash", framework_version="==2.4.1"), tmp_path)
     assert said in caught.value.message
     assert "--index" in caught.value.fix
+    assert more or "provision wheel" not in caught.value.fix
 
 
 def test_a_package_with_a_source_alone_is_built_once(index: LocalIndex, tmp_path: Path) -> None:
@@ -657,12 +657,6 @@ def test_a_package_with_a_source_alone_is_built_once(index: LocalIndex, tmp_path
         "--cuda 13.0 --python 3.11 --driver 580.95.05 --gpu 8.0"
     )
     assert f"Build it once, then repeat this: {command}\n" in caught.value.fix
-
-
-def test_a_package_that_no_index_has_is_not_to_be_built(index: LocalIndex, tmp_path: Path) -> None:
-    with pytest.raises(NoSolutionError) as caught:
-        planned(request_of(index, "flash", framework_version="==2.4.1"), tmp_path)
-    assert "provision wheel" not in caught.value.fix
 
 
 def test_a_wheel_that_was_built_here_is_taken_if_the_index_has_none(
@@ -846,7 +840,6 @@ def with_code(*code: bytes) -> list[tuple[str, bytes]]:
         pytest.param(["sm_80 sm_90"], "", id="binary code for the GPU"),
         pytest.param(["sm_70 compute_70"], "", id="PTX, which the driver compiles"),
         pytest.param(["sm_90a", "sm_80"], "", id="one kernel of two"),
-        pytest.param(["sm_70 sm_75"], "sm_70, sm_75", id="only older GPUs"),
         pytest.param(
             ["sm_90 compute_90", "sm_90a"], "sm_90, sm_90a, compute_90", id="only newer GPUs"
         ),

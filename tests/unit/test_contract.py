@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +11,12 @@ import pytest
 
 from images.oci.layout import LayoutTarget
 from images.oci.model import MANIFEST
-from provision.cli import main as cli
 from provision.verification import own_images
 from tests import DATA, ROOT
 from tests.kit import schemas
 from tests.kit.fake_engine import Engine
 from tests.kit.oci_images import write_image
+from tests.unit.provision.cli.test_cli import main
 
 DOCUMENTED = DATA / "hosts" / "documented.json"
 HOSTS: dict[str, dict[str, Any]] = {
@@ -34,15 +31,8 @@ HOSTS: dict[str, dict[str, Any]] = {
 
 def run(words: list[str], stdin: str = "{}") -> tuple[int, str, str]:
     """Exit code, stdout and stderr of one command, in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    before = sys.stdin
-    sys.stdin = io.TextIOWrapper(io.BytesIO(stdin.encode()))
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = cli.main(words)
-    finally:
-        sys.stdin = before
-    return int(code), out.getvalue(), err.getvalue()
+    said = main(*words, stdin=stdin)
+    return said.code, said.out, said.err
 
 
 def plan(host: str, *words: str) -> tuple[int, dict[str, Any]]:

@@ -18,11 +18,12 @@ from provision.host.uv import uv_program
 from provision.lock import solve as lock
 from provision.lock import uv
 from provision.lock.lockfile import Lock, parse_lock
-from provision.model.plan import Base, IndexCandidate, Plan, Request
+from provision.model.plan import IndexCandidate, Request
 from provision.output.console import Console
 from provision.resolve import resolve
 from tests.kit.hosts import host
 from tests.kit.local_index import NUMPY, LocalIndex, make_lock, pure, serving_uv, torch
+from tests.unit.provision.lock.test_places import plan
 
 
 @pytest.fixture
@@ -38,21 +39,6 @@ def free_port() -> int:
 
 def candidate(url: str | None, name: str = "asked", build: str = "+cu117") -> IndexCandidate:
     return IndexCandidate(name=name, url=url, requirement=f"torch==2.0.1{build}", why="a test")
-
-
-def plan(*candidates: IndexCandidate) -> Plan:
-    return Plan(
-        verdict="direct",
-        framework="pytorch",
-        framework_version="2.0.1",
-        cuda="11.7",
-        wheel_tag="cu117",
-        python="3.11",
-        arch="x86_64",
-        base=Base(kind="registry", reference="b:1", python="3.11", glibc="2.36"),
-        requirements=("numpy<2",),
-        indexes=candidates,
-    )
 
 
 def ask(row: IndexCandidate) -> lock.Attempt:

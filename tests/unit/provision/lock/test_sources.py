@@ -24,9 +24,10 @@ from provision.lock.sources import (
 )
 from provision.lock.uv import Outcome, WheelTarget, guarded_python, not_built
 from provision.lock.wheels import built_here, finished
-from provision.model.plan import Base, IndexCandidate, Plan
+from provision.model.plan import Plan
 from tests.kit.company import make_repository
 from tests.kit.local_index import pure, serving_uv
+from tests.unit.provision.lock.test_lock import PLAN
 
 TARGET = WheelTarget("3.11", "x86_64", 36)
 HOOK = "import sys\nsys.path = [] + sys.path\nfrom setuptools.build_meta import __legacy__"
@@ -268,19 +269,6 @@ def test_packages_without_a_wheel_that_fits(wheel: str, *, found: bool) -> None:
 
 
 # ---- the lock ----
-
-PLAN = Plan(
-    verdict="direct",
-    framework="pytorch",
-    framework_version="2.0.1",
-    cuda="11.7",
-    wheel_tag="cu117",
-    index_url="pypi",
-    python="3.11",
-    arch="x86_64",
-    base=Base(kind="registry", reference="python:3.11-slim", python="3.11", glibc="2.36"),
-    indexes=(IndexCandidate(name="PyPI", url=None, requirement="torch==2.0.1", why="its"),),
-)
 
 
 @pytest.mark.parametrize("source", [SDIST, COMMIT, replace(COMMIT, subdirectory="a/b")])

@@ -20,36 +20,17 @@ from provision.cli.registry import of_group
 from provision.lock.labels import labels_for
 from provision.lock.lockfile import read_lock
 from provision.lock.wheels import finished
-from provision.model.plan import Base, GpuVerdict, IndexCandidate, Plan
+from provision.model.plan import GpuVerdict
 from tests.kit.exports import IMAGE
 from tests.kit.memory_target import Bar, DictMemory, TextLayer, base_image
+from tests.unit.provision.lock.test_lock import PLAN as SMALL
+from tests.unit.provision.lock.test_lock import uv_lock
 
 GPU = "NVIDIA A100-SXM4-80GB"
-PLAN = Plan(
-    verdict="direct",
-    framework="pytorch",
-    framework_version="2.0.1",
-    cuda="11.7",
-    wheel_tag="cu117",
-    index_url="pypi",
-    python="3.11",
-    arch="x86_64",
-    gpus=(GpuVerdict(name=GPU, compute_capability="8.0", runs="sm_80", ok=True),),
-    base=Base(kind="registry", reference="python:3.11-slim", python="3.11", glibc="2.36"),
-    indexes=(IndexCandidate(name="PyPI", url=None, requirement="torch==2.0.1", why="its default"),),
+PLAN = SMALL._replace(
+    gpus=(GpuVerdict(name=GPU, compute_capability="8.0", runs="sm_80", ok=True),), requirements=()
 )
-UV_LOCK = f"""lock-version = "1.0"
-created-by = "uv"
-requires-python = ">=3.11"
-[[packages]]
-name = "torch"
-version = "2.0.1"
-[[packages.wheels]]
-url = "https://e.example/torch-2.0.1-cp311-cp311-linux_x86_64.whl"
-size = 7
-hashes = {{ sha256 = "{"1" * 64}" }}
-"""
-
+UV_LOCK = uv_lock()
 EXPORTS = [one.name for one in of_group("export")]
 
 

@@ -15,21 +15,14 @@ from provision.fleet.classes import classes_of
 from provision.fleet.commands.build import BuiltForFleet, built_to_json, describe_built, free_tag
 from provision.fleet.images import FleetImage, FleetPlan, FleetResolver, plan_fleet
 from provision.model.facts import host_to_json
-from provision.model.plan import HostFacts, Plan, Request
+from provision.model.plan import HostFacts, Request
 from tests.kit import schemas
 from tests.kit.hosts import host
 from tests.unit.provision.cli.test_cli import main
 from tests.unit.provision.fleet.test_images import A100, CATALOG, GRACE, NONE, OLD_B200
+from tests.unit.provision.lock.test_lock import PLAN as SMALL
 
-PLAN = Plan(
-    verdict="direct",
-    framework="pytorch",
-    framework_version="2.9.1",
-    cuda="12.8",
-    wheel_tag="cu128",
-    python="3.12",
-    arch="x86_64",
-)
+PLAN = SMALL._replace(framework_version="2.9.1", cuda="12.8", wheel_tag="cu128", python="3.12")
 DIGEST = f"h.example/p@sha256:{'1' * 64}"
 
 

@@ -66,6 +66,7 @@ def _joined(groups: Sequence[Sequence[Wheel]], limit: int) -> tuple[tuple[Wheel,
     found: list[list[Wheel]] = []
     is_open = False
     for group in groups:
+        # NVIDIA's wheels have gigabytes of libraries, and hardly a module
         sizes = [wheel.size or 0 for wheel in group if not wheel.name.startswith("nvidia-")]
         is_large = sum(sizes) >= limit
         if is_open and not is_large:

@@ -215,6 +215,7 @@ def without(pieces: Iterable[bytes], ranges: Sequence[Range]) -> Iterator[bytes]
         changed = bytearray(piece)
         while following is not None and following[0] < end:
             first, last = max(following[0], at), min(sum(following), end)
+            # zeros, so that every offset in the library stays; they compress to almost nothing
             changed[first - at : last - at] = bytes(last - first)
             if sum(following) > end:
                 break

@@ -22,6 +22,7 @@ HEAD = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
 _TRAILER = struct.Struct("<II")
 _BLOCK = struct.Struct("<BHH")
 _MOST_STORED = 0xFFFF  # bytes of a stored block
+# One number for all would be copied at every shift.
 _FLUSH_BITS = 1 << 13
 _LONGEST, _SHORTEST = 258, 3  # of a match
 _SHORTEST_FOUND = 5  # a shorter match is hardly smaller than its literals
@@ -127,6 +128,7 @@ def _letters(content: bytes) -> Iterator[_Bits]:
         yield (_EIGHT_BITS[byte], 8) if byte < 144 else (_reversed(0x190 + byte - 144, 9), 9)
 
 
+# The fields of tar headers leave the same few runs, thousands of times.
 @functools.lru_cache(maxsize=2048)
 def _zeros(count: int) -> _Bits:
     """Encode a run: one zero, and matches that repeat the byte before them."""

@@ -169,6 +169,7 @@ def plan(
     for name, member in wheel.members.items():
         if name == f"{info}/RECORD":
             continue
+        # who installed it: not the one who made the wheel
         if name == f"{info}/INSTALLER" or (
             exclude_unneeded and unneeded.is_unneeded(package, name)
         ):
@@ -201,6 +202,7 @@ def _add_member(
         mode = EXECUTABLE
         if scripts.is_wrapper(posixpath.basename(path), calls):
             return
+        # the wheel's specification: installers put their interpreter in its place
         if wheel.starts_with(member, b"#!python"):
             content = wheel.read(member, _MOST_SCRIPT)
             interpreter = decided.place.interpreter

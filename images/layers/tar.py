@@ -183,6 +183,7 @@ def _split(name: bytes) -> tuple[bytes, bytes] | None:
     """Split a name into ustar's name and prefix; None if it does not fit."""
     if len(name) <= 100:
         return name, b""
+    # the first slash after which 100 bytes are enough; the prefix has 155
     at = name.find(b"/", len(name) - 101, len(name) - 1)
     if len(name) > 256 or not 0 < at <= 155:
         return None
@@ -210,6 +211,7 @@ def _block(
 
 def pax_record(key: bytes, value: bytes) -> bytes:
     """Make a pax record, which begins with its own length."""
+    # the digits of the length count, too, and may make it one longer: hence twice
     rest = len(key) + len(value) + 3
     length = rest + len(str(rest))
     length = rest + len(str(length))

@@ -69,6 +69,7 @@ def wheel_layer(
     an index.
     """
     return WheelLayer(
+        # the order in a lock must not change the layer's digest
         wheels=tuple(sorted(wheels, key=lambda wheel: (wheel.name, wheel.version, wheel.sha256))),
         place=InstallLocation(site=site, prefix=prefix, interpreter=interpreter),
         exclude_unneeded=exclude_unneeded,
@@ -94,6 +95,7 @@ class WheelLayer:
         made_of = {
             "format": FORMAT,
             "wheels": [wheel.sha256 for wheel in self.wheels],
+            # PEP 610: direct_url.json has the address
             "direct": sorted(wheel.url for wheel in self.wheels if wheel.name in self.direct),
             "site": self.place.site,
             "prefix": self.place.prefix,

@@ -124,6 +124,8 @@ class WheelFile:
         """The offset of a member's data from its start; checks its header against the directory."""
         if len(start) < LOCAL.size:
             raise self.refused(f"has a {member.name} that is cut off")
+        # Some programs read a zip by these headers, others by its directory: where the two differ,
+        # another installer would install something else than is checked here.
         magic, _, flags, method, _, _, crc, packed, size, named, extra = LOCAL.unpack_from(start)
         at: int = LOCAL.size + named + extra
         if magic != b"PK\x03\x04":
@@ -133,6 +135,7 @@ class WheelFile:
         if said != (member.raw_name, member.flags, member.method):
             raise self.refused(f"says other things before {member.name} than in its directory")
         end = member.offset + at + member.compressed
+        # members that share bytes make a bomb of a small file
         if end > member.boundary:
             raise self.refused(f"has a {member.name} that overlaps what follows it")
         if flags & DESCRIBED_BEHIND:
@@ -179,6 +182,7 @@ class WheelFile:
             why = _problem(member)
             if why:
                 raise ZipBrokenError(f"{member.name!r} {why}")
+            # readers differ in which of the two counts
             if member.name in found:
                 raise ZipBrokenError(f"it has two members {member.name}")
             found[member.name] = member
@@ -218,6 +222,7 @@ class MemberCheck:
             if self._inflate.eof:
                 raise self._wrong("has something behind its end")
             try:
+                # limited: deflate makes up to a thousand bytes of one
                 piece = self._inflate.decompress(packed, INFLATED_BYTES)
             except self._errors as error:
                 raise self._wrong("cannot be inflated") from error
@@ -242,6 +247,7 @@ class MemberCheck:
 
     def _counted(self, piece: bytes) -> bytes:
         self._size += len(piece)
+        # not only at the end: the disk would be full before
         if self._size > self._member.size:
             raise self._wrong(f"has more than the {self._member.size} bytes of its header")
         self._crc = self._crc32(piece, self._crc)

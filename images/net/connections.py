@@ -70,12 +70,14 @@ def proxy_for(url: str) -> str | None:
     """Return the proxy that the environment sets for an address; loopback addresses have none."""
     parts = urllib.parse.urlsplit(url)
     host = parts.hostname or ""
+    # a proxy would look for localhost on its own machine
     if is_loopback(host) or urllib.request.proxy_bypass(host):
         return None
     proxies = urllib.request.getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")
     if not proxy:
         return None
+    # HTTPS_PROXY=host:3128 is common, and curl reads it so
     return proxy if "://" in proxy else f"http://{proxy}"
 
 
@@ -105,6 +107,7 @@ class _Clock:
     """Ends the wait for an answer's headers in time, even if they trickle in slowly."""
 
     def __init__(self, sock: socket.socket, seconds: float) -> None:
+        # a socket's own time limit begins again with each byte
         self.late = False
         self._sock = sock
         self._timer = threading.Timer(seconds, self._cut)

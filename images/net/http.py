@@ -98,6 +98,7 @@ class Incoming(Head):
         try:
             if self.is_head:  # only this makes http.client see the end of an empty body
                 return self.response.read(decode_content=False)
+            # read() would wait until all of `most` is here
             return self.response.read1(most, decode_content=decode)
         except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError) as error:
             raise _broken(self.url, error) from error
@@ -172,9 +173,11 @@ class HttpClient:
         """
         began = time.monotonic()
         ends = began + (self.retries.answer_s if wait_s is None else wait_s)
+        # after 301, 302 or 303 clients send a GET without the body
         moved = (_MOVED if method in {"GET", "HEAD"} else _KEPT_METHOD) if follow else frozenset()
         for _ in range(_MOST_REDIRECTS + 1):
             shown = {**(headers or {}), **(login(url) if login else {})}
+            # urllib3 refuses a time limit of 0
             left_s = max(ends - time.monotonic(), 0.001)
             response = self._send(method, url, shown, body, left_s)
             try:
@@ -222,9 +225,11 @@ class HttpClient:
             return self._pool(url).request(
                 method,
                 url,
+                # ranges and digests are of the bytes as they are stored: identity
                 headers={"User-Agent": "gpu-provision", "Accept-Encoding": "identity", **headers},
                 body=body,  # type: ignore[arg-type] # any buffer can be sent
                 timeout=urllib3.Timeout(connect=self.retries.connect_s, read=wait_s),
+                # both are done above: with pauses, and with the login of each address
                 retries=False,
                 redirect=False,
                 preload_content=False,

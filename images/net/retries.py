@@ -90,6 +90,7 @@ class Tries:
         """Wait, longer each time and at least as long as the server requests, up to the limit."""
         # jitter: many clients may have been refused at the same time
         spread = random.uniform(0.8, 1.0)  # noqa: S311
+        # no jitter on what the server requests: earlier it would refuse again
         seconds = max(
             self._retries.wait_s(self.failures) * spread,
             self._retries.wait_s(0, trouble.asked_s) if trouble.asked_s else 0.0,
@@ -114,6 +115,7 @@ def busy(answer: Head, fix: str = REACH_FIX) -> BrokenOff:
 def retry_after(answer: Head, now: float) -> float | None:
     """The wait that the server requests (Retry-After), in seconds."""
     text = answer.headers.get("retry-after", "").strip()
+    # isdigit alone is true for superscripts, which float() refuses
     if text.isascii() and text.isdigit() and len(text) < 10:
         return float(text)
     try:

@@ -131,6 +131,7 @@ def _collected(pieces: Iterable[bytes]) -> Iterator[bytes]:
                 yield bytes(held)
                 held = bytearray()
     except BrokenOff:
+        # what arrived counts: the next request begins behind it
         if held:
             yield bytes(held)
         raise
@@ -164,6 +165,7 @@ def aside(work: Callable[[], Answer], patience_s: float, closed: threading.Event
         with contextlib.suppress(queue.Full):  # after a cancel, the caller may still wait
             waiting.put_nowait(BrokenOff("was called off"))
 
+    # a daemon: a look-up that hangs must not keep the program from ending
     threading.Thread(target=body, name="wheel", daemon=True).start()
     try:
         while True:

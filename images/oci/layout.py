@@ -235,6 +235,7 @@ def _make(root: Path) -> Literal["", "all", "content"]:
     """Create an empty layout if there is none; returns what was created, "" for nothing."""
     if not root.exists():
         root.parent.mkdir(parents=True, exist_ok=True)
+        # in the same directory: a rename is atomic only within one file system
         beside = Path(tempfile.mkdtemp(prefix=f".{root.name[:100]}-", dir=root.parent))
         try:
             beside.chmod(0o777 & ~current_umask())
@@ -243,7 +244,7 @@ def _make(root: Path) -> Literal["", "all", "content"]:
             sync_directory(root.parent)
         except FileExistsError:
             return ""  # another process was faster
-        except OSError:
+        except OSError:  # ENOTEMPTY: rename replaces only an empty directory
             if root.is_dir():
                 return ""
             raise

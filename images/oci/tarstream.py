@@ -237,11 +237,13 @@ def _next_header(tar: _Forward) -> tarfile.TarInfo | None:
             long_names[_LONG_NAMES[header.type]] = _text(content.partition(b"\0")[0])
         elif header.type == _PAX:
             if pax is not None:
+                # readers differ: the last one counts, or both
                 raise _Broken("a member has two pax headers")
             pax = parse_pax(content)
         # a global one is ignored, as engines do: git writes its commit there
     if pax is not None or long_names:
         raise _Broken("it ends behind an extended header")
+    # the end is two blocks of zeros: after one, Python's tarfile stops, and other readers go on
     if block and any(tar.block()):
         raise _Broken("a block of zeros stands between its members")
     return None

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from images.net.logins import basic
 
+# Commas separate challenges and their parameters alike; a scheme comes before "name=".
 _CHALLENGE = re.compile(r"(?:^|,)\s*(?P<scheme>[A-Za-z][\w-]*)\s+(?=[A-Za-z_]+\s*=)")
 _PARAMETER = re.compile(r'([A-Za-z_]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
 

@@ -74,6 +74,7 @@ class RepositoryReader:
         parsed = parse_reference(reference) if isinstance(reference, str) else reference
         client = HttpClient(ca_bundle=ca_bundle, retries=retries)
         table = read_mirrors() if mirrors is None else mirrors
+        # a mirror cannot reach a registry on this machine's own address
         found = [] if parsed.is_loopback else table.get(parsed.registry, ())
         return cls(
             RepositorySession(parsed, client, purpose="pull", login=login),
@@ -233,6 +234,7 @@ def _rest(
         start = _start_of(incoming, progress.at)
         if start is None:
             return incoming.reply(MAX_BYTES, session.retries.answer_s)
+        # a server without ranges sends the blob from its beginning
         skipped = progress.at - start
         for received in incoming.pieces():
             piece = received

@@ -108,6 +108,7 @@ class RepositorySession:
         """
         shown = self._show(url, self.right)
         headers = {**headers, **_header(shown)}
+        # the body is sent already when a redirect arrives, and cannot be read again
         reply = self.client.send(method, url, headers, body, follow=False)
         self._answered = True
         return reply, shown
@@ -150,6 +151,7 @@ class RepositorySession:
 
         def allowed() -> int:
             """Allow fewer tries while the registry has never answered."""
+            # often the name is wrong or there is no network, and waiting helps neither
             return most or (self.retries.tries if self._answered else min(2, self.retries.tries))
 
         return Tries(self.retries, most=allowed, sleep=self.sleep)
@@ -193,6 +195,7 @@ class RepositorySession:
         return self._authorizer.header(right) if self._may_log_in(url) else None
 
     def _may_log_in(self, url: str) -> bool:
+        # registries redirect to storage of others, which must not see the login
         return self._origin is not None and origin_of(url) == self._origin
 
     def _ask_for_token(self, request: TokenRequest) -> Reply:

@@ -91,11 +91,13 @@ class Authorizer:
             if challenge is None:
                 return False
             self._challenge = challenge
+            # the same password would be refused again; a new token may not be
             return self._answer(challenge, right) != used or challenge.scheme == "bearer"
 
     def clean(self, text: str) -> str:
         """Redact every secret that was sent, in case a registry repeats it."""
         with self._lock:
+            # the longest first: it may contain another
             secrets = sorted(self._secrets, key=len, reverse=True)
         for secret in secrets:
             text = text.replace(secret, "***")
@@ -117,6 +119,7 @@ class Authorizer:
         return self._login
 
     def _keep_secret(self, *secrets: str) -> None:
+        # shorter ones occur in any text
         self._secrets.update(secret for secret in secrets if len(secret) > 3)
 
     def _answer(self, challenge: Challenge, right: Right) -> str:

@@ -27,6 +27,7 @@ from images.registry.session import RepositorySession
 _RANGE = re.compile(r"(?:bytes=)?0-(\d{1,18})")
 _PARTS = (16 << 20, 4 << 20, 1 << 20)
 """The size of a part, and the sizes after one was refused; some proxies refuse more than 1 MB."""
+# A part is held in memory, whatever the registry demands.
 _MOST_PART = 64 << 20
 _PROGRESS_BYTES = 1 << 20
 """At least this much must arrive after a break to count as progress."""
@@ -115,6 +116,7 @@ class Upload:
             raise self._session.refusal(reply, self._what)
         self._location = self._session.locate(reply.headers.get("location", ""), reply.url)
         self._at, self._is_sure = 0, True
+        # storage behind a registry may refuse small parts (S3: below 5 MiB)
         least = reply.headers.get("oci-chunk-min-length", "")
         self._least_part = int(least) if least.isascii() and re.fullmatch(r"\d{1,9}", least) else 0
 
@@ -167,6 +169,7 @@ class Upload:
         length = sum(map(len, held))
         if not length:
             return
+        # as the specification writes it: RFC 9110 would begin with "bytes "
         headers = {
             "Content-Range": f"{self._at}-{self._at + length - 1}",
             "Content-Length": str(length),

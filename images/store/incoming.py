@@ -58,6 +58,7 @@ class IncomingFile:
         with storing(self.path.parent, len(piece)):
             view = memoryview(piece)
             while view:
+                # near a full disk a write may take only a part
                 view = view[os.write(self._descriptor, view) :]
         self._sha256.update(piece)
         self.size += len(piece)

@@ -194,6 +194,7 @@ def _built_wheel(build: SourceBuild) -> Wheel:
 
 def _check(wheel: Wheel) -> None:
     size = 0 if wheel.size is None else wheel.size
+    # a lock may be anybody's, and these become names of files, options and labels
     for fits, key, want in (
         (grammar.NAME.fits(wheel.name), "name", grammar.NAME.wanted),
         (grammar.VERSION.fits(wheel.version), "version", grammar.VERSION.wanted),
@@ -219,7 +220,7 @@ def parse_lock(text: str) -> Pylock:
         ValueError,
         PylockValidationError,
         PylockUnsupportedVersionError,
-        RecursionError,
+        RecursionError,  # arrays in arrays in arrays
     ) as error:
         raise LockFileError(
             f"The lock is not a valid pylock.toml (PEP 751): {clip(str(error))}",

@@ -294,11 +294,11 @@ def _run_uv(asked: UvQuestion, ca_bundle: Path | None) -> Answer:
                 timeout_s=limit_s,
                 env=environment,
                 input=_text(asked.lines, asked.addresses),
-                cwd=made,
+                cwd=made,  # uv looks for a uv.toml in the folders above: here it finds none
                 redact=secrets,
             )
 
-        lock, listing = made / "pylock.toml", made / "requirements.txt"
+        lock, listing = made / "pylock.toml", made / "requirements.txt"  # which names each index
         try:
             done = compile_to(lock, offline=asked.offline)
             if done.ok:
@@ -332,7 +332,7 @@ def wrong_build(text: str, plan: Plan) -> str | None:
     for package in parse_lock(text).packages:
         if package.name == name:
             local = package.version.local if package.version else None
-            if local is not None and local != plan.wheel_tag:
+            if local is not None and local != plan.wheel_tag:  # PyPI has no local tags
                 return f"has {name} {package.version}, not the {plan.wheel_tag} build"
             return None
     return f"resolved without {name}"

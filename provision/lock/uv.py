@@ -180,6 +180,7 @@ def uv_environment(env: Mapping[str, str], ca_bundle: Path | None) -> dict[str, 
         "UV_TORCH_BACKEND": None,  # the plan has decided it
         "UV_NO_WRAP": "1",  # its errors are read: a long address must stay in one line
         "UV_HTTP_TIMEOUT": env.get("UV_HTTP_TIMEOUT") or "15",
+        # the plan has other indexes to try: waiting long for one that is down helps nobody
         "UV_HTTP_RETRIES": env.get("UV_HTTP_RETRIES") or "1",
     }
     if ca_bundle is not None:

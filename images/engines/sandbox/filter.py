@@ -53,6 +53,7 @@ _MACHINES: dict[str, tuple[int, dict[str, int]]] = {
         },
     ),
 }
+# Keyrings belong to no namespace, and what io_uring does is no system call: no filter sees it.
 _FORBIDDEN = (
     "add_key",
     "request_key",
@@ -64,7 +65,9 @@ _FORBIDDEN = (
     "io_uring_setup",
 )
 _TIMES = ("utimensat", "utime", "utimes", "futimesat")
+# CLONE_NEWUSER: in a user namespace of its own a process has every capability again.
 _NEW_USERS = 0x10000000
+# What these put into the caller's terminal, its shell runs after the sandbox has ended.
 _TYPES_FOR_THE_PERSON = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
 _X32 = 0x40000000
 
@@ -92,6 +95,7 @@ def system_call_filter(machine: str, *, times: bool = True) -> bytes:
         (_RETURN, 0, 0, _KILL),  # a 32-bit program: its calls have other numbers
         (_LOAD, 0, 0, _NUMBER),
     ]
+    # x32's calls have other numbers, which the rules below would let pass
     if machine == "x86_64":
         steps += [(_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _ERRNO | _ENOSYS)]
     steps += _refuse((numbers[call] for call in _FORBIDDEN), _EPERM)

@@ -105,6 +105,7 @@ def _ways(file: Path, place: Path) -> Iterator[tuple[str, list[str]]]:
     """
     at = squashfs_offset(file)
     options = f"{_OPTIONS},offset={at}" if at else _OPTIONS
+    # A malformed file system may exploit the kernel; squashfuse has no more rights than this user.
     has_fuse = False
     for name in ("squashfuse_ll", "squashfuse"):  # the first is faster
         if program := which(name):

@@ -59,6 +59,7 @@ def bind(source: str, target: str, *, devices: bool = False, writable: bool = Fa
     elif os.path.isdir(source):
         os.makedirs(target, exist_ok=True)
     mount(source, target, flags=BIND | RECURSIVE)
+    # mount(2): MS_BIND ignores all other flags, and a remount changes one mount, not those in it
     wanted = NO_SUID | (0 if writable else READ_ONLY) | (0 if devices else NO_DEV)
     target = os.path.realpath(target)
     for number, place in mounts_below(target):
@@ -158,6 +159,7 @@ def make_dev(root: str, plan: dict[str, Any]) -> None:
 def enter(root: str) -> None:
     """Switch to the new root, and detach the old one."""
     os.chdir(root)
+    # pivot_root(2): with "." twice the old root is under the new one, and needs no directory in it
     if libc.pivot_root(b".", b".") != 0:
         raise OSError(ctypes.get_errno(), "pivot_root failed")
     if libc.umount2(b".", DETACH) != 0:
@@ -168,9 +170,11 @@ def enter(root: str) -> None:
 def drop_rights() -> None:
     """Drop all capabilities, and the ways to gain privileges."""
     number = 0
+    # until the first number that this kernel does not know
     while libc.prctl(DROP_BOUNDING, number, 0, 0, 0) == 0:
         number += 1
     libc.prctl(AMBIENT, CLEAR_ALL, 0, 0, 0)
+    # _LINUX_CAPABILITY_VERSION_3
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)
     none = (ctypes.c_uint32 * 6)()
     if libc.capset(header, none) != 0:
@@ -218,6 +222,7 @@ def say(text: str) -> None:
 
 def prepare(plan: dict[str, Any]) -> None:
     """Set up the inside, and enter it."""
+    # systemd shares /: without this the mounts below would appear on the host
     mount("none", "/", flags=PRIVATE | RECURSIVE)
     root = plan["root"]
     mount("tmpfs", root, "tmpfs", NO_SUID | NO_DEV, "mode=755")

@@ -33,6 +33,7 @@ MOST_MEMBERS = 5_000_000
 _WHITEOUT = b".wh."
 _OPAQUE = b".wh..wh..opq"
 _PIECE = 1 << 20
+# Never through a link that a layer has put there.
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 # Paths that every container needs and an image may lack; engines create the same ones.
@@ -238,6 +239,7 @@ def _make_file(tree: RootTree, parts: Parts, mode: int, content: IO[bytes]) -> N
     try:
         while piece := content.read(_PIECE):
             _write_all(opened, piece)
+        # not by open's mode, of which the umask takes bits
         os.fchmod(opened, (mode & 0o777) | 0o600)
     finally:
         os.close(opened)
@@ -265,6 +267,7 @@ def _link(tree: RootTree, parts: Parts, target: Parts) -> None:
             parts[-1],
             src_dir_fd=held,
             dst_dir_fd=tree.directory(parts[:-1]),
+            # a layer's link may point anywhere on the host
             follow_symlinks=False,
         )
 

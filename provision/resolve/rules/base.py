@@ -23,6 +23,7 @@ def _pythons(tags: tuple[str, ...]) -> tuple[str, ...]:
     found = set[tuple[int, int]]()
     for tag in tags:
         interpreter, _, abi = tag.partition("-")
+        # Until Python 3.7 the tag of the usual ABI ended in m; t is the free-threaded one.
         if abi in {interpreter, f"{interpreter}m"} and interpreter.startswith("cp3"):
             found.add((3, int(interpreter[3:])))
     return tuple(f"{major}.{minor}" for major, minor in sorted(found))
@@ -55,7 +56,9 @@ def choose_python(
     if suite:
         own = next((python for python in offered if python in usable), None)
         return own, "that of the first Debian suite that the wheels support"
+    # That an image does not exist shows only when it is pulled.
     sure = [python for python in usable if python not in doubted] or usable
+    # In its first months a Python lacks the wheels of many packages.
     tried = [python for python in sure if python in settled] or sure[:1]
     chosen = tried[-1] if tried else None
     newer = usable[usable.index(chosen) + 1 :] if chosen else []
@@ -96,6 +99,8 @@ def brands_of(device: GpuKind) -> frozenset[str]:
     return frozenset(words) if len(kinds) == 1 else frozenset()
 
 
+# The words after "brand=" in an image's NVIDIA_REQUIRE_CUDA, which NVIDIA's container runtime
+# compares with the GPU.
 _BRANDS: dict[str, set[str]] = {
     "data-centre": {"tesla", "nvidia"},
     "workstation": {"quadro", "quadrortx", "nvidiartx"},

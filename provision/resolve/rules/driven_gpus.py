@@ -23,6 +23,7 @@ def documented_blocker(site: Site, device: GpuKind, catalog: Catalog) -> Blocker
     """The same by NVIDIA's documents alone. If they name no first branch, nothing is refused."""
     branch, capability = site.branch, device.capability
     first = first_branch_for(device, catalog)
+    # An assumed branch must not refuse a machine that may work.
     if first is not None and first.adds_confidence == "confirmed" and is_older(site, first):
         return Blocker(
             code="gpu-not-driven",
@@ -77,6 +78,7 @@ def first_branch_for(device: GpuKind, catalog: Catalog) -> DriverBranch | None:
     """
     found = [catalog.first_branch(row.chip) if row.chip else None for row in device.rows]
     known = [row for row in found if row is not None]
+    # One name can be of several chips; the oldest branch refuses none that works.
     return min(known, key=lambda row: row.branch) if known and len(known) == len(found) else None
 
 
@@ -116,6 +118,7 @@ def right_driver(site: Site, catalog: Catalog) -> str | None:
     if not any(driven_blocker(site, device, catalog) for _, device in gpus):
         return None
     needed, last = needed_driver(gpus, catalog), last_driver(gpus, catalog)
+    # An old and a new GPU in one machine: no branch drives both.
     if needed and last and version(needed).major > version(last).major:
         return None
     return needed or last

@@ -146,6 +146,7 @@ def driver_blocker(site: Site, fit: DriverFit, catalog: Catalog) -> Blocker | No
     row = catalog.forward_compat(fit.cuda)
     why = ""
     if row is not None and site.devices and not site.takes_compat:
+        # cudaErrorCompatNotSupportedOnDevice
         why = f" {row.package} would help on data-centre GPUs only; elsewhere it ends in error 804."
     held = next((d for d in site.devices or () if _is_dropped_by(fit.need, d, catalog)), None)
     if held is not None:

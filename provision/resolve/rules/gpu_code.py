@@ -137,6 +137,7 @@ def lowest_of_cudnn(cudnn: str | None, cuda: str, catalog: Catalog) -> ComputeCa
     return min(capabilities_of_cudnn(cudnn or "", cuda, catalog), default=None)
 
 
+# A refusal plans up to hundreds of changed requests for the same hosts.
 @lru_cache(maxsize=1024)
 def choose_cudnn(
     spec: str, cuda: str, devices: tuple[GpuKind, ...], catalog: Catalog

@@ -12,7 +12,7 @@ import pytest
 
 from bench import gpu_agree
 from bench.cuda_by_hand import FORMATS, Cuda, CudaError, Times
-from bench.gpu_agree import Case, add, document, in_turn, main
+from bench.gpu_agree import Case, add, document, in_turn, main, write
 from tests import fake_cuda
 
 GEMM = {"fp64": 20e12, "fp32": 100e12, "tf32": 400e12, "fp16": 100e12, "bf16": 100e12}
@@ -193,3 +193,12 @@ def test_nothing_compared_is_said_in_one_sentence(
     said = capsys.readouterr().err
     assert said == f"gpu_agree: nothing was compared: {str(problem).splitlines()[0]}\n"
     assert not list(tmp_path.iterdir())
+
+
+def test_a_second_run_of_a_day_takes_the_firsts_place(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    for hour in ("10", "11"):
+        write(folder, document([case(1, 1, 1)], FACTS, f"2026-11-21T{hour}:00:00Z"))
+    [path] = folder.iterdir()
+    assert path.name == "2026-11-21-nvidia-h200.json"
+    assert json.loads(path.read_text())["date"].startswith("2026-11-21T11")

@@ -840,6 +840,7 @@ def with_code(*code: bytes) -> list[tuple[str, bytes]]:
         pytest.param(["sm_80 sm_90"], "", id="binary code for the GPU"),
         pytest.param(["sm_70 compute_70"], "", id="PTX, which the driver compiles"),
         pytest.param(["sm_90a", "sm_80"], "", id="one kernel of two"),
+        pytest.param(["sm_70 sm_75"], "sm_70, sm_75", id="only older GPUs"),
         pytest.param(
             ["sm_90 compute_90", "sm_90a"], "sm_90, sm_90a, compute_90", id="only newer GPUs"
         ),

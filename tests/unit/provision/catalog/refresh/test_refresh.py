@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from provision.catalog.catalog import Catalog
+from provision.catalog.overlay import extended
 from provision.catalog.refresh import (
     SOURCES,
     Refreshed,
@@ -306,6 +307,16 @@ def test_a_copy_grows_and_forgets_sources_that_no_row_names(
         for key in (r["source"] if isinstance(r["source"], list) else [r["source"]])
     }
     assert used == set(second.sources)
+
+
+def test_what_was_measured_is_a_row_of_its_own_behind_what_was_read() -> None:
+    """So that newer shipped rows replace what was read, and never what was measured."""
+    key = {"version": "9.0.0", "tag": "cu126", "arch": "x86_64"}
+    measured = {**key, "sm": ["sm_80"], "measured": True, "as_of": TODAY, "source": ["m"]}
+    read = {**key, "at": ["pypi"], "as_of": TODAY, "source": ["r"]}
+    copy = extended(None, TODAY, {"builds": [measured]}, {"m": "measured"})
+    copy = extended(copy, TODAY, {"builds": [read]}, {"r": "read"})
+    assert copy.tables["builds"] == (read, measured)
 
 
 def test_a_partly_newer_row_of_a_copy_names_both_sources(

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from images.oci.blobfiles import sync_directory
 from images.system.ownership import another_owner
 
 
@@ -147,19 +148,12 @@ def _archive_path(bases: Path, image_id: str) -> Path:
     return bases / f"{image_id.partition(':')[2]}.tar"
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _put(finished: Path, target: Path) -> None:
     """Sync a finished file and rename it: atomic, even with a power cut."""
-    _sync(finished)
+    with finished.open("rb") as file:
+        os.fsync(file.fileno())
     finished.replace(target)
-    _sync(target.parent)
+    sync_directory(target.parent)
 
 
 def _read_index(bases: Path) -> dict[str, dict[str, Any]]:

@@ -6,6 +6,7 @@ https://docs.kernel.org/admin-guide/binfmt-misc.html
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,17 +87,12 @@ def _emulators(platform: Platform, root: Path) -> Iterator[_Emulator]:
     registry = root / _REGISTRY
     if platform.os != "linux" or machine is None or _text(registry / "status") != "enabled":
         return
-    programs = [_elf(kind, machine) for kind in _ELF_KINDS]
+    ident = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")  # of 64 bits, little-endian
+    programs = [struct.pack("<16sHH", ident, kind, machine) for kind in _ELF_KINDS]
     for file in sorted(registry.iterdir()):
         found = _read(file)
         if found is not None and all(map(found.starts, programs)):
             yield found
-
-
-def _elf(kind: int, machine: int) -> bytes:
-    """The beginning of a 64-bit little-endian ELF file."""
-    ident = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
-    return ident + kind.to_bytes(2, "little") + machine.to_bytes(2, "little")
 
 
 def _read(file: Path) -> _Emulator | None:

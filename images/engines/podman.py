@@ -259,7 +259,8 @@ class Podman:
                 apart=True,
                 grace_s=_GRACE_S,  # its container is removed below
             )
-            self._copy_out(name, job.outputs if done.ok else {})
+            for path, to in (job.outputs if done.ok else {}).items():
+                self._run(["cp", f"{name}:{path}/.", str(to)], _LOAD_TIMEOUT_S)
         except process.CommandTimedOut as error:
             raise EngineError(
                 "The verification timed out and was stopped.",
@@ -271,10 +272,6 @@ class Podman:
             # by the name that we chose: this works even if its creation was interrupted
             self._remove_container(name)
         return done
-
-    def _copy_out(self, name: str, outputs: Mapping[str, Path]) -> None:
-        for path, to in outputs.items():
-            self._run(["cp", f"{name}:{path}/.", str(to)], _LOAD_TIMEOUT_S)
 
     def _remove_container(self, name: str) -> None:
         with contextlib.suppress(Failure):

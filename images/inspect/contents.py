@@ -196,7 +196,8 @@ def read_wheel(source: ByteSource, *, on_bytes: OnBytes | None = None) -> Conten
     tree = ImageTree()
     for member in sorted(archive.members.values(), key=lambda member: member.offset):
         counted.file()
-        path = _in_site(member.name)
+        # .data/purelib and platlib go into the site directory
+        path = _absolute(re.sub(r"^[^/]+\.data/(purelib|platlib)/", "", member.name))
         if member.name.endswith("/"):
             tree.add(path, Directory(layer=0))
             continue
@@ -229,11 +230,6 @@ def _platforms(file_name: str, tree: ImageTree) -> tuple[str, ...]:
         if path.endswith(".dist-info/WHEEL") and isinstance(node, ImageFile)
         for _, platform in parse_tags(node.text or b"")
     )
-
-
-def _in_site(name: str) -> str:
-    """The installed path of a member; .data/purelib and platlib go into the site directory."""
-    return _absolute(re.sub(r"^[^/]+\.data/(purelib|platlib)/", "", name))
 
 
 def _read_layer(number: int, layer: ImageLayer, counted: _Counted) -> _Layer:

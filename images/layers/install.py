@@ -192,7 +192,10 @@ def _add_member(
     """Add a file of the wheel, and its row."""
     wheel = decided.wheel
     path, scheme = _destination(member.name, decided)
-    mode = EXECUTABLE if _is_executable(member) else PLAIN
+    bits = (
+        member.attributes >> 16
+    )  # without a kind of file, no Unix wrote them, and they mean nothing
+    mode = EXECUTABLE if stat.S_ISREG(bits) and bits & 0o111 else PLAIN
     if scheme:
         decided.as_listed = False
         row = Row(
@@ -307,12 +310,6 @@ def _read_calls(wheel: WheelFile, info: str, place: InstallLocation) -> dict[str
 
 def _read(wheel: WheelFile, name: str) -> bytes:
     return wheel.read(wheel.members[name], _MOST_METADATA)
-
-
-def _is_executable(member: Member) -> bool:
-    """Whether any x bit is set; the bits mean nothing if the wheel was not written on Unix."""
-    mode = member.attributes >> 16
-    return stat.S_ISREG(mode) and bool(mode & 0o111)
 
 
 def _direct_url(locked: Wheel) -> bytes:

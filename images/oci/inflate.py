@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import sys
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -71,15 +72,9 @@ def inflate(pieces: Iterable[bytes], shown: str) -> Generator[bytes, None, None]
             start += piece
             if len(start) >= 4:
                 break
-        whole = _chained(start, source)
+        whole = itertools.chain([start] if start else [], source)
         open_plain = {"gzip": _gunzip, "zstd": _unzstd}.get(compression_of(start))
         yield from whole if open_plain is None else open_plain(whole, shown)
-
-
-def _chained(start: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
-    if start:
-        yield start
-    yield from rest
 
 
 def _gunzip(pieces: Iterator[bytes], shown: str) -> Generator[bytes, None, None]:

@@ -125,7 +125,9 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
     def missing(self, wheels: Iterable[RemoteFile]) -> list[RemoteFile]:
         """Those to download, each once: several layers may be made from one wheel."""
         different = {wheel.sha256: wheel for wheel in wheels}
-        return [wheel for wheel in different.values() if not self._is_here(wheel)]
+        # if a file of this machine is missing, `_bring` raises
+        remote = [wheel for wheel in different.values() if local_path(wheel.url) is None]
+        return [wheel for wheel in remote if self._find(wheel) is None]
 
     def fetch(self, wheel: RemoteFile) -> Path:
         """Wait until a wheel is here, and return its path; raises the error of its download."""
@@ -155,11 +157,6 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
         self._client.close()
-
-    def _is_here(self, wheel: RemoteFile) -> bool:
-        if local_path(wheel.url) is not None:
-            return True  # if it is missing, `_bring` raises
-        return self._find(wheel) is not None
 
     def _find(self, wheel: RemoteFile) -> Path | None:
         name = self._file_name(wheel)

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from images.errors import Failure
+from images.oci.blobfiles import sync_directory
 from images.oci.errors import DigestMismatchError
 from images.oci.sources import KnownLayer
 from images.store import upkeep
@@ -220,8 +221,8 @@ class Store(contextlib.AbstractContextManager["Store"]):
             target.parent.mkdir(mode=0o700, exist_ok=True)
             os.utime(incoming.path)
             incoming.path.replace(target)
-            _sync(target.parent)
-            _sync(place)
+            sync_directory(target.parent)
+            sync_directory(place)
         self._grown = True
         return target
 
@@ -358,13 +359,5 @@ def _look_for_locks(directory: Path, on_note: Notes) -> None:
             f"{directory} is on a file system without locks: concurrent builds may download a "
             "file twice, and gc keeps everything used in the last day"
         )
-    finally:
-        os.close(descriptor)
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
     finally:
         os.close(descriptor)

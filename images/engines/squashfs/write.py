@@ -158,7 +158,8 @@ class SquashfsFile:
             has_name = False
             try:
                 with contextlib.suppress(BrokenPipeError), pipe:  # its exit code says why
-                    _enlarge(pipe)
+                    with contextlib.suppress(OSError):
+                        fcntl.fcntl(pipe.fileno(), _SET_PIPE_SIZE, _PIPE_BYTES)
                     for piece in tar:
                         pipe.write(piece)
                         has_name = has_name or _named_again(out)
@@ -204,8 +205,3 @@ def _named_again(out: Path) -> bool:
         os.link(out, out.with_suffix(".kept"))
         return True
     return False
-
-
-def _enlarge(pipe: IO[bytes]) -> None:
-    with contextlib.suppress(OSError):
-        fcntl.fcntl(pipe.fileno(), _SET_PIPE_SIZE, _PIPE_BYTES)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import tarfile
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import pytest
 
@@ -21,53 +19,23 @@ from images.layers.base_facts import (
 )
 from images.layers.own_errors import BaseUnfitError
 from images.oci.errors import ImageUnreadableError
-from images.oci.model import Platform
 from images.oci.sources import Image
-from tests.kit.oci_images import a_layer
+from tests.kit.sandbox_images import entry, layer, layer_of, link
+from tests.kit.sandbox_images import image as image_of
 
 PYTHON = b"\x7fELF" + b"x" * 3_000_000 + b"\x003.40.1\x003.11.2\x00more"
 LIBC = b"\x7fELF..GNU C Library (Debian GLIBC 2.36-9) stable release version 2.36.\n"
 
 
-def file(name: str, content: bytes = b"", mode: int = 0o755) -> tuple[tarfile.TarInfo, bytes]:
-    info = tarfile.TarInfo(name)
-    info.size, info.mode = len(content), mode
-    return info, content
-
-
-def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tuple[tarfile.TarInfo, bytes]:
-    info = tarfile.TarInfo(name)
-    info.type, info.linkname = kind, target
-    return info, b""
-
-
-def directory(name: str) -> tuple[tarfile.TarInfo, bytes]:
-    info = tarfile.TarInfo(name)
-    info.type, info.mode = tarfile.DIRTYPE, 0o755
-    return info, b""
-
-
 Members = Iterable[tuple[tarfile.TarInfo, bytes]]
 
 
-def image(
-    *layers: Members, config: Mapping[str, Any] | None = None, architecture: str = "amd64"
-) -> Image:
-    made = []
-    for members in layers:
-        buffer = io.BytesIO()
-        with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
-            for info, content in members:
-                archive.addfile(info, io.BytesIO(content))
-        made.append(a_layer(buffer.getvalue(), buffer.getvalue(), pieces=100_000))
-    return Image(
-        shown="base:1",
-        digest="sha256:" + "0" * 64,
-        image_id="sha256:" + "1" * 64,
-        platform=Platform(architecture=architecture),
-        layers=tuple(made),
-        config=config or {},
-    )
+def file(name: str, content: bytes = b"", mode: int = 0o755) -> tuple[tarfile.TarInfo, bytes]:
+    return entry(name, content, mode=mode)
+
+
+def image(*layers: Members, architecture: str = "amd64") -> Image:
+    return image_of([layer(*members) for members in layers], arch=architecture)
 
 
 def debian() -> list[tuple[tarfile.TarInfo, bytes]]:
@@ -76,7 +44,7 @@ def debian() -> list[tuple[tarfile.TarInfo, bytes]]:
         link("bin", "usr/bin"),
         link("lib", "usr/lib"),
         link("./lib64", "usr/lib64"),
-        directory("./etc"),
+        entry("./etc"),
         file("./etc/ld.so.cache", b"cache"),
         file("etc/ld.so.conf", b"include /etc/ld.so.conf.d/*.conf\n"),
         file("etc/ld.so.conf.d/x.conf", b"# first\n/usr/local/lib\n/lib/x86_64-linux-gnu # why\n"),
@@ -177,7 +145,7 @@ def test_remembered_facts_that_are_none_are_forgotten(change: dict[str, object])
             id="a link to itself is passed over",
         ),
         pytest.param(
-            [link("usr/local/bin/python3.11", "usr/bin/python3.11", tarfile.LNKTYPE)],
+            [link("usr/local/bin/python3.11", "usr/bin/python3.11", hard=True)],
             "/usr/local/bin/python3.11",
             "3.11.2",
             id="a hard link is the file that it names",
@@ -267,19 +235,9 @@ def test_an_unpacked_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_damaged_layer_is_a_failure() -> None:
-    broken = a_layer(b"\1" * 5000, b"\1" * 5000)
-    good = image(debian())
+    broken = image_of([layer(*debian()), layer_of(b"\1" * 5000)])
     with pytest.raises(Failure):
-        read_base_facts(
-            Image(
-                shown="x",
-                digest=good.digest,
-                image_id=good.image_id,
-                platform=good.platform,
-                layers=(*good.layers, broken),
-            ),
-            "3.11",
-        )
+        read_base_facts(broken, "3.11")
 
 
 def test_a_configuration_that_includes_itself_ends() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from provision.catalog.catalog import Catalog
 from provision.catalog.overlay import extended
@@ -19,6 +20,7 @@ from provision.catalog.refresh import (
     refresh,
     to_overlay,
 )
+from provision.catalog.refresh.current_rows import CurrentRows
 from provision.catalog.refresh.model import CatalogChange, RefreshOfflineError, UnknownSourceError
 from provision.catalog.refresh.render import describe_changes, refreshed_to_json
 from provision.errors import Exit
@@ -150,6 +152,16 @@ def test_jax_and_its_plugin_are_read_and_the_driver_is_carried_over(
     assert (plugin["cuda_runtime"], plugin["cudnn"]) == (">=12.1.105", "<10.0,>=9.8")
     assert (plugin["min_driver"], plugin["sm_min"]) == ("525", "5.2")
     assert found.sources[str(plugin["driver_source"])].startswith("carried over from 0.90.0: ")
+
+
+def test_a_release_of_an_older_series_is_like_the_one_before_it(tmp_path: Path) -> None:
+    plugin = {"cuda_major": 12, "package": "p", "extra": "cuda12", "cuda_runtime": None,
+              "cudnn": None, "nccl": None, "sm_min": "5.2", "driver_source": "made-up"}  # fmt: skip
+    drivers = {"0.89.0": "450", "0.91.0": "525"}
+    rows = [{"version": v, "min_driver": driver, **plugin} for v, driver in drivers.items()]
+    known = CurrentRows(small_catalog(tmp_path / "data", jax_plugins=rows))
+    found = known.carried_over("jax_plugins", Version("0.90.1"), 12, ("min_driver",))
+    assert found["min_driver"] == "450"
 
 
 def test_the_pytorch_index_confirms_and_adds_builds(catalog: Catalog, index: SimpleIndex) -> None:

@@ -443,7 +443,7 @@ def moved(location: str, status: int = 302) -> Reply:
 GOOD = {PAGE: html_page(FILE), FILE: Reply(body=WHEEL)}
 PASSING = [
     *(pytest.param(path, [Reply(status=code)] * 2, id=f"HTTP {code} for {path}")
-      for path in (PAGE, FILE) for code in (429, 500, 503)),
+      for path in (PAGE, FILE) for code in (429, 500, 502, 503, 504)),
     pytest.param(PAGE, [Reply(body=b"<a" * 99, cut=True)], id="a page that is cut"),
     pytest.param(FILE, [Reply(body=WHEEL, cut=True)] * 2, id="a file that is cut"),
     pytest.param(FILE, [Reply(garbage=True)], id="an answer that is not HTTP"),

@@ -11,6 +11,7 @@ import pytest
 
 from images.oci.layout import LayoutTarget
 from images.oci.model import MANIFEST
+from provision.errors import Exit
 from provision.verification import own_images
 from tests import DATA, ROOT
 from tests.kit import schemas
@@ -130,6 +131,13 @@ def test_what_detect_prints_is_a_host_file(monkeypatch: pytest.MonkeyPatch) -> N
     theirs, ours = json.loads(planned), json.loads(here)
     assert [theirs.pop(key) and ours.pop(key) for key in strip]
     assert theirs == ours
+
+
+def test_exit_codes_are_those_of_the_contract() -> None:
+    assert {code.name: int(code) for code in Exit} == {
+        "DONE": 0, "UNFIT": 1, "USAGE": 2, "NOTHING_COMPATIBLE": 3, "HOST_UNFIT": 4,
+        "UNREACHABLE": 5, "BUILD_FAILED": 6, "NO_VERDICT": 7, "BUG": 70, "INTERRUPTED": 130,
+    }  # fmt: skip
 
 
 def test_no_login_is_in_a_plan() -> None:

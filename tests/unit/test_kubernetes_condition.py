@@ -211,19 +211,26 @@ def test_the_configuration_is_one_that_node_problem_detector_accepts() -> None:
     assert seconds(settings["timeout"]) < seconds(settings["invoke_interval"])
 
 
-def test_the_pod_has_what_the_script_reads() -> None:
+def test_the_pod_has_what_the_script_reads_and_no_rights_on_the_node() -> None:
     (container,) = POD["containers"]
     assert set(re.findall(r"\$\{?#?([A-Z_]+)", FILES["gate.sh"])) <= set(variables())
     assert {one["name"]: one["mountPath"] for one in container["volumeMounts"]} == {
         "config": "/config",
         "gate": "/gate",
     }
+    assert all(one["readOnly"] for one in container["volumeMounts"])
     volumes = {one["name"]: one for one in POD["volumes"]}
     assert volumes["config"]["configMap"]["defaultMode"] == 0o755
     assert [one["hostPath"]["path"] for one in POD["volumes"] if "hostPath" in one] == [
         "/run/gpu-provision"
     ]
-    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert not {"hostPID", "hostNetwork", "hostIPC", "initContainers"} & set(POD)
+    assert POD["securityContext"]["runAsNonRoot"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
     assert any("custom-plugin-monitor=/config/gate.json" in one for one in container["command"])
     assert shellcheck(FILES["gate.sh"], "sh") == ""
 

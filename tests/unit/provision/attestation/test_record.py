@@ -499,6 +499,14 @@ def test_processes_that_start_together_share_one_key(tmp_path: Path) -> None:
     assert len(set(keys)) == 1
 
 
+def test_a_key_that_others_may_read_signs_nothing(tmp_path: Path) -> None:
+    own_signer(tmp_path)
+    (tmp_path / PRIVATE).chmod(0o640)
+    with pytest.raises(BadKeyError, match="0640") as caught:
+        own_signer(tmp_path)
+    assert caught.value.code == "bad-record-key"
+
+
 def _of_another(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: mine + 1)

@@ -61,7 +61,6 @@ JOBSET = {
     "failurePolicy": "maxRestarts restartStrategy rules",
     "replicatedJobs": "name groupName template replicas dependsOn",
 }
-# https://github.com/kubernetes/node-problem-detector/blob/v0.8.18/pkg/custompluginmonitor/types/
 # https://github.com/devcontainers/spec/blob/c95ffee/schemas/devContainer.base.schema.json
 DEVCONTAINER = {"name", "image", "hostRequirements", "runArgs", "containerEnv"}
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -40,10 +40,9 @@ from provision.doctor.model import (
     Strength,
 )
 from provision.doctor.outline import IS_CODE, telling
-from provision.doctor.ranking import confidence_in, in_order
+from provision.doctor.ranking import STRENGTHS, Suspect, confidence_in, in_order
 from provision.doctor.reasons import PROMPT, reads_like_a_reason
 from provision.doctor.scope import is_near, is_together
-from provision.doctor.suspect import STRENGTHS, Suspect
 
 if TYPE_CHECKING:
     from provision.doctor.knowledge import Knowledge
@@ -125,8 +124,8 @@ def _is_typed(line: str) -> bool:
 def _is_unexplained(ranked: Sequence[Suspect], reading: TextContext) -> bool:
     """Whether a text ends badly and what is known does not say why, or just stops after a hint."""
     if not any(one.ends for one in reading.outlines):
-        return bool(ranked) and ranked[0].strength == "hint" and ranked[0].is_elsewhere
-    return all(one.survived for one in ranked) or ranked[0].is_aside or ranked[0].is_elsewhere
+        return bool(ranked) and ranked[0].strength == "hint" and ranked[0].end == "is elsewhere"
+    return all(one.survived for one in ranked) or not ranked[0].explains_end
 
 
 def explained(failure: KnownFailure) -> Cause:
@@ -152,42 +151,31 @@ def _suspect(
     if proven and strength == "hint":
         strength = "typical"  # the machine says so, too
     speaking = [clue for clue in failure.clues if clue.supports and holds(clue.condition, facts)]
-    supported = [e for one in speaking if (e := _evidence(one.condition, facts)) is not None]
-    if proven:
-        supported += [e for one in failure.host if (e := _evidence(one, facts)) is not None]
-    refuted = next(
-        (
-            evidence
-            for clue in failure.clues
-            if not clue.supports and (evidence := _evidence(clue.condition, facts)) is not None
-        ),
-        None,
-    )
-    if refuted is not None and strength == "proof":
-        refuted = None  # the text itself says otherwise
+    conditions = [*(clue.condition for clue in speaking), *(failure.host if proven else ())]
+    against = [clue.condition for clue in failure.clues if not clue.supports]
+    if strength == "proof":
+        against = []  # the text itself says otherwise
     alone = [one for one in shown if one.strength == "proof" and not one.shared]
     closing = any(reading.after(hit) <= 1 for hit in seen)
     at_end = proven or not shown or any(one.at_end for one in shown)
-    says_why = any(one.says_why for one in shown if one.strength == shown[0].strength)
+    says_why = any(one.says_why for one in shown)
+    supported = tuple(dict.fromkeys(_evidence(conditions, facts)))
     doubted = strength == "proof" and not (at_end or supported or failure.is_hardware_failure)
     if doubted and all(reading.ends_by_itself(hit.source) for hit in seen):
         strength = "typical"
-    groups = {k: v for hit in reversed(seen) for k, v in hit.groups.items()}
+    elsewhere = shown and not (strength == "proof" or supported)
+    elsewhere = elsewhere and _is_elsewhere(shown, seen, reading, outcome=failure.outcome)
     return Suspect(
         failure=failure,
         strength=strength,
         hits=seen,
-        supported=tuple(dict.fromkeys(supported)),
+        supported=supported,
         decided=any(clue.decisive for clue in speaking),
         proven=proven,
-        refuted=refuted,
-        groups=groups,
+        refuted=next(_evidence(against, facts), None),
         survived=bool(shown) and not proven and all(one.survived for one in shown),
         at_end=at_end,
-        says_why=says_why,
-        is_elsewhere=bool(shown)
-        and not (strength == "proof" or supported or proven)
-        and _is_elsewhere(shown, seen, reading, outcome=failure.outcome),
+        end="is elsewhere" if elsewhere else "says why" if at_end and says_why else "is near",
         is_sure=any(one.says_why or closing or failure.is_hardware_failure for one in alone),
     )
 
@@ -268,12 +256,13 @@ def _strongest(shown: Sequence[_Shown]) -> tuple[Strength | None, tuple[Hit, ...
     return shown[0].strength, tuple(by_line.values())[::-1]
 
 
-def _evidence(condition: Condition, facts: Facts) -> Evidence | None:
-    if not holds(condition, facts):
-        return None
-    fact = facts[condition.fact]
-    said = condition.says or f"{condition.fact} is {in_words(fact)}"
-    return Evidence(says=said.replace("{value}", in_words(fact)), where=fact.where)
+def _evidence(conditions: Iterable[Condition], facts: Facts) -> Iterator[Evidence]:
+    """The facts by which conditions hold."""
+    for one in conditions:
+        if holds(one, facts):
+            fact = facts[one.fact]
+            said = one.says or f"{one.fact} is {in_words(fact)}"
+            yield Evidence(says=said.replace("{value}", in_words(fact)), where=fact.where)
 
 
 # --- words --------------------------------------------------------------------------------------
@@ -308,12 +297,13 @@ def _cause(
 
 def _filled(text: str, one: Suspect, *, quote: bool = False) -> str:
     """`{library}` of a pattern's group, else of the defaults; in shell text it is quoted."""
-    values = {**one.failure.defaults, **one.groups}
+    found = {name: word for hit in reversed(one.hits) for name, word in hit.groups.items()}
+    values = {**one.failure.defaults, **found}
 
-    def value(found: re.Match[str]) -> str:
-        word = values.get(found[1])
+    def value(name: re.Match[str]) -> str:
+        word = values.get(name[1])
         if word is None:
-            return found[0]
+            return name[0]
         return shlex.quote(word) if quote else word
 
     return PLACEHOLDER.sub(value, text) if values else text

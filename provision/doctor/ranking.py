@@ -3,15 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from provision.doctor.model import Confidence
-from provision.doctor.suspect import Suspect
+from provision.doctor.model import Confidence, Evidence, Hit, KnownFailure, Severity, Strength
+
+STRENGTHS: tuple[Strength, ...] = ("proof", "typical", "hint")  # the strongest first
 
 
-def place(
-    one: Suspect,
-) -> tuple[bool, bool, bool, bool, bool, bool, bool, tuple[int, int, int], int, str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """A failure of the knowledge for which something speaks, and what does."""
+
+    failure: KnownFailure
+    strength: Strength | None  # None: the machine alone shows it
+    hits: tuple[Hit, ...] = ()
+    supported: tuple[Evidence, ...] = ()  # by facts of the machine
+    decided: bool = False  # one of these is decisive
+    proven: bool = False  # they need no text
+    refuted: Evidence | None = None
+    beaten_by: str | None = None  # the code of the cause that it follows from
+    survived: bool = False  # the program went on
+    at_end: bool = True  # what ended the run is near
+    end: Literal["says why", "is near", "is elsewhere"] = "is near"  # the text's, to its lines
+    is_sure: bool = False  # a proof of it alone is there, or in a text's last words; or hardware
+
+    @property
+    def severity(self) -> Severity:
+        return "warns" if self.survived else self.failure.severity
+
+    @property
+    def weight(self) -> tuple[int, int, int]:
+        """How far the machine confirms it, how strong its text is, its frequency: least first."""
+        strength = STRENGTHS.index(self.strength) if self.strength else 0
+        return -bool(self.supported) - self.decided, strength, -self.failure.often
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether it is a hint that no fact of the machine supports."""
+        return self.strength == "hint" and not self.supported
+
+    @property
+    def explains_end(self) -> bool:
+        """Whether it may be why its text ended."""
+        return self.end == "says why" or (self.end == "is near" and self.severity != "warns")
+
+    @property
+    def lines(self) -> frozenset[tuple[str, int]]:
+        return frozenset((hit.source, hit.number) for hit in self.hits)
+
+
+def place(one: Suspect) -> tuple[bool, bool, bool, bool, bool, bool, bool, object, int, str]:
     """The order of causes: the first is the answer. Each rule decides what those above leave equal.
 
     1. A cause comes before what follows from it: what it `beats`, an outcome that it explains.
@@ -27,7 +69,7 @@ def place(
     return (
         one.beaten_by is not None,
         one.survived,
-        one.strength == "hint" and not one.supported,
+        one.is_guess,
         one.strength is None,
         one.severity == "warns",
         not (one.at_end or blocks),
@@ -39,9 +81,8 @@ def place(
 
 
 def in_order(suspects: Sequence[Suspect]) -> list[Suspect]:
-    """By their place, each with the cause that it follows from. A cause is near the lines that say
-    why a text ended if what follows from it is; a hint on lines alone that the run survived was
-    survived, too.
+    """By their place, each with the cause that it follows from. A hint on lines alone that the run
+    survived was survived, too.
     """
     beaten = {
         code: one.failure.code
@@ -49,25 +90,39 @@ def in_order(suspects: Sequence[Suspect]) -> list[Suspect]:
         if one.strength != "hint"
         for code in one.failure.beats
     }
-    near = {beaten.get(one.failure.code) for one in suspects if not one.is_elsewhere}
     passed = {line for one in suspects if one.survived for line in one.lines}
     found = [
         replace(
             one,
             survived=one.survived or (one.strength == "hint" and one.lines <= passed),
             beaten_by=beaten.get(one.failure.code),
-            is_elsewhere=one.is_elsewhere and one.failure.code not in near,
         )
         for one in suspects
     ]
-    roots = [one for one in sorted(found, key=place) if one.is_root]
+    roots = [
+        one
+        for one in sorted(found, key=place)
+        if not (one.is_guess or one.severity == "warns" or one.beaten_by or one.failure.outcome)
+    ]
     outcomes = [
-        replace(one, beaten_by=next((r.failure.code for r in roots if r.explains(one)), None))
+        replace(one, beaten_by=next((r.failure.code for r in roots if _explains(r, one)), None))
         if one.failure.outcome and one.beaten_by is None
         else one
         for one in found
     ]
     return sorted(outcomes, key=place)
+
+
+def _explains(root: Suspect, outcome: Suspect) -> bool:
+    """Whether it is more than another reading of the outcome's lines. What any program has does
+    not explain an outcome that its text proves, nor does what is likely and far from the end
+    explain one that ended the text.
+    """
+    sure = root.strength == "proof" or bool(root.supported)
+    far = not root.at_end and outcome.at_end and not sure
+    if outcome.strength == "proof" and (root.failure.generic or far):
+        return False
+    return sure or not root.lines <= outcome.lines
 
 
 def confidence_in(one: Suspect, all_of_them: Iterable[Suspect]) -> Confidence:

@@ -50,11 +50,9 @@ that stands before it.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from importlib.resources import files
 from typing import Any, cast, get_args
 
 from provision.doctor.literals import is_faint
@@ -73,12 +71,8 @@ from provision.doctor.model import (
     Symptom,
     Value,
 )
+from provision.doctor.tables import names, table
 from provision.errors import CatalogError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 _FAILURE_KEYS = frozenset(
     {
@@ -165,24 +159,18 @@ class Knowledge:
 @cache
 def load() -> Knowledge:
     """What is shipped. That it breaks no rule (`check`) is held by a test."""
-    folder = files("provision.doctor") / "data"
-    tables = {
-        entry.name: tomllib.loads(entry.read_text(encoding="utf-8"))
-        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)
-        if entry.name.endswith(".toml")
-    }
-    return parse(tables)
+    return parse({name: table(name) for name in names()})
 
 
 def parse(tables: Mapping[str, Mapping[str, Any]]) -> Knowledge:
     """Failures from tables by file name; what is of another shape is named with its place."""
     recipes: dict[str, tuple[Fix, ...]] = {}
     facts: dict[str, FactKind] = {}
-    for name, table in tables.items():
-        for row in table.get("recipe", ()):
+    for name, rows in tables.items():
+        for row in rows.get("recipe", ()):
             where = f"{name}: {row['name']}"
             recipes[row["name"]] = tuple(_fixes(row.get("fix", ()), recipes, where))
-        for fact, row in table.get("fact", {}).items():
+        for fact, row in rows.get("fact", {}).items():
             facts[fact] = FactKind(
                 kind=row["kind"],
                 means=row["means"],
@@ -190,8 +178,8 @@ def parse(tables: Mapping[str, Mapping[str, Any]]) -> Knowledge:
             )
     failures = tuple(
         _failure(row, recipes, f"{name}: {row.get('code', '?')}")
-        for name, table in tables.items()
-        for row in table.get("failure", ())
+        for name, rows in tables.items()
+        for row in rows.get("failure", ())
     )
     return Knowledge(failures=failures, facts=facts)
 

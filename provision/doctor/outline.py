@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, BinaryIO, Literal
 from images.text.printable import printable, shortened
 from provision.doctor.lines import LineCounter, chunks
 from provision.doctor.model import Evidence
+from provision.doctor.tables import table
 
 if TYPE_CHECKING:
     from provision.doctor.matching import Lines
 
-# A line that says why a run ended, or that it ended badly. At the line's begin, behind what a
-# service, a container or a rank puts before each of its lines.
-# the last line of a traceback, in Python and in Java: no blank before it, but what compose,
+# The last line of a traceback, in Python and in Java: no blank before it, but what compose,
 # BuildKit, pytest, Kaggle, a host, a rank, a worker of vLLM's or Ray's and a logger put there
 RAISED = (
     r"^(?:[\w.-]+ +\| +|#\d+ [\d.]+ |E +|\d+\.\d+s\s+\d+\s+)?(?:[\w.-]+: )?(?:\[?rank ?\d+\]?: ?)?"
@@ -32,56 +31,6 @@ RAISED = (
     r"|(?:[a-z_]\w*\.){2,}[A-Z]\w+: |socket\.[a-z]+: |Exception: )"
 )
 IS_RAISED = re.compile(RAISED, re.ASCII)
-ENDS = (
-    RAISED,
-    r"(?:^|[\s\]:|])(?:FATAL|Fatal error|fatal|panic|PANIC|CRITICAL)(?:\s*\[\w+\])?\s*:",
-    r"(?:^|[\s\]|])(?:ERROR|Error|error|E)(?:\[\w+\])?: ",
-    r"^(?:\[[\d. ]+\] ?)?\[ERROR\] ?[A-Z]",
-    r"(?i)\bfinished with (?:code |status )?[1-9]\d*\s*$|^\+ exit [1-9]",
-    r"(?i)(?:segmentation fault|core dumped|bus error|terminate called|\babort(?:ed|ing)\b)",
-    r"(?i)\bterminating (?:due to|with) uncaught\b",
-    r"(?:^|[\s:\])])Killed(?:\s|$)|\bOut of memory: Kill",
-    r"(?i)(?:exit|return)(?:ed)?(?: with| a)?(?: non-zero)?(?: exit)? (?:status|code)[: =]*-?[1-9]",
-    r"(?i)\b(?:main process exited|failed with result|killed by signal|exitcode\s*:\s*-?[1-9])",
-    r"(?:^|\s)(?:make|gmake|ninja)(?:\[\d+\])?: (?:\*\*\*|build stopped)",
-    r"\*\*\* .+ (?:Error|Stop)\b",
-    r"(?:^|\s)FAILED(?:\s|:|\b.{0,3}\()",
-    r": undefined reference to |: line \d+: \w+: unbound variable",
-    # a row of Slurm's accounting, of Ansible's recap, of dcgmi's table
-    r"\s(?:TIMEOUT|CANCELLED|OUT_OF_ME\w*|NODE_FAIL|PREEMPTED)\+?(?: by \d+)?\s+\d+:\d+\s*$",
-    r"^\S+\s*: ok=\d.*\b(?:unreachable|failed)=[1-9]|^\|[^|]+\|\s*Fail\b",
-    r"\bHTTP/[\d.]+\" 5\d\d\b",
-    r"^=+ .*\b[1-9]\d* (?:failed|errors?)\b.* in [\d.:]+|^CMake Generate step failed",
-)
-# A server's answer, which its other failures do not keep it from.
-ANSWERED = r"\"(?:GET|HEAD|POST) \S+ HTTP/[\d.]+\" 200\b"
-# A row that says that a job, a host or a test is well: wherever another line says the contrary, it
-# counts for nothing.
-ROWS = (
-    r"^# Out of bounds values : 0 OK|^# Avg bus bandwidth",
-    ANSWERED,
-    r"^\S+\s.*\sCOMPLETED\s+0:0\s*$",
-    r"^\S+\s*: ok=\d.*\bunreachable=0\s+failed=0\b",
-    r"^\|[^|]+\|\s*Pass\b",
-    r"\bJobState=COMPLETED\b|_job_complete: JobId=\d+ (?:WEXITSTATUS 0|done)\s*$",
-    r"(?i)^State:\s+COMPLETED \(exit code 0\)|\bslurm job_id=\d+ .*\bCOMPLETED, ExitCode 0\b",
-    r"^Status:\s+Succeeded\s*$|^\S+\s+0/\d+\s+Completed\s+\d",
-    r"^job\.batch/\S+ condition met\s*$|^Pods Statuses:.* [1-9]\d* Succeeded / 0 Failed",
-)
-# A row that says that one is not: it ends nothing, and no row counts beside it.
-UNFIT = (
-    r"\bJobState=(?:FAILED|TIMEOUT|OUT_OF_MEMORY|NODE_FAIL|CANCELLED)\b|\bWEXITSTATUS [1-9]",
-    r"^Status:\s+Failed\b|^\s+(?:Containers)?Ready\s+False\b|^\s+Active: failed\b",
-    r"^\S+\s+\d+/\d+\s+(?:[A-Z]\w*BackOff|\w*Error|OOMKilled|Evicted)\s+\d",
-)
-# This is said of a program that failed, too, by a wrapper that forgets its exit code.
-ENDED = (
-    r"(?:exit(?:ed)?(?: with)?|return(?:ed)?) ?(?:status|code|exit status)[: =]*0\b",
-    r"(?i)\b(?:training|tuning|build|installations?|run|job)\b.{0,20}\b(?:completed?|finished|done)\b",
-    r"(?:^|\s)(?:All done\.?|Done\.|\[OK\])\s*$|^(?:\[\w+\] ?)?[Dd]one\s*$",
-    r"\bsystemd\[\d+\]: (?:.*\b(?:Deactivated successfully|Succeeded)\.\s*$|Finished \S)",
-    ANSWERED,
-)
 # "0 failed" and "failed=0" are no failure, "10 failed" is one.
 GAVE_UP = re.compile(
     rb"(?i)(?<!\b0 )\b(?:failed|aborting|aborted|refused|denied|giving up)\b(?! ?[=:] ?0\b)"
@@ -92,24 +41,6 @@ NOT_DONE = re.compile(rb"(?i)\b(?:not supported|unable to|currently in use)\b")
 IS_COUNTED = re.compile(r"^fatal: \[[^\]]+\]: FAILED! ", re.ASCII)
 # What wrote into a pipe says this when its reader (head) has read enough.
 READ_ENOUGH = re.compile(r"^BrokenPipeError: \[Errno 32\]", re.ASCII)
-# A line by which programs say that all is done.
-DONE = (
-    r"(?i)\bsuccessfully (?:built|installed|tagged|uninstalled|completed|finished|downloaded)\b",
-    r"(?i)\b(?:completed|finished|done|exited)(?: \w+)? successfully\b",
-    *ENDED,
-    *ROWS,
-    r"^=+ .*\b\d+ passed\b|^\d+ passed\b|^test result: ok|^OK \(|^Ran \d+ tests? in |^PASS(?:ED)?$",
-    r"(?:^|\s)(?:Complete!|BUILD SUCCESS\w*)\s*$",
-    r"^(?:Verdict: |verdict     )(?:fit|no-verdict)",
-    r"'train_runtime':|\btrain_runtime\b",
-    r"(?i)\bsav(?:ed|ing) (?:the )?(?:final )?(?:model|checkpoint|weights)\b",
-    r"^(?:Processing triggers for|Setting up) \S+|^(?:Installed|Upgraded|Complete)[:!]\s*$",
-    r"^Installed \d+ packages? in |^Resolved \d+ packages? in |^Audited \d+ packages? in ",
-    r"^\[100%\] Built target|^-- (?:Build files have been written to|Generating done|Installing: )",
-    r"naming to \S+ (?:\d+\.\d+s )?done$|^Successfully tagged ",
-    r"^(?:added|changed|removed) \d+ packages?\b.* in \d|^Would install \d+ packages?$",
-    r"\bWriting \d+ bytes to \S+$|^No broken requirements found\.$",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -394,4 +325,9 @@ def _patterns() -> list[Lines]:
     from provision.doctor.matching import Lines
 
     shown = [one.first for one in _SHOWN]
-    return [Lines(one) for one in (ENDS, DONE, [RAISED], ENDED, ROWS, UNFIT, shown)]
+    own = table("ends.toml")
+    answered = [own["answered"]]  # a row, and said of a program that failed later
+    ended, rows = [*own["ended"], *answered], [*own["rows"], *answered]
+    done = [*own["done"], *ended, *rows]
+    kinds = ([RAISED, *own["ends"]], done, [RAISED], ended, rows, own["unfit"], shown)
+    return [Lines(one) for one in kinds]

@@ -17,155 +17,28 @@ from images.text.printable import printable, shortened
 from provision.doctor.lines import chunks
 from provision.doctor.model import Evidence
 from provision.doctor.outline import IS_RAISED, Outline, is_warning
+from provision.doctor.tables import table
 
-# Lines that say only that a command, a build, a process or a job failed.
-_WRAPPERS = (
-    # pip, and the builds that it starts
-    r"subprocess-exited-with-error|metadata-generation-failed|legacy-install-failure",
-    r"failed-wheel-build-for-install|Failed to build installable wheels|backend-unavailable",
-    r"[Ff]ail(?:ed|ure) (?:building|to build)|[Cc]ould not build wheels|status 'error'",
-    r"No matching distribution found|Ignored the following|pip's dependency resolver",
-    r"(?:Preparing metadata|Getting requirements|(?:Building|Preparing) \w+) .*\berror\s*$",
-    r"[Ee]ncountered error while|generating package metadata|build backend returned an error",
-    r"error: [Cc]ommand\b|error: `cargo|Couldn't install|Error compiling objects",
-    # compilers, make, ninja, CMake, tar, rpm, TensorRT, NVIDIA's installer
-    r"\bg?make(?:\[\d+\])?: \*\*\*|build stopped|(?:^|\s)FAILED: |\[FAILED\]|&&&& FAILED",
-    r"Error \d+\s*$|Error is not recoverable",
-    r"\d errors? (?:detected|generated|found)|linker command failed|compilation terminated",
-    r"Configuring incomplete|errors occurred!|did NOT complete|Build failed\W*$",
-    r"CMake will not be able to correctly generate|CMake configuration failed",
-    r"[Cc]hild returned|Bad exit status|Building rpms failed|^LINK(?: Pass \d)?: command ",
-    r"Installation has failed|Install of .+ failed",
-    # dpkg, apt
-    r"dpkg: error processing|subprocess (?:installed|new|old|returned)|E: Sub-process",
-    r"post-(?:installation|removal) script|Errors were encountered|too many errors",
-    r"Unmet dependencies\. Try|dependency problems - leaving|it is not (?:going to be )?installed",
-    r"Cannot create report",
-    # DKMS
-    r"^Error! One or more modules|^Refer to previous errors",
-    # docker, BuildKit, compose
-    r"^=> ERROR \[",
-    r"did not (?:complete|run) successfully|failed to solve|ERROR: (?:process |Service |executor )",
-    r"returned (?:a )?non-zero|non-zero exit|Error response from daemon: *$",
-    # what starts processes
-    r"(?i:exit(?:ed)?(?: with)?(?: exit)? (?:code\b|status\b|[1-9]\d*\s*$))|exitcode\s*:",
-    r"return code|returned status",
-    r"Command failed|^Failed command:|[Mm]ain process exited|[Ff]ailed with result|core dumped",
-    r"Segmentation fault|ORTE was unable to",
-    r"terminate called|(?i:\babort(?:ing|ed)?\b)|[Kk]illing subprocess|Sending process \d+",
-    r"sigkill_handler|^Killed$|: line \d+: +\d+ Killed +python|Task failed with an exc",
-    r"Execution failed for",
-    # Python: exceptions that report a process or another exception
-    r"CalledProcessError|ChildFailed|Process(?:Raised|Exited)|RayTaskError|ActorDied|EngineDead",
-    r"ProcessException|terminated with the following error|NativeCommandError",
-    r"Caught \w+ in (?:DataLoader worker|pin memory thread|replica) ",
-    r"\.py FAILED|NO_OTHER_FAIL|Root Cause \(first|main process disappeared",
-    r"EOFError|BrokenPipe|KeyboardInterrupt|SystemExit|Exception ignored|\.Exit\b",
-    r"(?:Error|Exception): ?Traceback \(most recent|\bFile \"[^\"]+\", line \d|\braise \w+\(",
-    # errors that send the reader elsewhere
-    r"failed without raising|run with NCCL_DEBUG|check the logs|see (?:the )?stack trace",
-    r"(?i:refer to the \w+ (?:docs|documentation|instructions))|exited unexpectedly",
-    r"^(?i:(?:(?:last )?error|exception)\b[:\s]*)+$",
-    # bitsandbytes, TensorFlow, NCCL, nccl-tests
-    r"CUDA SETUP: Setup Failed|root error\(s\) found|Test failure common\.cu",
-    r"NCCL error in: |nccl(?:Internal|System|RemoteError|InvalidUsage|UnhandledCuda)\w*: ",
-    # X servers, npm, Julia's tests
-    r"Server terminated with error|check the log file|complete log of this run",
-    r"Fatal server error|^Please consult the|cannot be started, session disabled",
-    r"Some tests did not pass",
-    # pytest, Portage
-    r"^=+ .*\bin \d|^!+ |^_+ |^ERROR (?:collecting )?\S+\.py\W*$|^collected \d+ items?",
-    r"\S::[a-z]+ failed \(|^\* \w+ failed\W*$",
-    # servers, Slurm, MPI, Horovod
-    r"exiting due to model loading error|failed to load model\b",
-    r"library dependencies are not installed in the worker",
-    r"root cause (?:above|below)|[Ss]ee the (?:\w+ )?logs|Failed core proc|[Ww]orker failed",
-    r"Application startup failed|output_handler failed|one child failed",
-    r"(?:srun|slurmstepd): error: .*(?:Exited|Terminated|Killed|CANCELLED|launch failed)",
-    r"pyxis: (?:container start|child \d+) failed|spank plugin stack",
-    r"mpirun (?:noticed|detected)|[Pp]rimary job|(?i:per user-direction)|remote process exited",
-    r"Horovod has been shut down",
-)
-# Where a wrapper's own line gives the reason.
-_TELLING = (
-    r"(?i)\bdue to (?:time|preempt|node|memory|control)|oom[-_ ]?kill|out of memory|no space left",
-    r"context canceled",
-    r"(?:limit|quota) exceeded|killed after reaching|permission denied|no such file|signal: [a-z]",
-)
-# What a service, a step of a build, a rank, a worker or a logger puts before each line.
-_PREFIXES = (
-    r"[\w.-]+ +\| +|#\d+ [\d.]+ |\d+\.\d+ |stderr: *|npm (?:error|ERR!) ",
-    r"(?:pip|python|docker|conda|uv)[\d.]* : |\d+\.\d+s\s+\d+\s+|E +",
-    r"\[?rank ?\d+\]?: ?|[\w.]+: \[rank\d+\]: ?|\[ *\d+\.\d+\] ?",
-    r"\(\w{3,}(?: pid=\d+)?(?:, ip=[\d.]+)?\) ?",
-    r"\[[^\]\sWI][^\]\s]* ?\d\d:\d\d:\d\d[^\]]*\] ?",
-    r"(?:ERROR|CRITICAL) \S+ \S+ \[?[^\]\s]{1,80}\] ?|[\d/-]+[ T]\d\d:\d\d:\d\d[.,\d]*Z? ",
-)
-# What stands around a program's words: boxes, a Dockerfile's lines, a traceback, warnings.
-_FRAMES = (
-    r"^[\W_]*$|^[\W\d.]*(?:>>>|\d+ \|)|^In \[\d+\]:|\[end of output\]|lines of output\]|\[notice\]",
-    r"originates from a subprocess|[Ss]ee above for output|not a problem with pip",
-    r"You are attempting to use Flash Attention|module verification failed|Result = FAIL",
-    r"[Nn]ote: This error|End of error message|^(?:All )?[Dd]one\W*$",
-    # what a shell shows of its commands
-    r"^(?:c?make|ninja|nvcc|gcc|cc) -|^\++ \S|^\$ \S|^[\w.-]+@[\w.-]+:[^\s$#]*[$#] ",
-    r"^At line:\d+ char:",
-    r"This is an issue with the package|full command:|^\s*cwd:|^\s*(?:File \"|at |in <module>)",
-    r"Traceback \(most recent|During handling of the above|direct cause of the following",
-    r"Unable to register cu|[Pp]lease (?:wait|see)|This IS expected",
-    # what torch adds to each error of CUDA
-    r"CUDA kernel errors might|For debugging consider|Compile with `TORCH|^Set TORCH",
-    # rpm, nccl-tests, a Makefile's own echo, X servers
-    r"\.log :?$|using root$|Out of bounds values|^echo\b|^\(EE\)$|^\((?:WW|II|--|\*\*)\)",
-    r"^If no devices become available",
-    # what Open MPI says of any daemon that does not start
-    r"^one or more nodes\. Please|^\* (?:lack|an? inability|the inability|compilation|not finding)",
-    r"^\(e\.g\., on Cray|^them\. Please check network|^Please (?:verify your|check with your)",
-    # headings of a table
-    r"^[A-Z][A-Z_-]{2,}(?: +[A-Z(][A-Z/()_-]{2,}){2,}$|^Type +Reason +Age\b",
-    # frames of compiled code
-    r"\[0x[0-9a-fA-F]{6,}\]$|^frame #\d|^#\d+ +0x|\b[0-9A-F]{16} |[Bb]acktrace:?$",
-    # what is counted, and is none
-    r"(?i:\b(?:errors?|failed)[:=] ?0\b|\b0 (?:errors?|failed)\b)",
-    # flags as lspci prints them
-    r"\w+[-+] \w+[-+]",
-    # what a report's form asks for
-    r"^- \[[ xX]\]|Welcome to bitsandbytes|submit your error trace|bug report|^raise \w",
-)
-# Where a program says that it goes on.
-_MILD = (
-    r"(?i:\[warning\]|\bwarn(?:ing)?: )|^[WI]\d{4} |^\[[IW]\w* .*\.cpp:|^(?:npm )?(?:warn|WARN)",
-    r" requires \S+, which is not installed|have \S+ \S+ which is incompatible",
-    r"NCCL INFO|^-- ",
-)
-# Words of a sentence that gives a reason.
-_REASONS = (
-    r"\b(?:must|please|require[sd]?|can ?not|could not|unable|missing|invalid)\b",
-    r"\b(?:was|were|is|are|did|ca|wo|could|would)n't\b",
-    r"\bno (?:such|devices?|usable|valid)\b",
-    r"\bnot (?:found|supported|available|allowed|enough|installed|exist|declared|permitted)\b",
-    r"\bnot (?:valid|accessible|a directory|find|open|locate|load|match|compatible|be)\b",
-    r"unsupported|denied|refused|timed ?out|\btime-?out\b(?:[^:=]|$)|incompatib|mismatch|illegal",
-    r"\bunknown \w|undeclared|unbound variable|\bnot a (?:terminal|tty)\b",
-    r"undefined|unrecognized|too (?:old|new|small|large|many)|out of|exceed|no space|killed",
-    r"package is deprecated|\binsufficient\b|^\(EE\) |\bsignal: [a-z]",
-    r"\bGPU hang\b|\bHW exception\b",
-    r"corrupt|\b(?:un)?expected\b.|\bfail(?:ed|ure|s)?\b|\berrors?\b|(?:error|exception):",
-    r"\b(?:currently used|locked by|in use by|already (?:in use|running)|busy)\b",
-)
 # A kernel's line about a GPU.
 _GPU = r"(?:\[drm\b|\b(?:NVRM|nvidia|nouveau|amdgpu|kfd|radeon|i915)\b)"
 # What a program lacks by its build is a reason, though a daemon may only warn of it and go on.
 BUILT_WITHOUT = re.compile(r"\b(?:was|were|is) not (?:built|compiled) with\b", re.ASCII)
 # What Python's and IPython's prompts show of code, and the shell's of a command.
 PROMPT = re.compile(r"(?:>>>|\.\.\.|In \[\d+\]:|\$)(?: |$)", re.ASCII)
-WRAPPER = re.compile("|".join(_WRAPPERS), re.ASCII)
-TELLING = re.compile("|".join(_TELLING), re.ASCII)
-PREFIX = re.compile(f"^(?:{'|'.join(_PREFIXES)})+", re.ASCII)
-FRAME = re.compile("|".join(_FRAMES), re.ASCII)
-MILD = re.compile("|".join(_MILD), re.ASCII)
+
+
+def _either(kind: str) -> str:
+    """The patterns of a kind of lines, as one."""
+    return "|".join(table("ends.toml")[kind])
+
+
+WRAPPER = re.compile(_either("wrappers"), re.ASCII)
+TELLING = re.compile(_either("telling"), re.ASCII)
+PREFIX = re.compile(f"^(?:{_either('prefixes')})+", re.ASCII)
+FRAME = re.compile(_either("frames"), re.ASCII)
+MILD = re.compile(_either("mild"), re.ASCII)
 GPU_LINE = re.compile(rf"(?:^\[ *\d+\.\d+\]|\bkernel:) .*{_GPU}", re.ASCII)
-SAYS = re.compile("(?i)" + "|".join(_REASONS), re.ASCII)
+SAYS = re.compile("(?i)" + _either("reasons"), re.ASCII)
 _LOOKED_AT = 60  # lines before what says only that something failed
 _LONGEST_END = 300  # lines that the last end may take up; earlier ones of it are not looked at
 _BEHIND = 6  # lines behind the last end

@@ -6,17 +6,12 @@ and links are in `data/rules.toml`; `finding` joins the two.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from provision.doctor import tables
 
 if TYPE_CHECKING:
     from provision.sources.packages import Position
@@ -84,11 +79,9 @@ def rules() -> Mapping[str, Rule]:
     }
 
 
-@cache
 def table(name: str) -> Mapping[str, Any]:
-    """A file of `data/`."""
-    text = (files("provision.doctor.lint") / "data" / name).read_text(encoding="utf-8")
-    return cast("Mapping[str, Any]", tomllib.loads(text))
+    """A file of the linter's `data/`."""
+    return tables.table(name, "lint/data")
 
 
 def finding(found: RuleHit, path: str, lines: tuple[str, ...]) -> LintFinding:

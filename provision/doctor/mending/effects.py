@@ -8,19 +8,13 @@ is not known only to read counts as a change. What starts a program of the user'
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from importlib.resources import files
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from provision.doctor.mending.shell import commands, words
 from provision.doctor.shell import tokens
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from provision.doctor.tables import table
 
 Effect: TypeAlias = Literal[
     "reads", "changes", "installs", "removes", "restarts", "deletes", "reboots"
@@ -106,20 +100,12 @@ def effects(run: str) -> tuple[Effect, ...]:
 
 
 @cache
-def _table() -> Mapping[str, Any]:
-    """`data/commands.toml`: what only reads, and whose work a command ends."""
-    data = files("provision.doctor") / "data" / "commands.toml"
-    table: Mapping[str, Any] = tomllib.loads(data.read_text(encoding="utf-8"))
-    return table
-
-
-@cache
 def stops(run: str) -> tuple[str, ...]:
     """Whose work the commands of a shell text end, besides that of the failure: "running
     containers". () if nobody's.
     """
     started = [command for line in commands(run) for command in _started(line)]
-    rules: Mapping[str, str] = _table()["stops"]
+    rules: Mapping[str, str] = table("commands.toml")["stops"]
     return tuple(
         whose for whose, rule in rules.items() if any(re.match(rule, one) for one in started)
     )
@@ -159,7 +145,7 @@ def _started(line: str) -> Iterator[str]:
 
 def _only_reads(command: str) -> bool:
     program = command.partition(" ")[0].strip("\"'").rpartition("/")[2].removesuffix(".exe")
-    reads: Mapping[str, str] = _table()["reads"]
+    reads: Mapping[str, str] = table("commands.toml")["reads"]
     if program in reads["always"].split() or command.startswith(("./", '"$', "$", "your")):
         return True  # ./program is the user's
     if _TRIES.search(command) or not program:

@@ -11,6 +11,7 @@ import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from images.text.printable import printable, shortened
@@ -223,7 +224,7 @@ class Outline:
 
     def ends_after(self, first: int, last: int, *, but: re.Pattern[str] | None = None) -> bool:
         """Whether a line from `first` to `last`, `but` some, says that something ended badly."""
-        place = bisect.bisect_left(self.ends, first, key=_number)
+        place = bisect.bisect_left(self.ends, first, key=itemgetter(0))
         while place < len(self.ends) and self.ends[place][0] <= last:
             if not (but and but.search(self.ends[place][1])):
                 return True
@@ -233,10 +234,6 @@ class Outline:
     def has_end(self, number: int) -> bool:
         """Whether something ended by this line."""
         return self.ends_after(number, number)
-
-
-def _number(end: tuple[int, str]) -> int:
-    return end[0]
 
 
 def outline(stream: BinaryIO, source: str) -> Outline:
@@ -271,7 +268,8 @@ def outline(stream: BinaryIO, source: str) -> Outline:
         number += chunk.count(b"\n")
     found.lines = number
     found.last = tail[-1][0] if tail else 0
-    said = [(at, line) for at, line in tail if not _is_mild(line)]
+    read = ((at, line, line[:_LONGEST].decode("utf-8", "replace")) for at, line in tail)
+    said = [(at, line) for at, line, text in read if not is_warning(text)]
     failed = any(GAVE_UP.search(line) for _, line in said) or bool(
         tail and found.ends_after(tail[0][0], number, but=READ_ENOUGH)
     )
@@ -293,10 +291,6 @@ def outline(stream: BinaryIO, source: str) -> Outline:
     elif found.ends_after(found.done, number):
         found.done = 0
     return found
-
-
-def _is_mild(line: bytes) -> bool:
-    return is_warning(line[:_LONGEST].decode("utf-8", "replace"))
 
 
 def is_warning(line: str) -> bool:

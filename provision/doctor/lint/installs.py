@@ -18,6 +18,7 @@ _PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)?)?")
 _INDEX_FLAGS = frozenset(["-i", "--index-url", "--default-index"])
 _EXTRA_FLAGS = frozenset(["--extra-index-url", "--index"])
 _LINK_FLAGS = frozenset(["-f", "--find-links"])
+_SOURCE = re.compile(r"(?:PIP|UV)_.*(?:INDEX|FIND_LINKS|CONFIG_FILE|TORCH_BACKEND)", re.DOTALL)
 _FILE_FLAGS = frozenset(["-r", "--requirement", "-c", "--constraint"])
 
 
@@ -84,7 +85,7 @@ def pip_install(command: ShellCommand, environment: Iterable[str] = ()) -> Insta
                 IndexSource(url=given.text, at=given.at, replaces_default=flag in _INDEX_FLAGS)
             )
     settings = {*environment, *command.settings}
-    other = any(name.startswith(("PIP_", "UV_")) and _is_source(name) for name in settings)
+    other = any(map(_SOURCE.match, settings))
     return Install(
         packages=tuple(packages),
         sources=tuple(sources),
@@ -93,10 +94,6 @@ def pip_install(command: ShellCommand, environment: Iterable[str] = ()) -> Insta
         options=frozenset(options),
         files=tuple(files),
     )
-
-
-def _is_source(variable: str) -> bool:
-    return any(part in variable for part in ("INDEX", "FIND_LINKS", "CONFIG_FILE", "TORCH_BACKEND"))
 
 
 def _arguments(command: ShellCommand) -> tuple[ExpandedWord, ...] | None:

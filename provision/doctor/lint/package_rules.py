@@ -96,8 +96,8 @@ def torch_tag_unknown(install: Install, _: Setting, catalog: Catalog) -> Iterato
     old = tag in table("known.toml")["python"]["other_torch_tags"]
     if (not having and old) or (having and having[0] < version < having[-1]):
         return
-    if not having and _is_newer_than_all(tag, catalog):
-        return
+    if not having and int(tag[2:]) > max(int(row.tag[2:]) for row in catalog.torch if row.cuda):
+        return  # for a newer CUDA than all that is known
     tags = sorted({row.tag for row in builds if row.cuda}, key=lambda one: (len(one), one))
     yield RuleHit(
         rule="torch-build-missing",
@@ -105,11 +105,6 @@ def torch_tag_unknown(install: Install, _: Setting, catalog: Catalog) -> Iterato
         message=f"There is no wheel of torch {package.release} for {tag}.",
         fix=f"Choose one of {', '.join(tags)}.",
     )
-
-
-def _is_newer_than_all(tag: str, catalog: Catalog) -> bool:
-    """Whether a tag is for a newer CUDA than all wheels in the catalog."""
-    return int(tag[2:]) > max(int(row.tag[2:]) for row in catalog.torch if row.cuda)
 
 
 def torch_local_without_index(
@@ -176,7 +171,8 @@ def torch_for_cpus(install: Install, setting: Setting, catalog: Catalog) -> Iter
         and install.torch_tags == {"cpu"}
         and (build is None or build.cuda is None)
     ):
-        if not for_gpus and (setting.for_tests or _is_for_cpus(install)):
+        of_cpus = table("known.toml")["python"]["cpu_only"]
+        if not for_gpus and (setting.for_tests or any(map(install.named, of_cpus))):
             return
         tag = default_tag(catalog, build.version if build else torch.release, "x86_64")
         example = f", for example from {catalog.pytorch_index(tag)}" if tag else "."
@@ -205,11 +201,6 @@ def torch_for_cpus(install: Install, setting: Setting, catalog: Catalog) -> Iter
             if tags
             else "Take a newer torch, or one that is built for ARM with CUDA.",
         )
-
-
-def _is_for_cpus(install: Install) -> bool:
-    names = table("known.toml")["python"]["cpu_only"]
-    return any(package.name in names for package in install.packages)
 
 
 def numpy_of_another_abi(install: Install, _: Setting, catalog: Catalog) -> Iterator[RuleHit]:

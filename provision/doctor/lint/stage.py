@@ -110,7 +110,7 @@ class StageView:
     def _setting(self, command: ShellCommand, install: Install) -> Setting:
         said = _PYTHON_PIP.fullmatch(command.name)
         python = said[1] if said else self._python
-        if not said and self._has_other_python(command):
+        if not said and (self.python_makers or "/" in command.words[0].text):
             python = None
         return Setting(
             for_gpus=self.for_gpus,
@@ -174,9 +174,6 @@ class StageView:
         makers = frozenset(["conda", "mamba", "micromamba", "pyenv", "uv", "virtualenv"])
         return makers & {one.name for one in self.stage.all_commands()}
 
-    def _has_other_python(self, command: ShellCommand) -> bool:
-        return bool(self.python_makers) or "/" in command.words[0].text
-
     def settings_at(self, command: ShellCommand) -> Mapping[str, str | None]:
         """The variables that are set when a command runs (None: to an unknown value)."""
         step, before = self._begun[id(command)]
@@ -219,14 +216,8 @@ class StageView:
             for package in install.packages
         ):
             return True
-        if any(_fetches_toolkit(command) for command in self.stage.all_commands()):
+        words = (word.text for one in self.stage.all_commands() for word in one.words)
+        if any(re.search(r"cuda_\d[\w.]*_linux\S*\.run", word) for word in words):
             return True
-        return any(_copies_toolkit(step) for step in self.stage.all_steps())
-
-
-def _fetches_toolkit(command: ShellCommand) -> bool:
-    return any(re.search(r"cuda_\d[\w.]*_linux\S*\.run", word.text) for word in command.words)
-
-
-def _copies_toolkit(step: StageStep) -> bool:
-    return step.instruction.keyword == "COPY" and "cuda" in step.instruction.text.text
+        steps = (step.instruction for step in self.stage.all_steps())
+        return any(one.keyword == "COPY" and "cuda" in one.text.text for one in steps)

@@ -182,14 +182,11 @@ def _try_fix(job: FixJob, fix: Fix) -> Exit:
         if job.assume_yes:
             doors.say("  not run: Stop them first (docker ps), or run this without --yes.")
             return Exit.HOST_UNFIT
-    if not job.assume_yes and not (doors.ask and doors.ask(_question(steps))):
+    question = "Run this command?" if len(steps) == 1 else f"Run these {len(steps)} commands?"
+    if not job.assume_yes and not (doors.ask and doors.ask(question)):
         doors.say("  Left as it is.")
         return Exit.HOST_UNFIT
     return FixRun(job, fix, files, steps).to_the_end()
-
-
-def _question(steps: Sequence[str]) -> str:
-    return "Run this command?" if len(steps) == 1 else f"Run these {len(steps)} commands?"
 
 
 def _containers_stopped_by(steps: Sequence[str], doors: FixEffects) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from provision.doctor.model import Fact
@@ -17,7 +17,7 @@ from provision.doctor.probes.daemon_json import (
 )
 from provision.doctor.probes.fact import Found, fact
 from provision.host.engines import parse_buildx, parse_object, parse_runtimes
-from provision.host.machine import ProbedMachine, RunningProgram
+from provision.host.machine import ProbedMachine
 from provision.host.source_facts import one_line
 
 INFO = "docker info"
@@ -188,7 +188,8 @@ def _configured(
         "docker.proxy", proxied or _unit_has_proxy(machine), INFO if up else daemon.path
     )
     conflict = conflicting(keys, flags)
-    yield from fact("docker.flags_conflict", bool(conflict), _where_flags(daemon, conflict))
+    where = f"{daemon.path}: {', '.join(conflict)}" if conflict else daemon.path
+    yield from fact("docker.flags_conflict", bool(conflict), where)
 
 
 def _by_files(machine: ProbedMachine, keys: Mapping[str, Any], path: str) -> Iterator[Found]:
@@ -214,7 +215,8 @@ def _daemon_json(machine: ProbedMachine, daemon: DaemonJson) -> Iterator[Found]:
     state = "invalid" if daemon.problem else "valid"
     yield from fact("docker.daemon_json", state, daemon.path)
     status = machine.status(daemon.path)
-    oldest = _started(machine.processes("dockerd") or ())
+    started = [one.started for one in machine.processes("dockerd") or () if one.started]
+    oldest = min(started, default=None)
     if status is not None and oldest is not None:
         newer = was_changed_after(status.modified, oldest)
         yield from fact("docker.daemon_json_newer", newer, daemon.path)
@@ -282,14 +284,6 @@ def _socket(machine: ProbedMachine) -> str | None:
         if path and machine.exists(path):
             return path
     return None
-
-
-def _started(found: Iterable[RunningProgram]) -> int | None:
-    return min((process.started for process in found if process.started), default=None)
-
-
-def _where_flags(daemon: DaemonJson, conflict: Sequence[str]) -> str:
-    return f"{daemon.path}: {', '.join(conflict)}" if conflict else daemon.path
 
 
 def _word(table: Mapping[str, Any], key: str) -> str | None:

@@ -55,7 +55,8 @@ def probe_module(machine: ProbedMachine) -> Iterator[Found]:
     if modules is not None:
         for name, module in _LOADED.items():
             yield from fact(name, module in modules, told_by)
-    yield from _versions_differ(machine, version)
+    library, where = library_version(machine)
+    yield from fact("driver.versions_differ", versions_differ(version, library), where)
 
 
 def loaded_modules(machine: ProbedMachine) -> tuple[frozenset[str] | None, str]:
@@ -156,7 +157,8 @@ def probe_flavour(machine: ProbedMachine) -> Iterator[Found]:
     """From what the loaded module says about itself, else from the licence of the one on disk."""
     text = machine.text(PROC_VERSION)
     if text is not None and "NVRM version" in text:
-        yield from fact("driver.flavour", flavour_of_nvrm(text), PROC_VERSION)
+        flavour = "open" if "Open Kernel Module" in text else "proprietary"
+        yield from fact("driver.flavour", flavour, PROC_VERSION)
         return
     info = commands.ask(machine, commands.MODINFO)
     licence = re.search(r"^license:\s*(.+)$", info.out, re.MULTILINE) if info and info.ok else None
@@ -176,10 +178,6 @@ def has_open_modules_only(version: str | None) -> bool | None:
         return None
     branch = catalog.branch_of(version)
     return branch is not None and branch.open_modules == "only"
-
-
-def flavour_of_nvrm(text: str) -> str:
-    return "open" if "Open Kernel Module" in text else "proprietary"
 
 
 def dkms_state(status: str, release: str, log: str) -> str:
@@ -228,11 +226,6 @@ def _build_logs(machine: ProbedMachine) -> Iterator[str]:
         for version in machine.paths(module, r"\d[\d.]*"):
             lines = machine.lines(f"{version}/build/make.log", "make.log for ") or ()
             yield from (line.replace("(", " (") + " " for line in lines)
-
-
-def _versions_differ(machine: ProbedMachine, module: str | None) -> Iterator[Found]:
-    library, where = library_version(machine)
-    yield from fact("driver.versions_differ", versions_differ(module, library), where)
 
 
 def _library_paths(machine: ProbedMachine) -> Sequence[str]:

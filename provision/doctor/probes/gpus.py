@@ -26,7 +26,6 @@ from provision.host.source_facts import one_line
 if TYPE_CHECKING:
     from provision.catalog.catalog import Catalog
     from provision.catalog.rows.nvidia import OpenModules
-    from provision.model.plan import ComputeCapability
 
 _LSPCI = re.compile(r"^[0-9a-f:.]+ [^\[]*\[03(?:00|02)\]:.*?\[([^\]]+)\] \[10de:[0-9a-f]{4}\]")
 _LINE_LIMIT = 512
@@ -155,7 +154,8 @@ def open_modules(
     if matches and all(match.compute_capability and match.rows for match in matches):
         pairs = [(row.compute_capability, row.name) for one in matches for row in one.rows]
     else:
-        pairs = [(_capability(text), "") for text in known]
+        parts = [text.partition(".") for text in known]
+        pairs = [((int(major), int(minor)), "") for major, _, minor in parts]
     found = (catalog.open_modules(capability, name) for capability, name in pairs)
     return frozenset(one for one in found if one is not None)
 
@@ -268,8 +268,3 @@ def _nvml_gpus(machine: ProbedMachine) -> list[Mapping[str, Answer]]:
     answer = machine.nvml()
     gpus = answer.get("gpus") if answer is not None else None
     return [gpu for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
-
-
-def _capability(text: str) -> ComputeCapability:
-    major, _, minor = text.partition(".")
-    return int(major), int(minor)

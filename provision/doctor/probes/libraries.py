@@ -26,13 +26,9 @@ def probe_path(machine: ProbedMachine) -> Iterator[Found]:
     yield from fact("library.path", entries, PATH)
     yield from fact("library.cuda_on_path", any(map(is_cuda_folder, entries)), PATH)
     listed = [(entry, PATH) for entry in entries] + list(loader.conf_folders(machine))
-    stubs = next((where for folder, where in listed if is_stubs_folder(folder)), None)
+    # the toolkit keeps a stub of libcuda.so there, which is only for linking
+    stubs = next((w for folder, w in listed if folder.rstrip("/").endswith("/stubs")), None)
     yield from fact("library.stubs_on_path", stubs is not None, stubs or PATH)
-
-
-def is_stubs_folder(folder: str) -> bool:
-    """The toolkit keeps a libcuda.so stub there, which is only for linking."""
-    return folder.rstrip("/").endswith("/stubs")
 
 
 def is_cuda_folder(folder: str) -> bool:
@@ -46,16 +42,11 @@ def probe_libcuda(machine: ProbedMachine) -> Iterator[Found]:
     yield from fact("library.libcuda", paths, where)
     yield from fact("library.libcuda_in_loader", bool(paths), where)
     compat = [loader.is_compat(machine, path) for path in paths]
-    yield from fact("library.compat_in_use", first_is_compat(compat), where)
+    yield from fact("library.compat_in_use", compat[:1] == [True], where)
     first = next((path for path, is_it in zip(paths, compat, strict=True) if is_it), None)
     if first is not None:
         version = loader.version_in_name(machine, first, "libcuda")
         yield from fact("library.compat_version", version, first)
-
-
-def first_is_compat(found: list[bool]) -> bool:
-    """Whether the first libcuda.so.1 in the linker's order is that of cuda-compat."""
-    return bool(found) and found[0]
 
 
 def probe_cudnn_and_nccl(machine: ProbedMachine) -> Iterator[Found]:

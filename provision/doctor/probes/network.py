@@ -72,15 +72,10 @@ def probe_infiniband(machine: ProbedMachine) -> Iterator[Found]:
         if (state := machine.word(f"{port}/state")) is not None
     ]
     if states:
-        down = next((port for port, state in states if not is_active(state)), None)
+        down = next((port for port, state in states if not state.endswith("ACTIVE")), None)
         yield from fact(
             "network.infiniband_down", down is not None, f"{down or states[0][0]}/state"
         )
-
-
-def is_active(state: str) -> bool:
-    """ "4: ACTIVE"."""
-    return state.endswith("ACTIVE")
 
 
 def probe_index(machine: ProbedMachine) -> Iterator[Found]:

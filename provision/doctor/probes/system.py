@@ -47,13 +47,9 @@ def probe_os(machine: ProbedMachine) -> Iterator[Found]:
             os_id, version = distribution(text)
             yield from fact("os.id", os_id, path)
             yield from fact("os.version", version, path)
-            yield from fact("os.family", family(os_id, id_like(text)) if os_id else None, path)
+            like = parse_os_release(text).get("ID_LIKE", "").split()  # the closest relative first
+            yield from fact("os.family", family(os_id, like) if os_id else None, path)
             return
-
-
-def id_like(text: str) -> tuple[str, ...]:
-    """ID_LIKE of an os-release file, the closest relative first."""
-    return tuple(parse_os_release(text).get("ID_LIKE", "").split())
 
 
 def family(os_id: str, like: Sequence[str]) -> str:
@@ -88,11 +84,6 @@ def chosen(text: str) -> str | None:
     """The word in brackets of a kernel's list: "none [integrity] confidentiality"."""
     found = re.search(r"\[(\w+)\]", text)
     return found[1] if found else None
-
-
-def efi_flag(data: bytes | None) -> bool | None:
-    """An EFI variable of one byte, after four bytes of attributes."""
-    return None if data is None or len(data) != 5 else data[4] == 1
 
 
 def reboot_required(release: str, on_disk: Sequence[str], *, modular: bool) -> bool:
@@ -158,9 +149,9 @@ def _arch(machine: ProbedMachine) -> Iterator[Found]:
 
 
 def _secure_boot(machine: ProbedMachine) -> Iterator[Found]:
-    flag = efi_flag(machine.data(SECURE_BOOT_VARIABLE))
-    if flag is not None:
-        yield from fact("kernel.secure_boot", flag, SECURE_BOOT_VARIABLE)
+    flag = machine.data(SECURE_BOOT_VARIABLE)  # a byte after four of attributes
+    if flag is not None and len(flag) == 5:
+        yield from fact("kernel.secure_boot", flag[4] == 1, SECURE_BOOT_VARIABLE)
         return
     done = commands.ask(machine, commands.SECURE_BOOT)
     said = re.search(r"SecureBoot (enabled|disabled)", done.out if done else "")

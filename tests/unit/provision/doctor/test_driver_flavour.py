@@ -100,9 +100,7 @@ def test_no_fix_brings_open_modules_to_a_gpu_that_they_do_not_drive(
 @pytest.mark.parametrize("distribution", SYSTEMS)
 @pytest.mark.parametrize("branch_has_only_open", [False, True])
 def test_no_fix_brings_proprietary_modules_to_a_gpu_that_needs_the_open_ones(
-    distribution: str,
-    branch_has_only_open: bool,  # noqa: FBT001
-    each: Alone,
+    distribution: str, each: Alone, *, branch_has_only_open: bool
 ) -> None:
     known = machine(distribution, NEW, **{"driver.open_modules_only": branch_has_only_open})
     every = offered(each, known)
@@ -210,11 +208,7 @@ TAKES = {"fact": {"gpu.old": {"kind": "bool", "means": "x"}}}
         pytest.param({"unless": [IS_OLD]}, None, True, id="nobody knows what forbids it"),
     ],
 )
-def test_a_fix_by_facts(
-    fix: dict[str, Any],
-    old: bool | None,  # noqa: FBT001
-    expected: bool,  # noqa: FBT001
-) -> None:
+def test_a_fix_by_facts(fix: dict[str, Any], *, old: bool | None, expected: bool) -> None:
     failure = row({"note": "for all"}, {"note": "for some", **fix})
     known = {} if old is None else {"gpu.old": Fact(value=old, where="/there")}
     knowledge = parse({"x.toml": {"failure": [failure], **TAKES}})

@@ -30,115 +30,44 @@ else:
 RECIPES = Path(provision.doctor.__file__).parent / "data" / "recipes.toml"
 
 # By the package (or the product) that brings them.
-PACKAGES = {
-    "POSIX, the shell itself, coreutils": """. : [ awk basename cat chmod chown command cp cut date
-        df dirname du echo env eval exec exit export false file find fuser getconf grep hash head
-        hostname id install ipcs kill less ln ls mkdir mktemp mv nohup nproc paste printenv printf
-        ps pwd read readlink realpath rm sed seq set sh shuf sleep sort stat stty sync tail tee test
-        timeout touch tr true truncate type ulimit umask uname uniq unset wait wc which xargs""",
-    "sudo": "sudo sudoedit",
-    "passwd": "groupadd usermod gpasswd",
-    "login": "newgrp",
-    "libc-bin": "getent ldconfig ldd",
-    "util-linux": """dmesg fallocate findmnt hwclock losetup lsblk lscpu lsipc mkswap mount prlimit
-        setsid swapon umount unshare""",
-    "procps": "free pgrep pkill sysctl top",
-    "kmod": "depmod lsmod modinfo modprobe rmmod",
-    "pciutils": "lspci setpci",
-    "iproute2": "ip ss",
-    "iputils-ping": "ping",
-    "netcat": "nc",
-    "nftables": "nft",
-    "ufw": "ufw",
-    "firewalld": "firewall-cmd",
-    "lsof": "lsof",
-    "quota": "quota",
-    "numactl": "numactl",
-    "tmux": "tmux",
-    "curl": "curl",
-    "gpg": "gpg",
-    "openssl": "openssl",
-    "git": "git",
-    "openssh-client": "ssh ssh-copy-id ssh-keygen",
-    "systemd": "journalctl loginctl reboot resolvectl systemctl systemd-tmpfiles timedatectl",
-    "init-system-helpers": "service",
-    "openrc": "rc-service rc-update",
-    "dpkg": "dpkg dpkg-query update-alternatives",
-    "apt": "apt-cache apt-get apt-mark",
-    "rpm": "rpm",
-    "dnf": "dnf yum",
-    "zypper": "zypper",
-    "pacman": "pacman",
-    "apk-tools": "apk",
-    "snapd": "snap",
-    "initramfs-tools": "update-initramfs",
-    "dracut": "dracut",
-    "mkinitcpio": "mkinitcpio",
-    "grub2-common": "update-grub",
-    "grubby": "grubby",
-    "ca-certificates": "update-ca-certificates update-ca-trust",
-    "shim-signed": "update-secureboot-policy",
-    "mokutil": "mokutil",
-    "dkms": "dkms",
-    "akmods": "akmods kmodgenca",
-    "policycoreutils": "getsebool setsebool restorecon",
-    "ubuntu-drivers-common": "ubuntu-drivers",
-    "nvidia-prime": "prime-select",
-    "mig-parted": "nvidia-mig-parted",
-    "Container-Optimized OS": "cos-extensions",
-    "python3": "python python3",
-    "pip": "pip pip3",
-    "uv": "uv uvx",
-    "conda": "conda mamba",
-    "gcc": "cc g++ gcc",
-    "make": "make",
-    "cmake": "cmake",
-    "ninja-build": "ninja",
-    "binutils": "nm objdump readelf strings",
-    "Docker": "docker dockerd",
-    "podman": "podman",
-    "skopeo": "skopeo",
-    "runc": "runc",
-    "containerd": "containerd ctr",
-    "cri-tools": "crictl",
-    "kubectl": "kubectl",
-    "helm": "helm",
-    "apptainer": "apptainer singularity",
-    "enroot": "enroot",
-    "Proxmox": "pct",
-    "NVIDIA's driver": """nvidia-bug-report.sh nvidia-cuda-mps-control nvidia-modprobe nvidia-smi
-        nvidia-uninstall nvidia-imex-ctl""",
-    "NVIDIA's container toolkit": """nvidia-container-cli nvidia-container-runtime
-        nvidia-container-runtime-hook nvidia-ctk""",
-    "CUDA toolkit": "compute-sanitizer cuobjdump nvcc ptxas",
-    "TensorRT": "trtexec",
-    "DCGM": "dcgmi",
-    "Windows, from WSL": "cmd.exe nvidia-smi.exe wsl.exe wslpath",
-    "wslu": "wslpath",
-    "Open MPI": "mpirun ompi_info",
-    "UCX": "ucx_info",
-    "libfabric-bin": "fi_info fi_pingpong",
-    "rdma-core": "ibstat ibstatus ibv_devices ibv_devinfo show_gids",
-    "Slurm": "sbatch scontrol sinfo slurmd srun",
-    "Ollama": "ollama",
-    "squashfs-tools": "unsquashfs",
-    "gzip": "zgrep",
-    "gVisor": "runsc",
-    "nerdctl": "nerdctl",
-    "auditd": "ausearch",
-    "policycoreutils-python-utils": "audit2allow semodule",
-    "libselinux-utils": "getenforce",
-    "util-linux-extra": "namei",
-    "py-spy": "py-spy",
-    "PyTorch": "torchrun",
-    "Ray": "ray",
-    "TensorFlow": "tf_upgrade_v2",
-    "DeepSpeed": "deepspeed ds_report",
-    "Numba": "numba",
-    "huggingface_hub": "hf huggingface-cli",
-    "this project": "provision verify",
-}
-KNOWN = frozenset(name for names in PACKAGES.values() for name in names.split())
+PACKAGES = """
+    POSIX, the shell itself, coreutils: . : [ awk basename cat chmod chown command cp cut date df
+    dirname du echo env eval exec exit export false file find fuser getconf grep hash head
+    hostname id install ipcs kill less ln ls mkdir mktemp mv nohup nproc paste printenv printf ps
+    pwd read readlink realpath rm sed seq set sh shuf sleep sort stat stty sync tail tee test
+    timeout touch tr true truncate type ulimit umask uname uniq unset wait wc which xargs; sudo:
+    sudo sudoedit; passwd: groupadd usermod gpasswd; login: newgrp; libc-bin: getent ldconfig ldd;
+    util-linux: dmesg fallocate findmnt hwclock losetup lsblk lscpu lsipc mkswap mount prlimit
+    setsid swapon umount unshare; procps: free pgrep pkill sysctl top; kmod: depmod lsmod modinfo
+    modprobe rmmod; pciutils: lspci setpci; iproute2: ip ss; iputils-ping: ping; netcat: nc;
+    nftables: nft; ufw: ufw; firewalld: firewall-cmd; lsof: lsof; quota: quota; numactl: numactl;
+    tmux: tmux; curl: curl; gpg: gpg; openssl: openssl; git: git; openssh-client: ssh ssh-copy-id
+    ssh-keygen; systemd: journalctl loginctl reboot resolvectl systemctl systemd-tmpfiles
+    timedatectl; init-system-helpers: service; openrc: rc-service rc-update; dpkg: dpkg dpkg-query
+    update-alternatives; apt: apt-cache apt-get apt-mark; rpm: rpm; dnf: dnf yum; zypper: zypper;
+    pacman: pacman; apk-tools: apk; snapd: snap; initramfs-tools: update-initramfs; dracut:
+    dracut; mkinitcpio: mkinitcpio; grub2-common: update-grub; grubby: grubby; ca-certificates:
+    update-ca-certificates update-ca-trust; shim-signed: update-secureboot-policy; mokutil:
+    mokutil; dkms: dkms; akmods: akmods kmodgenca; policycoreutils: getsebool setsebool
+    restorecon; ubuntu-drivers-common: ubuntu-drivers; nvidia-prime: prime-select; mig-parted:
+    nvidia-mig-parted; Container-Optimized OS: cos-extensions; python3: python python3; pip: pip
+    pip3; uv: uv uvx; conda: conda mamba; gcc: cc g++ gcc; make: make; cmake: cmake; ninja-build:
+    ninja; binutils: nm objdump readelf strings; Docker: docker dockerd; podman: podman; skopeo:
+    skopeo; runc: runc; containerd: containerd ctr; cri-tools: crictl; kubectl: kubectl; helm:
+    helm; apptainer: apptainer singularity; enroot: enroot; Proxmox: pct; NVIDIA's driver:
+    nvidia-bug-report.sh nvidia-cuda-mps-control nvidia-modprobe nvidia-smi nvidia-uninstall
+    nvidia-imex-ctl; NVIDIA's container toolkit: nvidia-container-cli nvidia-container-runtime
+    nvidia-container-runtime-hook nvidia-ctk; CUDA toolkit: compute-sanitizer cuobjdump nvcc
+    ptxas; TensorRT: trtexec; DCGM: dcgmi; Windows, from WSL: cmd.exe nvidia-smi.exe wsl.exe
+    wslpath; wslu: wslpath; Open MPI: mpirun ompi_info; UCX: ucx_info; libfabric-bin: fi_info
+    fi_pingpong; rdma-core: ibstat ibstatus ibv_devices ibv_devinfo show_gids; Slurm: sbatch
+    scontrol sinfo slurmd srun; Ollama: ollama; squashfs-tools: unsquashfs; gzip: zgrep; gVisor:
+    runsc; nerdctl: nerdctl; auditd: ausearch; policycoreutils-python-utils: audit2allow semodule;
+    libselinux-utils: getenforce; util-linux-extra: namei; py-spy: py-spy; PyTorch: torchrun; Ray:
+    ray; TensorFlow: tf_upgrade_v2; DeepSpeed: deepspeed ds_report; Numba: numba; huggingface_hub:
+    hf huggingface-cli; this project: provision verify
+"""
+KNOWN = frozenset(name for one in PACKAGES.split(";") for name in one.partition(":")[2].split())
 # A program by its path, one that a variable names, or a version of a compiler.
 BY_PATH = re.compile(
     r"(?:/|\.?[\w.-]+/)[\w./-]+|\$[A-Z_]+|\$\(command -v [\w-]+\)|g(?:cc|\+\+)-\d+"

@@ -35,9 +35,7 @@ from tests.kit.doctor_hosts import config_with_acs
     ],
 )
 def test_versions_differ_where_both_are_known(
-    module: str | None,
-    library: str | None,
-    differ: bool | None,  # noqa: FBT001
+    module: str | None, library: str | None, *, differ: bool | None
 ) -> None:
     assert driver.versions_differ(module, library) is differ
 
@@ -57,10 +55,7 @@ def test_versions_differ_where_both_are_known(
     ],
 )
 def test_the_reload_trap_needs_systemd_the_hook_and_no_links(
-    engine: str | None,
-    mode: str | None,
-    char_links: bool | None,  # noqa: FBT001
-    trap: bool | None,  # noqa: FBT001
+    engine: str | None, mode: str | None, *, char_links: bool | None, trap: bool | None
 ) -> None:
     assert cgroup.reload_trap(driver=engine, mode=mode, char_links=char_links) is trap
 
@@ -99,9 +94,7 @@ def test_the_driver_of_a_specification_is_in_its_libraries_names() -> None:
     [(100, 200, False), (201, 200, False), (202, 200, True), (100, 0, None)],
 )
 def test_daemon_json_is_newer_than_the_engine_that_read_it(
-    modified: int,
-    started: int,
-    newer: bool | None,  # noqa: FBT001
+    modified: int, started: int, *, newer: bool | None
 ) -> None:
     assert docker.was_changed_after(modified, started) is newer
 
@@ -182,8 +175,7 @@ def test_dkms_is_judged_for_the_running_kernel(status: str, log: str, state: str
     ],
 )
 def test_branches_are_mixed_only_by_parts_of_the_driver(
-    found: list[tuple[str, str]],
-    mixed: bool | None,  # noqa: FBT001
+    found: list[tuple[str, str]], *, mixed: bool | None
 ) -> None:
     assert packages.branches_mixed(packages.InstalledPackage(*one) for one in found) is mixed
 
@@ -200,10 +192,7 @@ def test_branches_are_mixed_only_by_parts_of_the_driver(
     ],
 )
 def test_a_link_is_narrow_where_both_ends_can_more(
-    current: str,
-    device: str,
-    port: str | None,
-    narrow: bool | None,  # noqa: FBT001
+    current: str, device: str, port: str | None, *, narrow: bool | None
 ) -> None:
     assert gpus.is_narrow(current, device, port) is narrow
 
@@ -219,10 +208,7 @@ def test_a_link_is_narrow_where_both_ends_can_more(
         (b"\xff" * 4096, None),
     ],
 )
-def test_acs_redirects_by_its_control_bits(
-    config: bytes,
-    redirects: bool | None,  # noqa: FBT001
-) -> None:
+def test_acs_redirects_by_its_control_bits(config: bytes, *, redirects: bool | None) -> None:
     assert gpus.acs_redirects(config) is redirects
 
 
@@ -246,10 +232,11 @@ def test_acs_redirects_by_its_control_bits(
 )
 def test_a_name_tells_what_the_catalogue_knows_of_it(
     names: tuple[str, ...],
-    consumer: bool | None,  # noqa: FBT001
     capabilities: tuple[str, ...] | None,
     modules: set[str],
     catalog: Catalog,
+    *,
+    consumer: bool | None,
 ) -> None:
     assert gpus.is_consumer(catalog, names) is consumer
     assert gpus.capabilities(catalog, names) == capabilities
@@ -272,8 +259,7 @@ def test_a_gpu_without_a_known_name_is_judged_by_its_capability(
     [("620.70.06", True), ("615.71.09", False), ("580.95.05", False), ("999", None), (None, None)],
 )
 def test_a_branch_tells_whether_it_has_proprietary_modules(
-    version: str | None,
-    only: bool | None,  # noqa: FBT001
+    version: str | None, *, only: bool | None
 ) -> None:
     assert driver.has_open_modules_only(version) is only
 
@@ -371,9 +357,7 @@ def test_wsl_1_writes_its_maker_with_a_capital(version: str, number: int) -> Non
     ],
 )
 def test_a_bridge_sends_too_large_where_its_mtu_is_larger(
-    bridge: str | None,
-    out: str | None,
-    differs: bool | None,  # noqa: FBT001
+    bridge: str | None, out: str | None, *, differs: bool | None
 ) -> None:
     assert network.mtu_differs(bridge, out) is differs
 
@@ -397,10 +381,7 @@ def test_the_way_out_is_the_default_route_of_the_lowest_metric() -> None:
     ],
 )
 def test_torch_and_torchvision_belong_together(
-    torch: str,
-    vision: str,
-    wanted: str | None,
-    mismatch: bool | None,  # noqa: FBT001
+    torch: str, vision: str, wanted: str | None, *, mismatch: bool | None
 ) -> None:
     assert python.is_mismatch(torch, vision, wanted) is mismatch
 
@@ -427,11 +408,7 @@ def test_a_local_version_tells_the_cuda(tag: str, cuda: str | None) -> None:
 @pytest.mark.parametrize(
     ("free", "total", "low"), [(10, 100, False), (4, 100, True), (0, 0, None), (5, 100, False)]
 )
-def test_inodes_are_low_under_a_twentieth(
-    free: int,
-    total: int,
-    low: bool | None,  # noqa: FBT001
-) -> None:
+def test_inodes_are_low_under_a_twentieth(free: int, total: int, *, low: bool | None) -> None:
     room = DiskSpace(total=1, free=1, inodes=total, inodes_free=free)
     assert environment.inodes_low(room) is low
 

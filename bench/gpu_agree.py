@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.cuda_by_hand import FORMATS, Cuda, CudaError, Times
-from verify.backends.pytorch import Place, find_gpus, operands
-from verify.checks.devices.compute import describe
+from verify.backends.pytorch import Place, find_gpus
+from verify.backends.pytorch_numbers import operands
 from verify.checks.speed import rates
 from verify.device import nvml
 from verify.device.maps import mapped, read_maps
@@ -185,7 +185,7 @@ def libraries() -> tuple[str, str]:
 def environment(place: Place, cuda: Cuda) -> dict[str, Any]:
     """What the numbers were found on."""
 
-    name, capability = describe(place)
+    name, capability = place.card, "{}.{}".format(*(place.capability or (0, 0)))
     return {
         "gpu": name,
         "compute_capability": capability,

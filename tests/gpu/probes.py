@@ -353,7 +353,7 @@ def soak(probe: Probe) -> None:
     import torch
 
     from verify.backends.pytorch import Place
-    from verify.checks.memory.patterns import write_and_read
+    from verify.checks.memory.patterns import test
 
     place = Place("cpu" if probe.pretended else "cuda", 0)
     for share in (0.5, 0.9):
@@ -361,7 +361,7 @@ def soak(probe: Probe) -> None:
             free = int(torch.cuda.mem_get_info()[0] * share)
             size = probe.size(free, 1 << 26)
             began = time.perf_counter()
-            kept = write_and_read(place, size)
+            kept = test(place, size)
             took = time.perf_counter() - began
             probe.say("pattern", bytes=kept.bytes, wrong_words=kept.wrong_words, seconds=took)
             torch.cuda.empty_cache()

@@ -26,6 +26,11 @@ def _family() -> Any:
     return importlib.import_module("verify.checks.collectives.{}".format(framework))
 
 
+def _backend() -> Any:
+    framework = "jax" if "jax" in sys.modules else "tensorflow"
+    return importlib.import_module("verify.backends." + framework).BACKEND
+
+
 def two_gpus() -> None:
     """Two devices of the CPU where the code believes in two GPUs."""
     from verify.checks.collectives import operations
@@ -38,7 +43,8 @@ def two_gpus() -> None:
         cut()
         return real("cpu")
 
-    put(family, "_look", lambda _: {"broken": None, "gpus": 2})
+    backend = _backend()
+    vars(backend).update(find=lambda _: (None, backend.place("cuda")), count=lambda: 2)
     put(family, "all_devices", devices)
 
 

@@ -79,23 +79,23 @@ def all_agree() -> None:
     two_gpus()
     import torch
 
+    from verify.backends import pytorch
     from verify.backends.sight import Sight
-    from verify.checks.devices import inventory as devices
     from verify.device import driver
 
     driver.read = lambda *_: driver.CudaDriver(found=True, version="12.2", count=2)
-    vars(devices).update(look=lambda _: Sight("12.1", usable=2, nodes=2, nvml=2))
+    vars(pytorch).update(look=lambda _: Sight("12.1", usable=2, nodes=2, nvml=2))
     torch.cuda.device_count = lambda: 2
 
 
 def torch_counts_by_nvml() -> None:
     """torch reports what NVML has; CUDA itself can use one."""
+    from verify.backends import pytorch
     from verify.backends.sight import Sight
-    from verify.checks.devices import inventory as devices
     from verify.device import driver
 
     driver.read = lambda *_: driver.CudaDriver(found=True, version="12.2", count=1)
-    vars(devices).update(look=lambda _: Sight("12.1", usable=1, nodes=2, nvml=2))
+    vars(pytorch).update(look=lambda _: Sight("12.1", usable=1, nodes=2, nvml=2))
 
 
 def driver_loses_one() -> None:
@@ -108,13 +108,13 @@ def driver_loses_one() -> None:
 
 def cuda_does_not_start() -> None:
     """NVML shows two cards, and the CUDA driver refuses to start."""
+    from verify.backends import pytorch
     from verify.backends.sight import Sight
-    from verify.checks.devices import inventory as devices
     from verify.device import driver
 
     said = "Error 803: system has unsupported display driver / cuda driver combination"
     driver.read = lambda *_: driver.CudaDriver(found=True, version="12.2", error=said)
-    vars(devices).update(
+    vars(pytorch).update(
         look=lambda _: Sight("12.1", 0, "RuntimeError: " + said, 2, 2, driver=True)
     )
 
@@ -123,8 +123,8 @@ def mig_without_devices() -> None:
     """The cards are in MIG mode, and nobody has cut them."""
     from dataclasses import replace
 
+    from verify.backends import pytorch
     from verify.backends.sight import Sight
-    from verify.checks.devices import inventory as devices
     from verify.device import driver, nvml, state
 
     change_nvml(gpus=tuple(replace(gpu, mig=True) for gpu in nvml.read().gpus))()
@@ -132,7 +132,7 @@ def mig_without_devices() -> None:
     cut = replace(seen, gpus=tuple(replace(gpu, mig=True) for gpu in seen.gpus))
     state.read = lambda *_: cut
     driver.read = lambda *_: driver.CudaDriver(found=True, version="12.2", count=0)
-    vars(devices).update(
+    vars(pytorch).update(
         look=lambda _: Sight("12.1", 0, "RuntimeError: No CUDA GPUs are available", 2, 2)
     )
 
@@ -141,10 +141,10 @@ def code_for_it() -> None:
     """An A100, and a build with code for it."""
     import torch
 
+    from verify.backends import pytorch
     from verify.backends.sight import Sight
-    from verify.checks.devices import inventory as devices
 
-    vars(devices).update(look=lambda _: Sight("12.1", usable=1))
+    vars(pytorch).update(look=lambda _: Sight("12.1", usable=1))
     torch.cuda.get_device_capability = lambda *_: (8, 0)
     torch.cuda.get_arch_list = lambda: ["sm_70", "sm_80"]
 
@@ -158,13 +158,17 @@ def a_newer_card() -> None:
 
 def kernels_run() -> None:
     """The same code computes; the device it is given is the CPU."""
-    from verify.backends.pytorch import Place
-    from verify.checks.devices import compute
+    from verify.backends import pytorch
 
-    vars(compute).update(
-        find_gpus=lambda _: (None, (Place("cpu"),)),
-        describe=lambda _: (NAME, "8.0"),
-        compiled_architectures=lambda: ["sm_80"],
+    class Card(pytorch.Place):
+        """A GPU in all but its device."""
+
+        device = property(lambda _: pytorch.Place("cpu").device)
+        card = property(lambda _: NAME)
+        capability = property(lambda _: (8, 0))
+
+    vars(pytorch.BACKEND).update(
+        find_gpus=lambda _: (None, (Card("cuda"),)), architectures=lambda: ["sm_80"]
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from importlib import metadata
 from pathlib import Path
@@ -38,7 +37,7 @@ def a_plugin(**other: str) -> None:
 
 def libraries_by_number(**other: Any) -> None:
     """A plugin whose libraries load and tell their versions."""
-    from verify.checks.on_jax import libraries
+    from verify.checks.libraries import jax as libraries
 
     a_plugin()
     said = {name: (lambda value=value: value) for name, value in {**NUMBERS, **other}.items()}
@@ -104,7 +103,7 @@ def give_numbers(**versions: int) -> Callable[[], None]:
 
 def fail_to_load() -> None:
     """The libraries are not there."""
-    from verify.checks.on_jax import libraries
+    from verify.checks.libraries import jax as libraries
 
     error = RuntimeError("cuDNN: unable to load libcudnn.so.9")
     ask = raising(error)(None)
@@ -117,7 +116,7 @@ def map_files(*paths: str) -> Callable[[], None]:
     def seed() -> None:
         import jaxlib  # type: ignore[import-not-found,unused-ignore]
 
-        from verify.checks.on_jax import libraries
+        from verify.checks.libraries import jax as libraries
 
         a_plugin()
         packages = Path(jaxlib.__file__).resolve().parents[1]
@@ -187,9 +186,9 @@ def default_elsewhere() -> None:
     """Work that names no device runs on the second one."""
     import jax
 
-    from verify.checks.on_jax import devices
+    from verify.backends.jax import cut_the_cpu
 
-    os.environ["XLA_FLAGS"] = devices._TWO_CPUS
+    cut_the_cpu()
     jax.config.update("jax_default_device", jax.devices("cpu")[1])
 
 
@@ -501,12 +500,12 @@ _DEVICES: Tuple[Row, ...] = (
         "devices.kernel",
         "a sum that is not true",
         lose_a_summand,
-        "int64 sum: 1 of 1 results wrong",
+        "sum: 1 of 1 results wrong",
         sound=a_gpu,
     ),
     row("devices.kernel", "no kernel for this GPU", fail_to_multiply, "no kernel", sound=a_gpu),
     row(
-        "devices.kernel",
+        "devices.convolution",
         "a convolution that loses a row",
         drop_pixels,
         "float32 convolution",

@@ -20,7 +20,7 @@ def cuda_build() -> None:
     """torch says that it was built for CUDA 12.8, and its libraries answer."""
     import torch
 
-    from verify.checks.libraries import requested as libraries
+    from verify.checks.libraries import pytorch as libraries
 
     torch.version.cuda = "12.8"
     torch.__version__ = "2.9.1+cu128"
@@ -51,7 +51,7 @@ def from_home() -> None:
 
 def older_runtime() -> None:
     """Another libcudart is loaded."""
-    from verify.checks.libraries import requested as libraries
+    from verify.checks.libraries import pytorch as libraries
 
     libraries._runtime_version = lambda: 12040
 

@@ -7,87 +7,6 @@ from typing import Any, List
 from tests.mutations import Row
 from tests.mutations.loading import put
 
-GB = 1000**3
-
-
-def fake_gpu() -> None:
-    """One card of 80 GB with nobody else on it: what torch and NVML say of it."""
-    import torch
-
-    from verify.backends.pytorch import Place
-    from verify.checks.memory import free as memory
-    from verify.device import same_gpu, state
-    from verify.device.telemetry import GpuState, State
-
-    places = (Place("cuda"),)
-    put(memory, "find", lambda _: (None, places[0]))
-    put(memory, "find_gpus", lambda _: (None, places))
-    put(torch.cuda, "mem_get_info", lambda _: (79 * GB, 80 * GB))
-    put(torch.cuda, "get_device_name", lambda _: "NVIDIA A100")
-    idle = GpuState(0, uuid="GPU-a", processes=(), memory_total_bytes=80 * GB)
-    put(state, "read", lambda *_: State(gpus=(idle,), found=True))
-    put(same_gpu, "find", lambda index, gpus: gpus[index])
-
-
-def share_the_gpu() -> None:
-    import torch
-
-    from verify.device import state
-    from verify.device.telemetry import GpuProcess, GpuState, State
-
-    put(torch.cuda, "mem_get_info", lambda _: (14 * GB, 80 * GB))
-    holders = (GpuProcess(4242, 65 * GB), GpuProcess(77, None))
-    put(
-        state,
-        "read",
-        lambda *_: State(
-            gpus=(GpuState(0, processes=holders, memory_total_bytes=80 * GB),), found=True
-        ),
-    )
-
-
-def hide_who_holds_it() -> None:
-    import torch
-
-    from verify.device import state
-    from verify.device.telemetry import GpuState, State
-
-    put(torch.cuda, "mem_get_info", lambda _: (14 * GB, 80 * GB))
-    put(
-        state, "read", lambda *_: State(gpus=(GpuState(0, memory_total_bytes=80 * GB),), found=True)
-    )
-
-
-def flip_a_bit() -> None:
-    """A cell that does not keep its bit, far into the memory."""
-    _after_write(lambda chunk: chunk[-12345:-12344].bitwise_xor_(1 << 17))
-
-
-def cross_addresses() -> None:
-    """A write that lands in two places."""
-
-    def cross(chunk: Any) -> None:
-        chunk[4096] = chunk[8192]
-
-    _after_write(cross)
-
-
-def stick_a_bit() -> None:
-    """A bit that is always 1: right for half of the words in each pass."""
-    _after_write(lambda chunk: chunk[999:1000].bitwise_or_(1 << 40))
-
-
-def _after_write(harm: Any) -> None:
-    from verify.checks.memory import patterns
-
-    real = patterns.write
-
-    def write(chunk: Any, first: int, *, inverted: bool) -> None:
-        real(chunk, first, inverted=inverted)
-        harm(chunk)
-
-    put(patterns, "write", write)
-
 
 def keep_tensors() -> None:
     """Each step's weights, in a list that nobody empties."""
@@ -146,29 +65,6 @@ def kill_the_trial() -> None:
 
 ROWS = {
     "pytorch": (
-        Row(
-            "memory.free",
-            "another process holds most of the GPU",
-            share_the_gpu,
-            "process 4242 (65.0 GB), 77",
-            fake_gpu,
-            "quick",
-            status="skip",
-        ),
-        Row(
-            "memory.free",
-            "the GPU is full and NVML does not say of what",
-            hide_who_holds_it,
-            "14.0 of 80.0 GB",
-            fake_gpu,
-            "quick",
-            status="skip",
-        ),
-        Row("memory.pattern", "a bit flips", flip_a_bit, "1 bit of 64 differs", on_cpu=True),
-        Row(
-            "memory.pattern", "addresses cross", cross_addresses, "first at byte 32768", on_cpu=True
-        ),
-        Row("memory.pattern", "a bit is stuck", stick_a_bit, "1 bit of 64 differs", on_cpu=True),
         Row("memory.leak", "each step keeps its weights", keep_tensors, "each step", on_cpu=True),
         *(
             Row("memory.batch", fault, seed, word, shorten, "full", on_cpu=True)

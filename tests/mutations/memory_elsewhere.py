@@ -38,6 +38,13 @@ def _alone(a_gpu: Callable[[], None]) -> Callable[[], None]:
     return sound
 
 
+def a_torch_gpu() -> None:
+    """One GPU, by what torch says."""
+    from verify.backends import pytorch
+
+    vars(pytorch.BACKEND)["find"] = lambda _: (None, pytorch.Place("cuda"))
+
+
 def _without_settings() -> None:
     """What a user may set of TensorFlow's memory: nothing is."""
     import tensorflow as tf
@@ -71,23 +78,23 @@ def harm(how: Callable[[Any], None]) -> Callable[[], None]:
     def seed() -> None:
         import numpy as np
 
-        if "jax" in sys.modules:
-            from verify.checks.on_jax import memory
+        from verify.checks.memory import patterns
 
-            owner: Any = memory
-            back = sys.modules["jax"].numpy.asarray
-        else:
-            from verify.checks.on_tensorflow.memory import Pattern
+        modules = sys.modules
+        back = modules["jax"].numpy.asarray if "jax" in modules else None
+        back = back or (modules["torch"].from_numpy if "torch" in modules else None)
+        back = back or modules["tensorflow"].constant
+        right = patterns.keep
 
-            owner, back = Pattern, sys.modules["tensorflow"].constant
-        right = owner.write
+        def keep(kept: Any, write: Any, read: Any) -> Any:
+            def harmed(*words: Any) -> Any:
+                block = np.array(write(*words))
+                how(block)
+                return back(block)
 
-        def write(*words: Any) -> Any:
-            block = np.array(right(*words))
-            how(block)
-            return back(block)
+            return right(kept, harmed, read)
 
-        put(owner, "write", write)
+        put(patterns, "keep", keep)
 
     return seed
 
@@ -118,7 +125,9 @@ def _multiplies(framework: str) -> Tuple[Any, str]:
     """The function that it multiplies by afterwards."""
     if framework == "tensorflow":
         return importlib.import_module("tensorflow").linalg, "matmul"
-    return importlib.import_module("torch" if framework == "pytorch" else "jax.numpy"), "matmul"
+    if framework == "pytorch":
+        return importlib.import_module("torch").Tensor, "__matmul__"
+    return importlib.import_module("jax.numpy"), "matmul"
 
 
 def refuse_without_a_word(framework: str) -> Callable[[], None]:
@@ -156,7 +165,7 @@ def break_the_device(framework: str) -> Callable[[], None]:
     return _after_the_refusal(framework, raising(RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS")))
 
 
-def keep_what_was_refused(framework: str) -> Callable[[], None]:
+def keep_what_was_refused(_: str) -> Callable[[], None]:
     """A count that has grown by half of what was asked for."""
 
     def seed() -> None:
@@ -164,9 +173,8 @@ def keep_what_was_refused(framework: str) -> Callable[[], None]:
 
         counts = [recovery.NO_ADDRESS // 2, 0]
         real = recovery.attempt
-        name = "memory.recovery" if framework == "pytorch" else "on_{}.memory".format(framework)
-        module: Any = importlib.import_module("verify.checks." + name)
-        module.attempt = lambda size, ask, multiply, _: real(size, ask, multiply, counts.pop)
+        change = lambda size, ask, multiply, _: real(size, ask, multiply, counts.pop)  # noqa: E731
+        vars(recovery)["attempt"] = change
 
     return seed
 
@@ -187,7 +195,7 @@ def _recovery(framework: str) -> Tuple[Row, ...]:
 
 
 def _elsewhere(a_gpu: Callable[[], None]) -> Tuple[Row, ...]:
-    """Rows that TensorFlow and JAX share."""
+    """Rows that all frameworks share."""
     free = (
         ("another process holds most of the GPU", share_the_gpu, "process 4242 (65.0 GB), 77"),
         ("the GPU is full and NVML does not say of what", hide_who_holds_it, "14.0 of 80.0 GB"),
@@ -209,7 +217,7 @@ def _elsewhere(a_gpu: Callable[[], None]) -> Tuple[Row, ...]:
 
 
 ROWS: Dict[str, Tuple[Row, ...]] = {
-    "pytorch": _recovery("pytorch"),
+    "pytorch": (*_elsewhere(a_torch_gpu), *_recovery("pytorch")),
     "jax": (*_elsewhere(jax_.a_gpu), *_recovery("jax")),
     "tensorflow": (*_elsewhere(tensorflow_.a_gpu), *_recovery("tensorflow")),
 }

@@ -154,17 +154,17 @@ def two_gpus_that_convolve() -> None:
 
 def refuse_tf32() -> None:
     """The switch for TF32 does nothing, and it stays off."""
-    from verify.backends import pytorch
+    from verify.backends import pytorch, pytorch_numbers
 
-    real = pytorch.set_tf32
+    real = pytorch_numbers.set_tf32
     vars(pytorch)["set_tf32"] = lambda **_: real(on=False)
 
 
 def force_tf32() -> None:
     """The switch for TF32 does nothing, and it stays on."""
-    from verify.backends import pytorch
+    from verify.backends import pytorch, pytorch_numbers
 
-    real = pytorch.set_tf32
+    real = pytorch_numbers.set_tf32
     vars(pytorch)["set_tf32"] = lambda **_: real(on=True)
 
 

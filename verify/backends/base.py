@@ -32,6 +32,7 @@ NAMES = {
 SHORT = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 SINCE = {"tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9)}
 """The first compute capability that has units for a dtype."""
+ODD = 0x9E3779B97F4A7C15 - (1 << 64)  # 2^64 divided by the golden ratio, as a signed word
 NO_DEVICE = "no CUDA-capable device is detected"
 
 
@@ -156,6 +157,28 @@ class Place:
     def release(self) -> None:
         """Give cached memory back to the driver, where the framework can."""
 
+    def count_up(self, count: int) -> int:
+        """0 + 1 + ... + (count - 1), added up on the device."""
+        raise NotImplementedError
+
+    def limit_bytes(self) -> Optional[int]:
+        """All that a GPU may give to arrays; None where the framework does not say."""
+        return None
+
+    def take(self, size: int) -> object:
+        """Memory of so many bytes."""
+        raise NotImplementedError
+
+    def block(self, first: int, count: int, inverted: bool) -> Any:  # noqa: FBT001
+        """A block of 64-bit words, made on the device: each is its index times `ODD`, or the
+        complement.
+        """
+        raise NotImplementedError
+
+    def differ(self, block: Any, right: Any) -> Tuple[int, int, int, int]:
+        """How many words differ, the first of them, what it should be, and what it is."""
+        raise NotImplementedError
+
     def free_bytes(self) -> Optional[int]:
         """What a GPU may still give to arrays; None where the framework does not say."""
         return None
@@ -213,6 +236,7 @@ class Backend:
     terms: Terms
     dtypes: Tuple[str, ...] = DTYPES[:5]
     layouts: Tuple[str, ...] = ("",)  # of images
+    says_what_is_free = True  # of a GPU's memory
     unordered = False  # whether a network in training may add up in no fixed order
     sure_of_tf32 = True  # whether TF32 is used wherever it is allowed and there
     convolves_groups = True
@@ -220,6 +244,25 @@ class Backend:
 
     def place(self, kind: str, index: int = 0) -> Any:
         """A device."""
+        raise NotImplementedError
+
+    @property
+    def counts_as(self) -> str:
+        """The framework's name beside counts of GPUs."""
+        return self.terms.title
+
+    def promised(self) -> Optional[int]:
+        """How many GPUs the framework says that there are, where it may be wrong."""
+        return None
+
+    def architectures(self) -> List[str]:
+        """The GPU code in the framework's binaries, as nvcc names it; none if it compiles for the
+        GPU that it finds.
+        """
+        return []
+
+    def split_cpu(self) -> None:
+        """Have two devices of the CPU, before the first work there."""
         raise NotImplementedError
 
     def count(self) -> int:
@@ -240,6 +283,10 @@ class Backend:
 
     def use_one_thread(self, place: Any) -> None:
         """Compute with one thread, on a CPU whose framework can be asked for it at any time."""
+
+    def takes(self) -> str:
+        """How much of a GPU's memory the framework takes when it starts; "" if none."""
+        return ""
 
     def allow_tf32(self, *, on: bool) -> None:
         """Whether products and convolutions of fp32 may use TF32."""

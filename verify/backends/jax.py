@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import re
 from importlib import metadata
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
 from verify.backends import base
-from verify.backends.base import NAMES, ConvolutionCase, Terms, see
+from verify.backends.base import NAMES, ODD, ConvolutionCase, Terms, see
 from verify.backends.sight import Sight
 from verify.backends.trainer import Trainer
 from verify.model.check import Context, Outcome
@@ -18,6 +17,7 @@ from verify.model.measures import seconds_each
 from verify.workloads.networks import Network
 
 MAJORS = (13, 12, 11)  # of CUDA, for which there are or were plugins
+SHARE = 0.75  # of a GPU that JAX takes unless told otherwise (docs.jax.dev, GPU memory allocation)
 TERMS = Terms(
     "JAX",
     "jaxlib without a CUDA plugin computes on the CPU only",
@@ -114,6 +114,37 @@ class Place(base.Place):
         limit = self._counted("bytes_limit")
         return None if limit is None else limit - (self.held_bytes() or 0)
 
+    def take(self, size: int) -> object:
+        """Memory, of which nothing need be written."""
+        import jax.numpy as jnp
+
+        with self.scope():
+            return jnp.zeros((size,), "uint8").block_until_ready()
+
+    def block(self, first: int, count: int, inverted: bool) -> Any:  # noqa: FBT001
+        """Compiled, so that no further block is needed."""
+        import jax
+
+        with self.scope():
+            return jax.jit(_words, static_argnums=(1, 2))(
+                first, count, inverted
+            ).block_until_ready()
+
+    def differ(self, block: Any, right: Any) -> Tuple[int, int, int, int]:
+        """How many words differ, the first of them, what it should be, and what it is."""
+        import jax
+
+        with self.scope():
+            count, at, known, found = jax.jit(_compare)(block, right)
+        return int(count), int(at), int(known), int(found)
+
+    def count_up(self, count: int) -> int:
+        """In int64."""
+        import jax.numpy as jnp
+
+        with self.scope():
+            return int(jnp.arange(count, dtype="int64").sum())
+
     def product(self, dtype: str, size: int) -> Callable[[], object]:
         """Of normally distributed numbers."""
         import jax
@@ -207,10 +238,18 @@ class Jax(base.Backend):
 
         return JaxTrainer(place, network, **options)
 
+    def takes(self) -> str:
+        """By the variables that JAX reads when it starts."""
+        return takes(os.environ)
+
     def ask_for_determinism(self) -> Optional[str]:
         """XLA reads its flags once, when it starts."""
         add_flag("--xla_gpu_deterministic_ops=true")
         return None
+
+    def split_cpu(self) -> None:
+        """Before XLA starts."""
+        cut_the_cpu()
 
     def count(self) -> int:
         """How many GPUs JAX lists."""
@@ -223,6 +262,32 @@ class Jax(base.Backend):
 
 
 BACKEND = Jax()
+
+
+def _words(first: Any, count: int, inverted: bool) -> Any:  # noqa: FBT001
+    import jax.numpy as jnp
+
+    words = (jnp.arange(count, dtype="int64") + first) * ODD
+    return ~words if inverted else words
+
+
+def _compare(block: Any, right: Any) -> Any:
+    wrong = block != right
+    at = wrong.argmax()
+    return wrong.sum(), at, right[at], block[at]
+
+
+def takes(environ: Mapping[str, str]) -> str:
+    """How much of a GPU JAX takes when it starts, from the variables that it reads."""
+    allocator = environ.get("XLA_PYTHON_CLIENT_ALLOCATOR", "")
+    if allocator == "platform":
+        return "JAX allocates memory for each array (XLA_PYTHON_CLIENT_ALLOCATOR=platform)"
+    if environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "true").lower() in ("false", "0"):
+        return "JAX allocates memory on demand: XLA_PYTHON_CLIENT_PREALLOCATE is off in this run"
+    said = environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION")
+    if said:
+        return "JAX allocates {} of it when it starts (XLA_PYTHON_CLIENT_MEM_FRACTION)".format(said)
+    return "JAX allocates {:.0f} % of it when it starts".format(100 * SHARE)
 
 
 def add_flag(flag: str) -> None:
@@ -280,19 +345,6 @@ def installed(distribution: str) -> Optional[str]:
         return None
 
 
-def versions() -> Any:
-    """JAX's own module of CUDA library versions, which loads the libraries; None without one."""
-    names = ["jax_cuda{}_plugin._versions".format(major) for major in MAJORS]
-    return next(filter(None, map(_module, (*names, "jaxlib.cuda._versions"))), None)
-
-
-def _module(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError:
-        return None
-
-
 def gpus() -> List[Any]:
     """The GPUs that JAX itself lists, which starts CUDA."""
     import jax
@@ -340,13 +392,3 @@ def look(context: Context) -> Sight:
 def find(context: Context) -> Tuple[Optional[Outcome], Place]:
     """As `Backend.find`."""
     return BACKEND.find(context)
-
-
-def find_gpus(context: Context) -> Tuple[Optional[Outcome], Tuple[Place, ...]]:
-    """As `Backend.find_gpus`."""
-    return BACKEND.find_gpus(context)
-
-
-def every(context: Context) -> Tuple[Optional[Outcome], Tuple[Place, ...]]:
-    """As `Backend.every`."""
-    return BACKEND.every(context)

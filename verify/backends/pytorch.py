@@ -9,7 +9,8 @@ import warnings
 from typing import Any, Callable, ContextManager, List, Optional, Sequence, Tuple
 
 from verify.backends import base
-from verify.backends.base import DTYPES, NAMES, ConvolutionCase, Terms
+from verify.backends.base import DTYPES, NAMES, ODD, ConvolutionCase, Terms
+from verify.backends.pytorch_numbers import kind_of, operands, scaled, set_tf32, sums_in_bf16
 from verify.backends.sight import Sight, judge_absent, look
 from verify.backends.trainer import Trainer
 from verify.device import same_gpu
@@ -146,6 +147,41 @@ class Place(base.Place):
 
         return int(torch.cuda.memory_allocated(self.index)) if self.is_gpu else None
 
+    def count_up(self, count: int) -> int:
+        """In int64."""
+        import torch
+
+        return int(torch.arange(count, device=self.device).sum().item())
+
+    def limit_bytes(self) -> Optional[int]:
+        """All that the driver has."""
+        import torch
+
+        return int(torch.cuda.mem_get_info(self.index)[1]) if self.is_gpu else None
+
+    def take(self, size: int) -> object:
+        """Memory, of which nothing need be written."""
+        import torch
+
+        return torch.empty(size, dtype=torch.uint8, device=self.device)
+
+    def block(self, first: int, count: int, inverted: bool) -> Any:  # noqa: FBT001
+        """In place, so that no second block is needed."""
+        import torch
+
+        last = first + count
+        block = torch.arange(first, last, dtype=torch.int64, device=self.device).mul_(ODD)
+        return block.bitwise_not_() if inverted else block
+
+    def differ(self, block: Any, right: Any) -> Tuple[int, int, int, int]:
+        """How many words differ, the first of them, what it should be, and what it is."""
+        import torch
+
+        wrong = block != right
+        count = int(wrong.sum().item())
+        at = int(wrong.to(torch.uint8).argmax().item()) if count else 0
+        return count, at, int(right[at].item()), int(block[at].item())
+
     def free_bytes(self) -> Optional[int]:
         """What the driver has free."""
         import torch
@@ -248,6 +284,23 @@ class PyTorch(base.Backend):
         """A device."""
         return Place(kind, index)
 
+    @property
+    def counts_as(self) -> str:
+        """The module's name."""
+        return "torch"
+
+    def promised(self) -> Optional[int]:
+        """It may have asked NVML alone."""
+        return self.count()
+
+    def architectures(self) -> List[str]:
+        """In torch's binaries; the public function needs a GPU."""
+        import torch
+
+        listed = list(torch.cuda.get_arch_list())
+        flags = getattr(torch._C, "_cuda_getArchFlags", lambda: None)()  # noqa: SLF001
+        return listed or (flags or "").split()
+
     def count(self) -> int:
         """How many GPUs torch lists."""
         import torch
@@ -331,50 +384,3 @@ def find(context: Context) -> Tuple[Optional[Outcome], Place]:
 def find_gpus(context: Context) -> Tuple[Optional[Outcome], Tuple[Place, ...]]:
     """As `Backend.find_gpus`."""
     return BACKEND.find_gpus(context)
-
-
-def kind_of(dtype: str) -> Any:
-    """The torch.dtype."""
-    import torch
-
-    return getattr(torch, NAMES[dtype])
-
-
-def sums_in_bf16(version: str, config: str) -> bool:
-    """Whether the CPU sums products of bf16 in bf16, from torch's own build information.
-
-    Before 2.1 only oneDNN sums them in fp32, and it needs AVX-512 for bf16:
-    https://github.com/pytorch/pytorch/issues/83863, fixed by pull request 96074.
-    """
-    release = re.match(r"(\d+)\.(\d+)", version)
-    is_old = release is not None and (int(release[1]), int(release[2])) < (2, 1)
-    return is_old and "CPU capability usage: AVX512" not in config
-
-
-def operands(place: Place, dtype: str, size: int) -> Tuple[Any, Any]:
-    """Two random square matrices; for fp8 the right one is column-major, as cuBLASLt requires."""
-    import torch
-
-    sides = (torch.randn((size, size), device=place.device) for _ in range(2))
-    left, right = (side.to(kind_of(dtype)) for side in sides)
-    return left, right.t().contiguous().t() if dtype == "fp8" else right
-
-
-def set_tf32(*, on: bool) -> None:
-    """Allow or forbid TF32. A check has its own process, so nothing needs to be restored."""
-    import torch
-
-    torch.backends.cuda.matmul.allow_tf32 = on
-    torch.backends.cudnn.allow_tf32 = on
-
-
-def scaled(left: Any, right: Any) -> Any:
-    """torch's only product of fp8 numbers; the right matrix must be column-major."""
-    import torch
-
-    one = torch.ones((), device=left.device)
-    columns = right.t().contiguous().t()
-    result = torch._scaled_mm(  # noqa: SLF001  # there is no public name for it
-        left, columns, scale_a=one, scale_b=one, out_dtype=torch.bfloat16
-    )
-    return result[0] if isinstance(result, tuple) else result  # before 2.5 with the largest value

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import re
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from verify.backends import base
-from verify.backends.base import NAMES, ConvolutionCase, Terms, see
+from verify.backends.base import NAMES, ODD, ConvolutionCase, Terms, see
 from verify.backends.sight import Sight
 from verify.backends.trainer import Trainer
 from verify.model.check import Context, Outcome
 from verify.model.measures import seconds_each
 from verify.workloads.networks import Network
 
+_MASK = (1 << 64) - 1
 TERMS = Terms(
     "TensorFlow",
     "this TensorFlow was built without CUDA: tensorflow-cpu, or a wheel that has none",
@@ -101,6 +104,39 @@ class Place(base.Place):
         self.synchronize()
         return int(tf.config.experimental.get_memory_info(self.device[1:])["peak"])
 
+    def take(self, size: int) -> object:
+        """Memory, of which nothing need be written."""
+        import tensorflow as tf
+
+        with self.scope():
+            return tf.zeros((size >> 20, 1 << 20), tf.uint8)
+
+    def block(self, first: int, count: int, inverted: bool) -> Any:  # noqa: FBT001
+        """TensorFlow has no range of int64 on a GPU: a block is the first one and a number."""
+        import tensorflow as tf
+
+        with self.scope():
+            words = _first_words(self.device, count) + tf.constant(multiples(first, 1))
+            return tf.bitwise.invert(words) if inverted else words
+
+    def differ(self, block: Any, right: Any) -> Tuple[int, int, int, int]:
+        """How many words differ, the first of them, what it should be, and what it is."""
+        import tensorflow as tf
+
+        with self.scope():
+            wrong = tf.not_equal(block, right)
+            count = int(tf.math.count_nonzero(wrong))
+            at = int(tf.argmax(tf.cast(wrong, tf.int32))) if count else 0
+            return count, at, int(right[at]), int(block[at])
+
+    def count_up(self, count: int) -> int:
+        """In float64, which holds every partial sum: its int64 has few kernels on a GPU."""
+        import numpy as np
+        import tensorflow as tf
+
+        with self.scope():
+            return int(tf.reduce_sum(tf.constant(np.arange(count, dtype=np.float64))).numpy())
+
     def product(self, dtype: str, size: int) -> Callable[[], object]:
         """Of normally distributed numbers."""
         import tensorflow as tf
@@ -175,11 +211,20 @@ class TensorFlow(base.Backend):
     """TensorFlow."""
 
     terms = TERMS
+    says_what_is_free = False
     convolves_groups = False  # its kernels for the CPU have no gradient of it
 
     def place(self, kind: str, index: int = 0) -> Place:
         """A device."""
         return Place(kind, index)
+
+    def architectures(self) -> List[str]:
+        """By what its build says."""
+        return architectures(build())
+
+    def split_cpu(self) -> None:
+        """Two logical devices."""
+        cut_the_cpu()
 
     def count(self) -> int:
         """How many GPUs TensorFlow lists."""
@@ -194,6 +239,10 @@ class TensorFlow(base.Backend):
         from verify.backends.tensorflow_training import KerasTrainer
 
         return KerasTrainer(place, network, **options)
+
+    def takes(self) -> str:
+        """By the settings of memory growth and of limits."""
+        return takes(_limits(), any(map(_grows, gpus())))
 
     def allow_tf32(self, *, on: bool) -> None:
         """TensorFlow's default is to use it."""
@@ -217,6 +266,17 @@ class TensorFlow(base.Backend):
 BACKEND = TensorFlow()
 
 
+def architectures(facts: Dict[str, Any]) -> List[str]:
+    """As nvcc names them: a build's compute_90 is binary code for 9.0 and PTX (configure.py)."""
+    found: List[str] = []
+    for name in facts.get("cuda_compute_capabilities") or ():
+        text = str(name)
+        if text.startswith("compute_"):
+            found.append("sm_" + text[len("compute_") :])
+        found.append(text if "_" in text else "sm_" + text.replace(".", ""))
+    return list(dict.fromkeys(found))
+
+
 def cut_the_cpu() -> None:
     """Split the CPU into two logical devices, which is possible only before the first operation."""
     import tensorflow as tf
@@ -231,6 +291,48 @@ def all_devices(kind: str) -> List[str]:
 
     found = tf.config.list_logical_devices("GPU" if kind == "cuda" else "CPU")
     return [device.name for device in found]
+
+
+def multiples(first: int, count: int) -> Any:
+    """`count` words of NumPy from index `first` on: the indices times `ODD`."""
+    import numpy as np
+
+    words = np.arange(first, first + count, dtype=np.uint64) * np.uint64(ODD & _MASK)
+    return words.view(np.int64)
+
+
+@functools.lru_cache(maxsize=1)
+def _first_words(device: str, count: int) -> Any:  # noqa: ARG001  # one for each device
+    import tensorflow as tf
+
+    return tf.constant(multiples(0, count))
+
+
+def _grows(gpu: Any) -> bool:
+    """Whether set_memory_growth or TF_FORCE_GPU_ALLOW_GROWTH is in force."""
+    import tensorflow as tf
+
+    said = os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH", "").lower()
+    return said == "true" or bool(tf.config.experimental.get_memory_growth(gpu))
+
+
+def _limits() -> List[float]:
+    """The MB of each logical device that has a limit."""
+    import tensorflow as tf
+
+    found = [tf.config.get_logical_device_configuration(gpu) or () for gpu in gpus()]
+    limits = (getattr(one, "memory_limit", None) for some in found for one in some)
+    return [float(limit) for limit in limits if limit]
+
+
+def takes(limits: List[float], growing: bool) -> str:  # noqa: FBT001
+    """How much TensorFlow takes of a GPU when it first computes there."""
+    if limits:
+        said = "TensorFlow allocates at most {:.0f} MB: the smallest limit of its logical devices"
+        return said.format(min(limits))
+    if growing:
+        return "TensorFlow allocates memory on demand: memory growth is on in this run"
+    return "TensorFlow allocates nearly all of it at its start: no memory growth, no limit is set"
 
 
 def allow_tf32(*, on: bool) -> None:
@@ -296,13 +398,3 @@ def look(context: Context) -> Sight:
 def find(context: Context) -> Tuple[Optional[Outcome], Place]:
     """As `Backend.find`."""
     return BACKEND.find(context)
-
-
-def find_gpus(context: Context) -> Tuple[Optional[Outcome], Tuple[Place, ...]]:
-    """As `Backend.find_gpus`."""
-    return BACKEND.find_gpus(context)
-
-
-def every(context: Context) -> Tuple[Optional[Outcome], Tuple[Place, ...]]:
-    """As `Backend.every`."""
-    return BACKEND.every(context)

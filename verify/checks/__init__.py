@@ -1,70 +1,73 @@
-"""The checks of each framework, cheapest first. Each family's file lists its checks as `CHECKS`."""
+"""Which framework has which checks, cheapest first. Each check is declared once, in its family."""
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, Tuple
+from typing import Dict, Sequence, Tuple
 
-from verify.checks import on_jax
 from verify.checks.collectives import sums as collectives
-from verify.checks.devices import compute, peers
+from verify.checks.collectives import together
+from verify.checks.devices import compute, peers, placement
 from verify.checks.devices import inventory as devices
 from verify.checks.health import condition as health
 from verify.checks.health import links
-from verify.checks.libraries import files, packages, versions
-from verify.checks.libraries import requested as libraries
+from verify.checks.libraries import loaded as libraries
+from verify.checks.libraries import packages, versions
+from verify.checks.libraries import pytorch as torch_libraries
+from verify.checks.libraries import tensorflow as tensorflow_libraries
+from verify.checks.loading import pipeline
 from verify.checks.loading import workers as loading
 from verify.checks.memory import free as memory
 from verify.checks.numerics import attention, compiled, convolution, products, reruns
-from verify.checks.on_tensorflow import CHECKS as ON_TENSORFLOW
 from verify.checks.speed import measured as speed
 from verify.checks.speed import training as timed
+from verify.checks.training import keras, mirrored, parallel, pmap
 from verify.checks.training import loss as training
-from verify.checks.training import parallel
 from verify.model.check import LEVELS, Check
 
-_EVERYWHERE = (*devices.WITHOUT_FRAMEWORK, *health.CHECKS, *links.CHECKS)
-_SHARED = (
-    *packages.CHECKS,
-    *products.CHECKS,
-    *convolution.CHECKS,
-    *reruns.CHECKS,
-    *compiled.CHECKS,
-    *training.CHECKS,
-    memory.LEAK,
-    *speed.CHECKS,
-    *timed.CHECKS,
+ALL = ("pytorch", "tensorflow", "jax")
+PYTORCH, TENSORFLOW, JAX, XLA = ("pytorch",), ("tensorflow",), ("jax",), ("tensorflow", "jax")
+_TABLE: Tuple[Tuple[Sequence[str], Sequence[Check]], ...] = (
+    (ALL, devices.WITHOUT_FRAMEWORK),
+    (ALL, health.CHECKS),
+    (ALL, links.CHECKS),
+    (ALL, libraries.CHECKS),
+    (PYTORCH, torch_libraries.CHECKS),
+    (("pytorch", "tensorflow"), (libraries.NUMPY,)),
+    (ALL, (libraries.FILES,)),
+    (TENSORFLOW, tensorflow_libraries.CHECKS),
+    (PYTORCH, versions.CHECKS),
+    (ALL, packages.CHECKS),
+    (ALL, (devices.COUNT,)),
+    (("pytorch", "tensorflow"), (devices.CODE,)),
+    (ALL, compute.CHECKS),
+    (XLA, placement.CHECKS),
+    (PYTORCH, peers.CHECKS),
+    (ALL, products.CHECKS),
+    (ALL, convolution.CHECKS),
+    (ALL, reruns.CHECKS),
+    (PYTORCH, attention.CHECKS),
+    (ALL, compiled.CHECKS),
+    (ALL, training.CHECKS),
+    (TENSORFLOW, keras.CHECKS),
+    (PYTORCH, loading.CHECKS),
+    (TENSORFLOW, pipeline.CHECKS),
+    (ALL, memory.CHECKS),
+    (PYTORCH, (memory.BATCH,)),
+    (PYTORCH, collectives.CHECKS),
+    (ALL, together.CHECKS),
+    (PYTORCH, parallel.CHECKS),
+    (TENSORFLOW, mirrored.CHECKS),
+    (JAX, pmap.CHECKS),
+    (ALL, speed.CHECKS),
+    (PYTORCH, (speed.COPIES,)),
+    (ALL, timed.CHECKS),
 )
-_PYTORCH = (
-    *libraries.CHECKS,
-    *files.CHECKS,
-    *versions.CHECKS,
-    *packages.CHECKS,
-    *devices.CHECKS,
-    *compute.CHECKS,
-    *peers.CHECKS,
-    *products.CHECKS,
-    *convolution.CHECKS,
-    *reruns.CHECKS,
-    *attention.CHECKS,
-    *compiled.CHECKS,
-    *training.CHECKS,
-    *loading.CHECKS,
-    *memory.CHECKS,
-    *collectives.CHECKS,
-    *parallel.CHECKS,
-    *speed.CHECKS,
-    speed.COPIES,
-    *timed.CHECKS,
-)
 
 
-def _in_order(checks: Iterable[Check]) -> Tuple[Check, ...]:
-    """Sort by level, and keep the listed order within a level."""
-    return tuple(sorted(checks, key=lambda check: LEVELS.index(check.level)))
+def _of(framework: str) -> Tuple[Check, ...]:
+    """A framework's, sorted by level, and in the listed order within a level."""
+    found = [check for who, checks in _TABLE if framework in who for check in checks]
+    return tuple(sorted(found, key=lambda check: LEVELS.index(check.level)))
 
 
-CHECKS: Dict[str, Tuple[Check, ...]] = {
-    "pytorch": _in_order((*_EVERYWHERE, *_PYTORCH)),
-    "tensorflow": _in_order((*_EVERYWHERE, *ON_TENSORFLOW, *_SHARED)),
-    "jax": _in_order((*_EVERYWHERE, *on_jax.CHECKS, *_SHARED)),
-}
+CHECKS: Dict[str, Tuple[Check, ...]] = {framework: _of(framework) for framework in ALL}

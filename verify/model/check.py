@@ -96,10 +96,6 @@ class Check:
     on_request: bool = False  # belongs to a level only if the expectations name packages
     replays: bool = False  # reads only its context's machine, which may be a recording
 
-    def read_by(self, run: Callable[[Context], Outcome]) -> Check:
-        """The same check run with another framework: id, title and limits are defined once."""
-        return replace(self, run=run)
-
 
 def is_outside(check: Check, scope: Optional[Scope]) -> bool:
     """Whether a check would say nothing of an image on a machine that is not the image's. What is

@@ -17,7 +17,7 @@ from verify.checks.health.links import Link, slowest_link
 from verify.checks.health.nvlinks import error_findings
 from verify.checks.health.pcie import width_fault
 from verify.device.telemetry import State
-from verify.model.check import NODE, Check, Context, Outcome, Status
+from verify.model.check import NODE, Context, Outcome, Status
 from verify.model.measures import LOWER, Metric, Plot, Table, median, of_samples, pack
 
 LIMIT_S = {"gloo": 60.0, "nccl": 180.0}
@@ -294,14 +294,3 @@ def plot(found: Sequence[BandwidthSeries]) -> Plot:
     ]
     x, y = "message size (bytes)", "bus bandwidth (GB/s)"
     return Plot("Bus bandwidth by message size", x, y, tuple(lines), log_x=True)
-
-
-BANDWIDTH = Check(
-    "collectives.bandwidth",
-    "Bandwidth between GPUs",
-    check_bandwidth,
-    "standard",
-    300,
-    gauge=True,
-)
-CHECKS = (BANDWIDTH,)

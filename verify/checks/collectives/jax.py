@@ -4,33 +4,21 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
-from verify.backends.jax import all_devices, cut_the_cpu, find, gpus
-from verify.checks.collectives import bandwidth, exchange, operations, ranks
+from verify.backends.jax import all_devices, cut_the_cpu
+from verify.checks.collectives import exchange
 from verify.checks.collectives.ranks import Team
-from verify.model.check import Context, Outcome
 
 BY = "XLA"  # what joins the CPU's devices
 
 
-def _look(context: Context) -> Dict[str, Any]:
-    broken, place = find(context)
-    return ranks.looked(broken, len(gpus()) if place.is_gpu else 0)
+def collectives(team: Team) -> exchange.Collectives:
+    """Every collective of the framework on the team's devices."""
+    return _Collectives(_devices(team))
 
 
-def _team(context: Context) -> Any:
-    return ranks.find_team(context, _look, BY)
-
-
-def check_operations(context: Context) -> Outcome:
-    """Every collective of jax.lax on every GPU, or on two devices of the CPU."""
-    found = _team(context)
-    return exchange.check_operations(context, found, lambda: _Collectives(_devices(found[1])))
-
-
-def check_bandwidth(context: Context) -> Outcome:
-    """Time all-reduce and all-gather on every GPU, or on two devices of the CPU."""
-    found = _team(context)
-    return exchange.check_bandwidth(context, found, lambda: _timer(_devices(found[1])))
+def timer(team: Team) -> exchange.Timer:
+    """All-reduce and all-gather on the team's devices, to be timed."""
+    return _timer(_devices(team))
 
 
 def _devices(team: Team) -> List[Any]:
@@ -114,9 +102,3 @@ def _program(step: Callable[[Any], Any], calls: int, devices: List[Any]) -> Any:
         return jax.lax.fori_loop(0, calls, lambda _, y: step(y), x)
 
     return jax.pmap(several, axis_name="i", devices=devices)
-
-
-CHECKS = (
-    operations.OPERATIONS.read_by(check_operations),
-    bandwidth.BANDWIDTH.read_by(check_bandwidth),
-)

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 from verify.checks.collectives import ranks
 from verify.checks.collectives.ranks import ONE_GPU, P2P_FIX, Rank, Team, World
-from verify.model.check import NODE, Check, Context, Outcome, Status
+from verify.model.check import NODE, Context, Outcome, Status
 from verify.model.measures import Table, pack
 
 LIMIT_S = {"gloo": 60.0, "nccl": 150.0}
@@ -356,13 +356,3 @@ def _cell(values: Sequence[Sequence[Mapping[str, Any]]], name: str, dtype: str) 
     if any("unsupported" in row for row in found):
         return "not supported"
     return "right" if found else ""
-
-
-OPERATIONS = Check(
-    "collectives.operations",
-    "Collectives give correct results",
-    check_operations,
-    "standard",
-    240,
-)
-CHECKS = (OPERATIONS,)

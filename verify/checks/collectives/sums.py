@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, Sequence
 
 from verify.backends.sight import judge_absent, look
-from verify.checks.collectives import bandwidth, operations, ranks
+from verify.checks.collectives import operations, ranks
 from verify.checks.collectives.ranks import Rank, Team, Trace, World
 from verify.model.check import Check, Context, Outcome, Status
 from verify.running.children import Child, Ending
@@ -83,6 +83,4 @@ def judge_ranks(
 CHECKS = (
     Check("collectives.gloo", "Two processes all-reduce", check_gloo, "standard", 90),
     Check("collectives.nccl", "GPUs all-reduce", check_nccl, "standard", 250, gpu=True),
-    *operations.CHECKS,
-    *bandwidth.CHECKS,
 )

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, List, Sequence, Tuple
 
-from verify.backends.tensorflow import BACKEND, all_devices, cut_the_cpu, find, gpus
-from verify.checks.collectives import bandwidth, exchange, operations, ranks
+from verify.backends.tensorflow import all_devices, cut_the_cpu
+from verify.checks.collectives import exchange
 from verify.checks.collectives.ranks import Team
-from verify.model.check import Context, Outcome
 
 
-def _look(context: Context) -> Dict[str, Any]:
-    broken, place = find(context)
-    return ranks.looked(broken, len(gpus()) if place.is_gpu else 0)
+def collectives(team: Team) -> exchange.Collectives:
+    """Every collective of the framework on the team's devices."""
+    return _Collectives(_strategy(team))
 
 
-def _team(context: Context) -> Any:
-    return ranks.find_team(context, _look, BACKEND.terms.title)
-
-
-def check_operations(context: Context) -> Outcome:
-    """Every collective of a strategy on every GPU, or on two devices of the CPU."""
-    found = _team(context)
-    return exchange.check_operations(context, found, lambda: _Collectives(_strategy(found[1])))
-
-
-def check_bandwidth(context: Context) -> Outcome:
-    """Time all-reduce and all-gather on every GPU, or on two devices of the CPU."""
-    found = _team(context)
-    return exchange.check_bandwidth(context, found, lambda: _timer(_strategy(found[1])))
+def timer(team: Team) -> exchange.Timer:
+    """All-reduce and all-gather on the team's devices, to be timed."""
+    return _timer(_strategy(team))
 
 
 def _strategy(team: Team) -> Any:
@@ -132,9 +120,3 @@ def _stepper(strategy: Any, name: str, count: int) -> Callable[..., Any]:
 
     made: Callable[..., Any] = step
     return made
-
-
-CHECKS = (
-    operations.OPERATIONS.read_by(check_operations),
-    bandwidth.BANDWIDTH.read_by(check_bandwidth),
-)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Callable, Optional, Sequence, Tuple
 
-from verify.backends.pytorch import Place, find_gpus
+from verify.backends.base import NAMES, ConvolutionCase, of
 from verify.backends.sight import START_WITH_GPUS
-from verify.checks.devices.inventory import compiled_architectures
 from verify.model.check import NODE, Check, Context, Outcome, Status, gpus
 from verify.running.symptoms import explain
 
@@ -24,26 +23,29 @@ class ComputeAnswer:
     error: Optional[str] = None
 
 
+Work = Callable[[Any], Tuple[int, int]]  # how many answers are wrong, and of how many
+
+
 def check_kernel(context: Context) -> Outcome:
     """Multiply and add up on each GPU."""
-    types = ("float32",) if context.level == "quick" else ("float32", "float16", "float64")
-    works = [("{} product".format(name), _product(name)) for name in types]
-    return _check_answers(context, [("int64 sum", _sum), *works])
+    dtypes = ("fp32",) if context.level == "quick" else ("fp32", "fp16", "fp64")
+    works = [("{} product".format(NAMES[dtype]), product(dtype)) for dtype in dtypes]
+    return _check_answers(context, [("sum", _sum), *works])
 
 
-def check_cudnn(context: Context) -> Outcome:
+def check_convolution(context: Context) -> Outcome:
     """Convolve on each GPU, which uses cuDNN."""
     return _check_answers(context, [("float32 convolution", _convolution)])
 
 
-def _check_answers(
-    context: Context, works: "Sequence[tuple[str, Callable[[Any], tuple[int, int]]]]"
-) -> Outcome:
-    absent, places = find_gpus(context)
+def _check_answers(context: Context, works: "Sequence[Tuple[str, Work]]") -> Outcome:
+    backend = of(context)
+    absent, places = backend.find_gpus(context)
     if absent:
         return absent
-    named = [describe(place) for place in places]  # first: after a failed kernel, queries fail too
-    architectures = compiled_architectures()
+    # First: after a failed kernel, queries fail too.
+    named = [(place.card, "{}.{}".format(*(place.capability or (0, 0)))) for place in places]
+    architectures = backend.architectures() or ["what XLA compiles for this very GPU"]
     answers = [
         _answer(place, name, what, work)
         for place, (name, _) in zip(places, named)
@@ -52,65 +54,52 @@ def _check_answers(
     return judge_answers(answers, [capability for _, capability in named], architectures)
 
 
-def describe(place: Place) -> Tuple[str, str]:
-    """A GPU's name and compute capability."""
-    import torch
-
-    capability = "{}.{}".format(*torch.cuda.get_device_capability(place.index))
-    return str(torch.cuda.get_device_name(place.index)), capability
-
-
-def _answer(
-    place: Place, name: str, what: str, work: "Callable[[Any], tuple[int, int]]"
-) -> ComputeAnswer:
+def _answer(place: Any, name: str, what: str, work: Work) -> ComputeAnswer:
     try:
-        wrong, total = work(place.device)
-        return ComputeAnswer(place.index, name, what, wrong, total)
+        wrong, total = work(place)
     except Exception as error:
-        return ComputeAnswer(
-            place.index, name, what, error="{}: {}".format(type(error).__name__, error)
-        )
+        said = "{}: {}".format(type(error).__name__, error)
+        return ComputeAnswer(place.index, name, what, error=said)
+    return ComputeAnswer(place.index, name, what, wrong, total)
 
 
-def _sum(device: Any) -> Tuple[int, int]:
+def _sum(place: Any) -> Tuple[int, int]:
     """0 + 1 + ...: Gauss's formula gives the answer without a library."""
-    import torch
-
     count = 1 << 20
-    return int(torch.arange(count, device=device).sum().item() != count * (count - 1) // 2), 1
+    return int(place.count_up(count) != count * (count - 1) // 2), 1
 
 
-def _product(dtype: str) -> "Callable[[Any], tuple[int, int]]":
-    """Small integers: partial sums are exact in every type and order, also in TF32."""
+def product(dtype: str) -> Work:
+    """Small integers: sums are exact in every type and order, also in TF32. They repeat each
+    fifth row and column, so that the answers need no library.
+    """
+    side = range(256)
+    left = [[(7 * i + 3 * j) % 5 - 2.0 for j in side] for i in side]
+    right = [[(5 * i + 11 * j) % 5 - 2.0 for j in side] for i in side]
+    few = [[sum(left[i][k] * right[k][j] for k in side) for j in range(5)] for i in range(5)]
+    known = [[few[i % 5][j % 5] for j in side] for i in side]
 
-    def work(device: Any) -> Tuple[int, int]:
-        import torch
-
-        rows, columns = torch.arange(256).unsqueeze(1), torch.arange(256).unsqueeze(0)
-        left, right = (rows * 7 + columns * 3) % 5 - 2, (rows * 5 + columns * 11) % 5 - 2
-        kind = getattr(torch, dtype)
-        result = (left.to(device, kind) @ right.to(device, kind)).cpu().to(torch.int64)
-        return int((result != left @ right).sum()), result.numel()
+    def work(place: Any) -> Tuple[int, int]:
+        sides = [place.put(place.backend.host(one), dtype) for one in (left, right)]
+        got = place.get(place.multiply(*sides, dtype))
+        return int((got != place.backend.host(known)).sum()), 256 * 256
 
     return work
 
 
-def _convolution(device: Any) -> Tuple[int, int]:
+def _convolution(place: Any) -> Tuple[int, int]:
     """All ones: each element is the number of cells under the window, times the channels.
 
     Winograd's F(4x4) and FFT, which cuDNN may choose, round in between, so round to integers.
     """
-    import torch
-
-    size, channels = 16, 4
-    image = torch.ones(1, channels, size, size, device=device)
-    window = torch.ones(8, channels, 3, 3, device=device)
-    with torch.backends.cudnn.flags(enabled=True):
-        result = torch.nn.functional.conv2d(image, window, padding=1).cpu()
-    edge = torch.full((size,), 3)
-    edge[0] = edge[-1] = 2
-    known = (edge.unsqueeze(0) * edge.unsqueeze(1) * channels).to(result.dtype)
-    return int((result.round() != known).sum()), result.numel()
+    size, channels, filters = 16, 4, 8
+    case = ConvolutionCase("3x3", (1, size, size, channels), filters, 3, padding=1)
+    drawn = place.backend.draw(0, case.image, case.weight, case.result)
+    ones = [numbers * 0 + 1 for numbers in drawn]
+    result = place.convolve(case, ones, "fp32", place.backend.layouts[0])[0]
+    edge = [2.0, *[3.0] * (size - 2), 2.0]
+    known = place.backend.host([[[a * b * channels] * filters for b in edge] for a in edge])
+    return int((result[0].round() != known).sum()), size * size * filters
 
 
 def judge_answers(
@@ -161,7 +150,7 @@ CHECKS = (
     Check(
         "devices.convolution",
         "cuDNN convolves",
-        check_cudnn,
+        check_convolution,
         limit_s=120,
         gpu=True,
         shares=True,

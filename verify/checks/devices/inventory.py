@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from verify.backends.sight import START_WITH_GPUS, Sight, is_taken, judge_absent, look, short
+from verify.backends.base import of
+from verify.backends.sight import START_WITH_GPUS, Sight, is_taken, judge_absent, short
 from verify.checks.devices.visible import CHECKS as VISIBLE
 from verify.checks.devices.visible import Selection, VisibleCard, cards_of, select
 from verify.checks.health.findings import spans
@@ -180,11 +181,14 @@ def read_counts(framework: int, machine: Machine) -> Counts:
 
 def check_count(context: Context) -> Outcome:
     """Query NVML, the CUDA driver and the framework."""
-    import torch
-
-    sight = look(context)
-    counts = read_counts(sight.usable, context.machine)
-    return judge_count(replace(counts, promised=int(torch.cuda.device_count())), sight)
+    backend = of(context)
+    seen = backend.look(context)
+    if seen.torch_cuda is None:
+        absent = backend.absent(seen)
+        assert absent is not None
+        return replace(absent, expected={"gpus": seen.expected})
+    counts = read_counts(seen.usable, context.machine)
+    return judge_count(replace(counts, promised=backend.promised()), seen, backend.counts_as)
 
 
 def judge_count(counts: Counts, sight: Sight, framework: str = "torch") -> Outcome:
@@ -283,26 +287,14 @@ def _lost(counts: Counts, picked: Selection) -> "tuple[str, str, str]":
 
 def check_code(context: Context) -> Outcome:
     """Compare each GPU's capability with what the framework was compiled for."""
-    sight = look(context)
-    absent = judge_absent(sight)
+    backend = of(context)
+    absent, places = backend.find_gpus(context)
+    have = backend.architectures()
     if absent:
-        return replace(
-            absent, measured={**absent.measured, "architectures": compiled_architectures()}
-        )
-    import torch
-
-    capabilities = [torch.cuda.get_device_capability(i) for i in range(sight.usable)]
+        return replace(absent, measured={**absent.measured, "architectures": have})
+    capabilities = [place.capability for place in places if place.capability]
     expected = [gpu.compute_capability for gpu in context.expect.gpus or ()]
-    return judge_architectures(capabilities, compiled_architectures(), expected)
-
-
-def compiled_architectures() -> List[str]:
-    """The architectures in the framework's binaries; the public function needs a GPU."""
-    import torch
-
-    listed = list(torch.cuda.get_arch_list())
-    flags = getattr(torch._C, "_cuda_getArchFlags", lambda: None)()  # noqa: SLF001
-    return listed or (flags or "").split()
+    return judge_architectures(capabilities, have, expected, framework=backend.counts_as)
 
 
 def judge_architectures(
@@ -369,19 +361,17 @@ WITHOUT_FRAMEWORK = (
     *VISIBLE,
     *COMPAT,
 )
-CHECKS = (
-    Check(
-        "devices.count",
-        "NVML, CUDA and the framework see the same GPUs",
-        check_count,
-        gpu=True,
-        shares=True,
-    ),
-    Check(
-        "devices.architectures",
-        "The framework has code for the GPUs",
-        check_code,
-        gpu=True,
-        shares=True,
-    ),
+COUNT = Check(
+    "devices.count",
+    "NVML, CUDA and the framework see the same GPUs",
+    check_count,
+    gpu=True,
+    shares=True,
+)
+CODE = Check(
+    "devices.architectures",
+    "The framework has code for the GPUs",
+    check_code,
+    gpu=True,
+    shares=True,
 )

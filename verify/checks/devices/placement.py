@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
-from verify.model.check import Outcome, Status
+from verify.backends.base import of
+from verify.model.check import Check, Context, Outcome, Status
 
 SIZE = 512  # of the square matrices that are multiplied, in float32
 
@@ -73,3 +74,115 @@ def _misplaced(placed: PlacedOp, elsewhere: Elsewhere) -> Optional[Tuple[str, st
         )
         return message, "the result is in another device's memory", elsewhere.fix
     return None
+
+
+def check_placement(context: Context) -> Outcome:
+    """Multiply on a chosen device, and check where it was done. Without a GPU the CPU is split into
+    two devices for the same test.
+    """
+    backend = of(context)
+    if context.framework == "jax":
+        backend.split_cpu()  # XLA reads that when it starts
+    broken, place = backend.find(context)
+    if broken:
+        return broken
+    asked = place
+    if not place.is_gpu:
+        if context.framework != "jax":
+            backend.split_cpu()
+        asked = backend.place("cpu", 1)
+    work = _by_tensorflow if context.framework == "tensorflow" else _by_jax
+    return judge_placement(work(asked, place), place.kind, _ELSEWHERE[context.framework])
+
+
+_ELSEWHERE = {
+    "tensorflow": Elsewhere(
+        "this TensorFlow has no GPU kernel for it, or was told to place it elsewhere",
+        "unset TF_ settings and CUDA_VISIBLE_DEVICES; see libraries.dlopen",
+        "TensorFlow ran it earlier, or does not report where",
+    ),
+    "jax": Elsewhere(
+        "JAX was told to compute elsewhere, or moved the result",
+        "unset JAX_PLATFORMS, JAX_PLATFORM_NAME, JAX_DEFAULT_DEVICE and CUDA_VISIBLE_DEVICES",
+        "JAX does not report where it ran",
+    ),
+}
+
+
+def _by_tensorflow(asked: Any, usual: Any) -> PlacedOp:
+    import tensorflow as tf
+
+    tf.config.set_soft_device_placement(False)  # else a CPU quietly does what a GPU cannot
+    ones = tf.ones((SIZE, SIZE))
+    held = asked.held_bytes()
+    with asked.scope():
+        product = tf.linalg.matmul(ones, ones)
+    grown = asked.held_bytes()
+
+    def twice() -> Any:
+        with asked.scope():
+            return tf.linalg.matmul(ones, ones)
+
+    return PlacedOp(
+        asked=asked.device[1:],
+        eager=_short(product.device),
+        graph=_run_and_look(twice),
+        unasked=_short(tf.linalg.matmul(ones, ones).device),
+        default=usual.device[1:],
+        held_bytes=None if held is None or grown is None else grown - held,
+    )
+
+
+def _run_and_look(work: Callable[[], Any]) -> Dict[str, str]:
+    """The devices of the graph's operations after the runtime placed and rewrote them."""
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    context.enable_run_metadata()  # before the first call: only that one tells the graphs
+    try:
+        tf.function(work)()
+        graphs = context.export_run_metadata().partition_graphs
+    finally:
+        context.disable_run_metadata()
+    nodes = [node for graph in graphs for node in graph.node]
+    return {node.op: _short(node.device) for node in nodes if "MatMul" in node.op}
+
+
+def _short(device: str) -> str:
+    return device.rpartition("device:")[2]
+
+
+def _by_jax(asked: Any, usual: Any) -> PlacedOp:
+    import jax
+    import jax.numpy as jnp
+
+    def twice() -> Any:
+        ones: Any = jnp.ones((SIZE, SIZE), "float32")
+        return jnp.matmul(ones, ones)
+
+    held = asked.held_bytes()
+    with asked.scope():
+        product = twice().block_until_ready()
+        grown = asked.held_bytes()
+        compiled = jax.jit(twice)()
+    return PlacedOp(
+        asked=_name(asked.device),
+        eager=_where(product),
+        graph={"dot": _where(compiled)},
+        unasked=_where(twice()),
+        default=_name(usual.device),
+        held_bytes=None if held is None or grown is None else grown - held,
+    )
+
+
+def _name(device: Any) -> str:
+    return "{}:{}".format(str(device.platform).upper(), device.id)
+
+
+def _where(array: Any) -> str:
+    return ", ".join(sorted(map(_name, array.devices())))
+
+
+CHECKS = (
+    Check("devices.placement", "Operations run on the requested device", check_placement, gpu=True),
+)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Optional, Sequence, Tuple
 
 from verify.backends.base import Backend
-from verify.checks.libraries.requested import REBUILD
+from verify.checks.libraries.pytorch import REBUILD
 from verify.device.maps import mapped, read_maps
 from verify.model.check import CONFIGURATION, Outcome, Status
 from verify.model.expectations import Expectations

@@ -13,10 +13,10 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from verify.checks.libraries.requested import REBUILD
+from verify.checks.libraries.pytorch import REBUILD
 from verify.device import nvrtc
 from verify.device.maps import mapped, read_maps, stem_of
-from verify.model.check import Check, Context, Outcome, Status
+from verify.model.check import Context, Outcome, Status
 from verify.running.symptoms import explain
 
 
@@ -40,7 +40,7 @@ class Shadow:
     copy: bool = False  # of the same size, so most likely a copy
 
 
-def check_files(context: Context) -> Outcome:  # noqa: ARG001
+def mapped_files(context: Context) -> Outcome:  # noqa: ARG001
     """Load cuDNN, with a convolution if there is a GPU, then read this process's memory map."""
     import torch
 
@@ -225,8 +225,3 @@ def _entry(path: str, places: Places) -> Optional[str]:
     folder = os.path.dirname(path)
     same = (e for e in places.library_path if folder in (e.rstrip("/"), os.path.realpath(e)))
     return next(same, None)
-
-
-CHECKS = (
-    Check("libraries.files", "Each CUDA library is loaded once, from the image", check_files),
-)

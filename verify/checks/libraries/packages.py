@@ -16,7 +16,7 @@ from typing import Any, Iterable, Optional, Sequence, Tuple
 
 from verify.checks.libraries import native
 from verify.checks.libraries.native import CompiledPackage
-from verify.checks.libraries.requested import REBUILD
+from verify.checks.libraries.pytorch import REBUILD
 from verify.model.check import Check, Context, Outcome, Status
 from verify.model.measures import Table, pack
 from verify.running.children import Child

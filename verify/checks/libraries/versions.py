@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from verify.checks.libraries import compiler, vision
 from verify.checks.libraries.files import convolve
-from verify.checks.libraries.requested import REBUILD, cuda_text, cudnn_text, nccl_text
+from verify.checks.libraries.pytorch import REBUILD, cuda_text, cudnn_text, nccl_text
 from verify.device.maps import mapped, read_maps
 from verify.model.check import Check, Context, Outcome, Status
 from verify.model.measures import Table, pack

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from verify.backends.pytorch import Place, find, find_gpus
+from verify.backends.base import of
 from verify.backends.sight import START_WITH_GPUS
 from verify.checks.memory import batches
 from verify.checks.memory.bench import Job, Refused
@@ -13,7 +13,7 @@ from verify.checks.memory.leaks import check_leak
 from verify.checks.memory.patterns import check_pattern
 from verify.checks.memory.recovery import check_recovery
 from verify.device import cuda_memory, limits, same_gpu, state
-from verify.device.telemetry import GpuProcess, State
+from verify.device.telemetry import GpuProcess
 from verify.model.check import Check, Context, Outcome, Status, gpus
 from verify.running.children import Child
 
@@ -64,32 +64,20 @@ def _holding(process: GpuProcess) -> str:
 
 
 def check_free(context: Context) -> Outcome:
-    """Read each GPU's free memory, and what the container may take of the host's."""
-    before = state.read()  # this process does not use the GPU yet
-    broken, place = find(context)
-    if broken is not None:
+    """Read each GPU's free memory before the framework starts, which may take most of it, and what
+    the container may take of the host's.
+    """
+    backend = of(context)
+    held, error = read_before(context)
+    broken, place = backend.find(context)
+    if broken:
         return broken
-    if not place.is_gpu:
-        return none_visible()
-    outcome = judge_free([_held(one, before) for one in find_gpus(context)[1]])
-    return replace(outcome, measured={**outcome.measured, **_host()})
+    return judge_before(held, error, backend.takes()) if place.is_gpu else none_visible()
 
 
 def none_visible() -> Outcome:
     """The skip without GPUs, with what the container may take of the host's memory."""
     return Outcome(Status.SKIP, "no GPU visible", None, START_WITH_GPUS, measured=_host())
-
-
-def _held(place: Place, before: State) -> HeldMemory:
-    import torch
-
-    free, total = torch.cuda.mem_get_info(place.index)
-    gpu = same_gpu.find(place.index, before.gpus)
-    name = str(torch.cuda.get_device_name(place.index))
-    shared = gpu is not None and gpu.memory_total_bytes is None  # GB10 has no memory of its own
-    return HeldMemory(
-        place.index, name, int(free), int(total), gpu.processes if gpu else None, shared
-    )
 
 
 def _host() -> Dict[str, Any]:
@@ -135,9 +123,11 @@ def judge_before(held: Sequence[HeldMemory], error: str, takes: str) -> Outcome:
         fix = "check the memory use in nvidia-smi, and see devices.count"
         return Outcome(Status.SKIP, message, error or None, fix, measured={"device": "cuda"})
     outcome = judge_free(held)
-    if outcome.status is Status.PASS:
+    if outcome.status is Status.PASS and takes:
         outcome = replace(outcome, message="{}; {}".format(outcome.message, takes))
-    return replace(outcome, measured={**outcome.measured, **_host(), "takes": takes})
+    return replace(
+        outcome, measured={**outcome.measured, **_host(), **({"takes": takes} if takes else {})}
+    )
 
 
 def judge_free(held: Sequence[HeldMemory]) -> Outcome:
@@ -209,31 +199,32 @@ def judge_batches(modes: Sequence[batches.Mode], device: str, words: str) -> Out
     return Outcome(Status.PASS, message, measured=measured, expected={"largest": 1})
 
 
-FREE = Check("memory.free", "GPU memory is free", check_free, gpu=True)
-PATTERN = Check(
-    "memory.pattern", "Memory stores every byte correctly", check_pattern, "standard", 300, gpu=True
-)
-LEAK = Check(
-    "memory.leak",
-    "Training does not leak memory",
-    check_leak,
-    "standard",
-    120,
-    gpu=True,
-    gauge=True,
-)
-RECOVERY = Check(
-    "memory.recovery",
-    "Work continues after running out of memory",
-    check_recovery,
-    "standard",
-    120,
-    gpu=True,
-)
+BATCH = Check("memory.batch", "The largest and the fastest batch", check_batch, "full", 600)
 CHECKS = (
-    FREE,
-    PATTERN,
-    LEAK,
-    RECOVERY,
-    Check("memory.batch", "The largest and the fastest batch", check_batch, "full", 600),
+    Check("memory.free", "GPU memory is free", check_free, gpu=True),
+    Check(
+        "memory.pattern",
+        "Memory stores every byte correctly",
+        check_pattern,
+        "standard",
+        300,
+        gpu=True,
+    ),
+    Check(
+        "memory.leak",
+        "Training does not leak memory",
+        check_leak,
+        "standard",
+        120,
+        gpu=True,
+        gauge=True,
+    ),
+    Check(
+        "memory.recovery",
+        "Work continues after running out of memory",
+        check_recovery,
+        "standard",
+        120,
+        gpu=True,
+    ),
 )

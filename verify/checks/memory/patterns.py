@@ -8,21 +8,19 @@ Everything is written before anything is read.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence
 
-from verify.backends.pytorch import Place, find, find_gpus
-from verify.checks.memory.recovery import is_refusal
+from verify.backends.base import of
+from verify.checks.memory.recovery import is_refusal, read_gpus
 from verify.device import limits
 from verify.model.check import NODE, Context, Outcome, Status
 
 WORD = 8  # bytes
-CHUNK = 1 << 30  # bytes taken at a time, so that fragments are tested too
-BLOCK = 1 << 23  # words compared at a time: the expected words need 64 MB more
+BLOCK = 1 << 23  # words of an array of their own: what they should be needs 64 MB more
 ON_CPU = 256 << 20
 NO_COUNT = 8 << 30  # bytes of a GPU to test if the free amount is unknown
 SHARES = (0.1, 0.5, 0.9)  # of what is free, by level
 GB = 1e9
-ODD = 0x9E3779B97F4A7C15 - (1 << 64)  # 2^64 divided by the golden ratio, as a signed word
 _MASK = (1 << 64) - 1
 FIX = (
     "look at health.memory and at nvidia-smi -q -d ECC,ROW_REMAPPER; reset the GPU, and take it out"
@@ -45,106 +43,37 @@ class KeptBlocks:
 
 def check_pattern(context: Context) -> Outcome:
     """Test each GPU, or a little of the CPU's memory if nothing hints at a GPU."""
-    broken, place = find(context)
-    if broken is not None:
+    backend = of(context)
+    free = {} if backend.says_what_is_free else read_gpus(context, "free")
+    broken, places = backend.every(context)
+    if broken:
         return broken
-    places: Sequence[Place] = find_gpus(context)[1] if place.is_gpu else (place,)
     share = context.pick(*SHARES)
-    return judge_patterns([write_and_read(one, room(one, share)) for one in places], place.kind)
+    return judge_patterns([test(one, room(one, share, free)) for one in places], places[0].kind)
 
 
-def room(place: Place, share: float) -> int:
-    """How many bytes to test."""
-    import torch
+def room(place: Any, share: float, free: Mapping[int, int]) -> int:
+    """How many bytes to test; a fixed amount of a GPU if the free amount is unknown."""
+    if not place.is_gpu:
+        return cpu_room()
+    found = place.free_bytes()
+    return int((free.get(place.index, NO_COUNT) if found is None else found) * share)
 
-    if place.is_gpu:
-        return int(torch.cuda.mem_get_info(place.index)[0] * share)
-    return cpu_room()
 
-
-def write_and_read(place: Place, size: int) -> KeptBlocks:
+def test(place: Any, size: int) -> KeptBlocks:
     """Write and read a pattern and its complement."""
-    import torch
+    kept = KeptBlocks(place.index, place.card, size)
 
-    name = str(torch.cuda.get_device_name(place.index)) if place.is_gpu else "CPU"
-    chunks = take(place, size)
-    total = sum(chunk.numel() for chunk in chunks) * WORD
-    worst = KeptBlocks(place.index, name, total)
-    for inverted in (False, True):
-        for first, chunk in _numbered(chunks):
-            write(chunk, first, inverted=inverted)
-        place.synchronize()
-        faults = [f for first, chunk in _numbered(chunks) for f in read(chunk, first, inverted)]
-        if faults:
-            offset, expected, found = faults[0][1:]
-            wrong = sum(fault[0] for fault in faults)
-            worst = KeptBlocks(place.index, name, total, wrong, offset, expected, found)
-            break
-    del chunks
+    def write(first: int, inverted: bool) -> Any:  # noqa: FBT001
+        return place.block(first, BLOCK, inverted)
+
+    def read(block: Any, first: int, inverted: bool) -> BlockDifference:  # noqa: FBT001
+        return BlockDifference(*place.differ(block, place.block(first, BLOCK, inverted)))
+
+    with place.scope():
+        found = keep(kept, write, read)
     place.release()
-    return worst
-
-
-def take(place: Place, size: int) -> List[Any]:
-    """Allocate `size` bytes in chunks of words; fewer if the device runs out of memory."""
-    import torch
-
-    chunks: List[Any] = []
-    left = max(0, size) // WORD
-    while left:
-        count = min(left, CHUNK // WORD)
-        try:
-            chunks.append(torch.empty(count, dtype=torch.int64, device=place.device))
-        except RuntimeError as error:
-            if "out of memory" not in str(error) or not chunks:
-                raise
-            chunks.pop()  # room for the expected words
-            place.release()
-            break
-        left -= count
-    return chunks
-
-
-def _numbered(chunks: Sequence[Any]) -> List[Tuple[int, Any]]:
-    """Each chunk with the index of its first word."""
-    firsts = [0]
-    for chunk in chunks:
-        firsts.append(firsts[-1] + chunk.numel())
-    return list(zip(firsts, chunks))
-
-
-def write(chunk: Any, first: int, *, inverted: bool) -> None:
-    """Fill a chunk, block by block."""
-    for start in range(0, chunk.numel(), BLOCK):
-        _make(chunk[start : start + BLOCK], first + start, inverted=inverted)
-
-
-def read(chunk: Any, first: int, inverted: bool) -> List[Tuple[int, int, str, str]]:  # noqa: FBT001
-    """The wrong blocks: (number of words, offset in bytes, expected, found)."""
-    import torch
-
-    faults = []
-    for start in range(0, chunk.numel(), BLOCK):
-        block = chunk[start : start + BLOCK]
-        right = _make(torch.empty_like(block), first + start, inverted=inverted)
-        wrong = block != right
-        count = int(wrong.sum().item())
-        if count:
-            at = int(wrong.to(torch.uint8).argmax().item())
-            words = int(right[at].item()), int(block[at].item())
-            faults.append((count, (first + start + at) * WORD, _hex(words[0]), _hex(words[1])))
-    return faults
-
-
-def _make(block: Any, first: int, *, inverted: bool) -> Any:
-    import torch
-
-    torch.arange(first, first + block.numel(), out=block)
-    block.mul_(ODD)
-    return block.bitwise_not_() if inverted else block
-
-
-# For frameworks whose arrays are immutable: each block is its own array
+    return found
 
 
 class BlockDifference(NamedTuple):
@@ -193,14 +122,6 @@ def cpu_room() -> int:
     """How many bytes of a CPU's memory are tested."""
     available = limits.memory_available(limits.read())
     return ON_CPU if available is None else min(ON_CPU, available // 4)
-
-
-def pattern(first: int, count: int) -> Any:
-    """`count` words from index `first` on, from NumPy."""
-    import numpy as np
-
-    words = np.arange(first, first + count, dtype=np.uint64) * np.uint64(ODD & _MASK)
-    return words.view(np.int64)
 
 
 def _hex(word: int) -> str:

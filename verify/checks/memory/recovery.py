@@ -10,13 +10,16 @@ import re
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Optional, Tuple
 
-from verify.backends.pytorch import Place, find
+from verify.backends.base import of
+from verify.checks.devices.compute import product
+from verify.device import cuda_memory
 from verify.model.check import Context, Outcome, Status
+from verify.running.children import Child
 from verify.running.symptoms import explain, kind
 
 NO_ADDRESS = 1 << 55  # bytes: more than x86-64 and aarch64 have addresses for, however it is asked
 TIMES = 2  # the request to a GPU, as a multiple of all its memory
-SIZE = 256  # rows of the product with a known answer
+LOOK_LIMIT_S = 60.0  # for CUDA to start on every GPU
 # The share of a refused request that may stay held: none should, but a library's workspace that is
 # created at the first product afterwards counts too (cuBLAS takes 32 MiB on an H100).
 KEPT = 0.01
@@ -40,42 +43,39 @@ class MemoryRequest:
 
 def check_recovery(context: Context) -> Outcome:
     """Request twice the first GPU's memory, or more than the CPU has addresses for."""
-    broken, place = find(context)
-    return broken or judge_recovery(_ask(place), place.kind)
+    backend = of(context)
+    totals = {} if backend.says_what_is_free else read_gpus(context, "total")
+    broken, place = backend.find(context)
+    if broken:
+        return broken
+    total = place.limit_bytes() if backend.says_what_is_free else totals.get(place.index)
+    size = (TIMES * (total or 0) if place.is_gpu else 0) or NO_ADDRESS
+    with place.scope():
+        asked = attempt(
+            size, lambda: place.take(size), lambda: product("fp32")(place), place.held_bytes
+        )
+    return judge_recovery(asked, place.kind)
 
 
-def _ask(place: Place) -> MemoryRequest:
-    import torch
-
-    size = NO_ADDRESS
-    if place.is_gpu:
-        size = TIMES * int(torch.cuda.mem_get_info(place.index)[1])
-
-    def held() -> Optional[int]:
-        return int(torch.cuda.memory_allocated(place.index)) if place.is_gpu else None
-
-    def ask() -> object:
-        return torch.empty(size, dtype=torch.uint8, device=place.device)
-
-    def multiply(left: Any, right: Any) -> Any:
-        sides = [torch.from_numpy(side).float().to(place.device) for side in (left, right)]
-        return torch.matmul(*sides).cpu().numpy()
-
-    return attempt(size, ask, multiply, held)
+def read_gpus(context: Context, what: str) -> Dict[int, int]:
+    """Each GPU's "free" or "total" bytes, by CUDA itself in a child; none where it fails."""
+    looked = Child(lambda: [one.as_dict() for one in cuda_memory.read(context.machine.load)])
+    ending = looked.wait(LOOK_LIMIT_S)
+    return {row["index"]: row[what] for row in ending.value} if ending.returned else {}
 
 
 def attempt(
     size: int,
     ask: Callable[[], object],
-    multiply: Callable[[Any, Any], Any],
+    multiply: Callable[[], Tuple[int, int]],
     held: Callable[[], Optional[int]],
 ) -> MemoryRequest:
-    """Request memory with `ask`, then multiply two NumPy arrays with the framework's `multiply`."""
-    _product(multiply)  # so that libraries have allocated their first-use memory
+    """Request memory with `ask`, between two products, whose wrong results `multiply` counts."""
+    multiply()  # so that libraries have allocated their first-use memory
     before = held()
     refused = _refusal(ask)
     try:
-        wrong, total = _product(multiply)
+        wrong, total = multiply()
     except Exception as error:
         return MemoryRequest(size, refused, raised=_said(error))
     after = held()
@@ -94,16 +94,6 @@ def _refusal(ask: Callable[[], object]) -> Optional[str]:
 
 def _said(error: Exception) -> str:
     return "{}: {}".format(type(error).__name__, error)
-
-
-def _product(multiply: Callable[[Any, Any], Any]) -> Tuple[int, int]:
-    """Small integers: partial sums are exact in every type and order, also in TF32."""
-    import numpy as np
-
-    rows, columns = np.arange(SIZE)[:, None], np.arange(SIZE)[None, :]
-    left, right = (rows * 7 + columns * 3) % 5 - 2, (rows * 5 + columns * 11) % 5 - 2
-    got = np.asarray(multiply(left, right))
-    return int((got != left @ right).sum()), int(got.size)
 
 
 def is_refusal(text: str) -> bool:

@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from verify.backends.pytorch import BACKEND, Place, find, kind_of, set_tf32
+from verify.backends.pytorch import BACKEND, Place, find
+from verify.backends.pytorch_numbers import kind_of, set_tf32
 from verify.checks.numerics.accuracy import AccuracyReading, compare, judge_accuracy, tf32_override
 from verify.checks.numerics.precision import Results
 from verify.model.check import Check, Context, Outcome, Status

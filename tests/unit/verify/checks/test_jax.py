@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.verify.checks.test_judges import holds
 from verify.backends import jax as place
-from verify.checks.on_jax.libraries import CudaNumbers, PluginParts, judge_cuda, judge_parts
+from verify.checks.libraries.jax import CudaNumbers, PluginParts, judge_cuda, judge_parts
 from verify.model.check import Outcome, Status
 
 PASS, FAIL, SKIP = Status.PASS, Status.FAIL, Status.SKIP

@@ -10,6 +10,7 @@ import pytest
 
 from tests import ROOT
 from verify.backends.sight import Sight, judge_absent
+from verify.checks import CHECKS
 from verify.checks.collectives.sums import judge_ranks
 from verify.checks.devices.compute import ComputeAnswer, judge_answers
 from verify.checks.devices.inventory import (
@@ -21,7 +22,7 @@ from verify.checks.devices.inventory import (
 )
 from verify.checks.devices.visible import VisibleCard
 from verify.checks.libraries.files import Places, Shadow, find_shadows, judge_files
-from verify.checks.libraries.requested import (
+from verify.checks.libraries.pytorch import (
     _judge_library,
     cudnn_text,
     judge_cuda,
@@ -34,7 +35,7 @@ from verify.checks.training.loss import judge_loss
 from verify.device import driver, nvml
 from verify.device.maps import mapped
 from verify.device.nvrtc import CompiledKernel, compile_with
-from verify.model.check import Outcome, Status
+from verify.model.check import Check, Outcome, Status
 from verify.model.expectations import Expectations, ExpectedGpu
 from verify.running.children import Ending
 from verify.running.symptoms import explain, kind, last_words
@@ -862,3 +863,11 @@ def test_a_gpu_that_another_process_has_to_itself_is_no_fault(error: str) -> Non
     outcome = judge_absent(taken)
     assert outcome is not None
     assert (outcome.status, outcome.cause) == (SKIP, explain(error)[0])
+
+
+def test_what_is_asked_of_several_frameworks_is_declared_once() -> None:
+    found: dict[str, Check] = {}
+    for checks in CHECKS.values():
+        assert len({check.id for check in checks}) == len(checks)
+        for check in checks:
+            assert found.setdefault(check.id, check) is check

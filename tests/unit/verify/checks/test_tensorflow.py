@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.unit.verify.checks.test_judges import holds
 from verify.backends import base, tensorflow
+from verify.backends.tensorflow import architectures
 from verify.checks import CHECKS
 from verify.checks.devices.inventory import judge_architectures
 from verify.checks.libraries.dialect import (
@@ -21,10 +22,9 @@ from verify.checks.libraries.dialect import (
     listed,
     older,
 )
-from verify.checks.libraries.requested import judge_numpy
+from verify.checks.libraries.pytorch import judge_numpy
+from verify.checks.libraries.tensorflow import OpenedLibrary, judge_opened, sonames
 from verify.checks.loading.pipeline import PipelineRun, judge_pipeline, recommend
-from verify.checks.on_tensorflow.devices import architectures
-from verify.checks.on_tensorflow.libraries import OpenedLibrary, judge_opened, sonames
 from verify.checks.training.keras import KerasFit, judge_fit
 from verify.checks.training.mirrored import judge_mirrored
 from verify.device import driver, machine, nvml

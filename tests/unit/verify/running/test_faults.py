@@ -16,7 +16,7 @@ from verify.checks.devices.peers import PeerCopy, judge_copies
 from verify.checks.health.condition import judge_mode
 from verify.checks.health.gpu_memory import judge_memory
 from verify.checks.libraries.compat import LoadedLibrary, judge_compat
-from verify.checks.libraries.requested import judge_framework
+from verify.checks.libraries.pytorch import judge_framework
 from verify.checks.memory.free import judge_free
 from verify.checks.numerics.accuracy import judge_accuracy
 from verify.checks.speed.slowness import of_node

@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 
 from tests.unit.verify.checks.test_judges import holds
-from verify.checks import on_jax, on_tensorflow
-from verify.checks.memory import free as memory
-from verify.checks.memory import patterns, recovery
+from verify.backends.jax import takes as jax_takes
+from verify.backends.tensorflow import takes as tensorflow_takes
+from verify.checks.memory import patterns
 from verify.checks.memory.free import HeldMemory, judge_before
 from verify.checks.memory.patterns import BlockDifference, KeptBlocks, keep
 from verify.checks.memory.recovery import KEPT, MemoryRequest, attempt, is_refusal, judge_recovery
-from verify.checks.on_jax.memory import takes as jax_takes
-from verify.checks.on_tensorflow.memory import takes as tensorflow_takes
 from verify.device import cuda_memory
 from verify.model.check import Status
 
@@ -80,17 +78,16 @@ def test_other_errors_are_no_refusal(text: str) -> None:
     assert not is_refusal(text)
 
 
-def test_an_attempt_is_made_between_two_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "_product", lambda multiply: multiply(1, 65536))
+def test_an_attempt_is_made_between_two_products() -> None:
     done: list[str] = []
 
     def ask() -> object:
         done.append("asked")
         raise MemoryError("Unable to allocate")
 
-    def multiply(left: int, right: int) -> tuple[int, int]:
+    def multiply() -> tuple[int, int]:
         done.append("multiplied")
-        return left - 1, right
+        return 0, 65536
 
     found = attempt(GB, ask, multiply, iter([5, 7]).__next__)
     assert done == ["multiplied", "asked", "multiplied"]
@@ -232,14 +229,3 @@ def test_where_memory_ends_one_block_is_given_up() -> None:
     assert blocks(9, most=6).bytes == 5 * patterns.BLOCK * patterns.WORD
     with pytest.raises(RuntimeError):
         blocks(9, most=1)
-
-
-# One declaration
-
-
-def test_what_is_asked_of_several_frameworks_is_declared_once() -> None:
-    shared = {check.id: check for check in memory.CHECKS}
-    for there in (on_tensorflow.CHECKS, on_jax.CHECKS):
-        for check in there:
-            if check.id in shared:
-                assert check.read_by(shared[check.id].run) == shared[check.id]

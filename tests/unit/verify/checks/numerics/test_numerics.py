@@ -21,7 +21,8 @@ from tests.kit.reports import CHECK
 from tests.unit.verify.checks.test_judges import FAIL, PASS, SKIP, holds
 from verify.backends import pytorch, tensorflow
 from verify.backends.base import ConvolutionCase
-from verify.backends.pytorch import Place, sums_in_bf16
+from verify.backends.pytorch import Place
+from verify.backends.pytorch_numbers import sums_in_bf16
 from verify.checks.numerics import attention
 from verify.checks.numerics import compiled as compiling
 from verify.checks.numerics.accuracy import (

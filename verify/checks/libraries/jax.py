@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 from dataclasses import dataclass, replace
 from typing import Any, Optional, Tuple
 
-from verify.backends.jax import BACKEND, MAJORS, gpus, installed, plugin, versions
+from verify.backends.jax import BACKEND, MAJORS, gpus, installed, plugin
 from verify.checks.libraries import dialect, files
 from verify.checks.libraries.dialect import (
     FoundLibraries,
@@ -16,10 +17,10 @@ from verify.checks.libraries.dialect import (
     listed,
     numbers,
 )
-from verify.checks.libraries.requested import REBUILD, cuda_text, cudnn_text
+from verify.checks.libraries.pytorch import REBUILD, cuda_text, cudnn_text
 from verify.device import nvrtc
 from verify.device.maps import mapped, read_maps
-from verify.model.check import Check, Context, Outcome, Status
+from verify.model.check import Context, Outcome, Status
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class PluginParts:
     plugins: Tuple[str, ...] = ()  # all that are installed
 
 
-def check_framework(context: Context) -> Outcome:
+def framework(context: Context) -> Outcome:
     """Read the versions of JAX and Python, and the metadata of JAX's parts."""
     import jax
 
@@ -93,6 +94,19 @@ class CudaNumbers:
     error: Optional[str] = None
 
 
+def versions() -> Any:
+    """JAX's own module of CUDA library versions, which loads the libraries; None without one."""
+    names = ["jax_cuda{}_plugin._versions".format(major) for major in MAJORS]
+    return next(filter(None, map(_module, (*names, "jaxlib.cuda._versions"))), None)
+
+
+def _module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        return None
+
+
 def _ask(stem: str, now: str, built: str) -> CudaNumbers:
     """Read versions through JAX's own functions; if it has none, from the mapped library."""
     asked = versions()
@@ -106,7 +120,7 @@ def _ask(stem: str, now: str, built: str) -> CudaNumbers:
         return CudaNumbers(error=str(problem).partition("\n")[0])
 
 
-def check_cuda(context: Context) -> Outcome:
+def cuda(context: Context) -> Outcome:
     """Query the CUDA runtime, as JAX does when it starts."""
     found = plugin()
     if found is None:
@@ -139,7 +153,7 @@ def judge_cuda(major: int, asked: CudaNumbers, expected: Optional[str]) -> Outco
     return Outcome(Status.PASS, message, measured=measured, expected=wanted)
 
 
-def check_cudnn(context: Context) -> Outcome:
+def cudnn(context: Context) -> Outcome:
     """Query cuDNN, as JAX does when it starts."""
     if plugin() is None:
         return BACKEND.without_cuda({})
@@ -148,7 +162,7 @@ def check_cudnn(context: Context) -> Outcome:
     return judge_cudnn(now or None, asked.error, context.expect.cudnn, built or None)
 
 
-def check_files(context: Context) -> Outcome:  # noqa: ARG001
+def mapped_files(context: Context) -> Outcome:  # noqa: ARG001
     """Make JAX load its libraries, with a convolution if there is a GPU; then read the map."""
     import jaxlib
 
@@ -179,11 +193,3 @@ def _convolve() -> bool:
     except Exception:
         return False
     return True
-
-
-CHECKS = (
-    Check("libraries.framework", "JAX and its packages are the requested ones", check_framework),
-    Check("libraries.cuda", "The CUDA runtime is the requested one", check_cuda),
-    Check("libraries.cudnn", "cuDNN loads and is the requested one", check_cudnn),
-    Check("libraries.files", "Each CUDA library is loaded once, from the image", check_files),
-)

@@ -22,7 +22,7 @@ from verify.checks.libraries.dialect import (
     listed,
     numbers,
 )
-from verify.checks.libraries.requested import cudnn_text, judge_cuda, judge_numpy
+from verify.checks.libraries.pytorch import cudnn_text, judge_cuda, judge_numpy
 from verify.device import nvrtc
 from verify.device.maps import mapped, read_maps
 from verify.model.check import Check, Context, Outcome, Status
@@ -35,7 +35,7 @@ _NAMES = {
 }
 
 
-def check_framework(context: Context) -> Outcome:
+def framework(context: Context) -> Outcome:
     """Read the versions of TensorFlow and Python."""
     import tensorflow as tf
 
@@ -145,7 +145,7 @@ def _needs(row: OpenedLibrary, cuda: str) -> Tuple[str, str]:
     return "{} {}".format(row.name, what), fix
 
 
-def check_cuda(context: Context) -> Outcome:
+def cuda(context: Context) -> Outcome:
     """Compare what it was compiled for with what the opened libcudart says it is."""
     cuda = cuda_version()
     if cuda is None:
@@ -163,7 +163,7 @@ def _load(stem: str) -> Optional[str]:
     return try_open(name).error if name else "the version that this build needs is not known"
 
 
-def check_cudnn(context: Context) -> Outcome:
+def cudnn(context: Context) -> Outcome:
     """Open cuDNN as TensorFlow does, and query its version."""
     if cuda_version() is None:
         return BACKEND.without_cuda({})
@@ -174,7 +174,7 @@ def check_cudnn(context: Context) -> Outcome:
     return judge_cudnn(version, error, context.expect.cudnn, compiled)
 
 
-def check_numpy(context: Context) -> Outcome:  # noqa: ARG001
+def numpy(context: Context) -> Outcome:  # noqa: ARG001
     """Convert an array to TensorFlow and back."""
     version, error, total = None, None, None
     try:
@@ -188,7 +188,7 @@ def check_numpy(context: Context) -> Outcome:  # noqa: ARG001
     return judge_numpy(version, error, total, BACKEND.terms.title)
 
 
-def check_files(context: Context) -> Outcome:  # noqa: ARG001
+def mapped_files(context: Context) -> Outcome:  # noqa: ARG001
     """Open every library, with a convolution if there is a GPU; then read the memory map."""
     import tensorflow as tf
 
@@ -217,11 +217,4 @@ def _convolve() -> bool:
     return False
 
 
-CHECKS = (
-    Check("libraries.framework", "TensorFlow is the requested one", check_framework),
-    Check("libraries.dlopen", "TensorFlow opens its CUDA libraries", check_dlopen),
-    Check("libraries.cuda", "The CUDA runtime is the requested one", check_cuda),
-    Check("libraries.cudnn", "cuDNN loads and is the requested one", check_cudnn),
-    Check("libraries.numpy", "NumPy and TensorFlow share arrays", check_numpy),
-    Check("libraries.files", "Each CUDA library is loaded once, from the image", check_files),
-)
+CHECKS = (Check("libraries.dlopen", "TensorFlow opens its CUDA libraries", check_dlopen),)

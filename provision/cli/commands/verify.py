@@ -185,13 +185,13 @@ def _check_record(args: argparse.Namespace, console: Console) -> int:
     from provision.cli.render.build import describe_check
     from provision.verification.record_check import check_record, check_to_json, find_case
 
-    path = _asked_of("--check-record", args.check_record, args)
+    path, trust = _asked_of("--check-record", args.check_record, args), read_key_files(args)
     image = read_image(args.image)
     checked = check_record(
         find_case(image, places=read_places(args, console), facts=this_host()),
         home=record_home(),
         path=path,
-        trust=read_key_files(args),
+        trust=trust,
         level=args.level,
     )
     result = check_to_json(checked)
@@ -209,13 +209,13 @@ def _check_provenance(args: argparse.Namespace, console: Console) -> int:
     from provision.cli.render.build import describe_origin
     from provision.verification.origin_check import check_origin
 
-    path = _asked_of("--check-provenance", args.check_provenance, args)
+    path, trust = _asked_of("--check-provenance", args.check_provenance, args), read_key_files(args)
     checked = check_origin(
         read_image(args.image),
         places=read_places(args, console),
         home=record_home(),
         path=path,
-        trust=read_key_files(args),
+        trust=trust,
         lock=None if args.lock is None else Path(args.lock),
     )
     result = check_to_json(checked.image, checked.outcome, checked.keyid)

@@ -8,8 +8,6 @@ from verify.backends.jax import all_devices, cut_the_cpu
 from verify.checks.collectives import exchange
 from verify.checks.collectives.ranks import Team
 
-BY = "XLA"  # what joins the CPU's devices
-
 
 def collectives(team: Team) -> exchange.Collectives:
     """Every collective of the framework on the team's devices."""

@@ -214,11 +214,11 @@ def test_the_command_does_it_with_little_memory(layout: Layout, tmp_path: Path) 
     code = textwrap.dedent("""
         import argparse, sys
         from provision.output.console import Console
-        from provision.cli.commands.inspect import do_inspect, inspect_options
+        from provision.cli.commands.inspect import options, run
         parser = argparse.ArgumentParser()
         parser.add_argument("--json", action="store_true")
-        inspect_options(parser)
-        code = do_inspect(parser.parse_args(sys.argv[1:]), Console())
+        options(parser)
+        code = run(parser.parse_args(sys.argv[1:]), Console())
         # not getrusage: that counts what the process was before it became this program
         with open("/proc/self/status") as status:
             print(*(line.split()[1] for line in status if "VmHWM" in line), file=sys.stderr)

@@ -12,6 +12,7 @@ from provision.resolve.specifiers import version
 
 CATALOG = load()
 RANK = ("direct", "minor-version", "forward", "unverified", "none")
+CUDNN = "cudnn-dropped-gpu"  # the warning that a GPU is too old for the cuDNN of a build
 DRIVERS = tuple(row.first_version or f"{row.branch}.10" for row in CATALOG.branches)
 CUDAS = st.sampled_from([None, None, *CATALOG.cuda_versions()])
 FRAMEWORKS = st.sampled_from(["pytorch", "pytorch", "tensorflow", "jax"])
@@ -130,13 +131,18 @@ def test_the_order_of_hosts_does_not_matter(request_: Request, hosts: list[HostF
 @settings(max_examples=100)
 @given(FRAMEWORKS, HOSTS)
 def test_nothing_known_to_exist_is_newer_and_fits_as_well(framework: str, host: HostFacts) -> None:
+    """A build does not fit as well if its cuDNN does not support a GPU that the plan's does."""
     request = Request(framework=framework)  # type: ignore[arg-type]
     made = plan(request, host)
     assume(made.error is None)
     for cell in matrix((host,), request, CATALOG):
         fits_as_well = RANK.index(cell.verdict) <= RANK.index(made.verdict)
-        if cell.existence == "confirmed" and fits_as_well:
-            assert version(cell.framework_version) <= version(made.framework_version or "0")
+        newer = version(cell.framework_version) > version(made.framework_version or "0")
+        if cell.existence == "confirmed" and fits_as_well and newer:
+            asked = f"=={cell.framework_version}"
+            other = plan(request._replace(framework_version=asked, cuda=cell.cuda), host)
+            assert CUDNN in {one.code for one in other.warnings}
+            assert CUDNN not in {one.code for one in made.warnings}
 
 
 @settings(max_examples=100)

@@ -214,7 +214,7 @@ def test_bad_words_for_build_are_refused(here: Path, words: list[str], message: 
 @pytest.mark.parametrize("verb", COMMANDS)
 @pytest.mark.parametrize(("words", "message"), BAD_WORDS)
 def test_bad_words_are_refused(here: Path, verb: str, words: list[str], message: str) -> None:
-    """What else is none of each kind: tests/unit/provision/model/test_request.py."""
+    """Invalid values of each kind are in tests/unit/provision/model/test_request.py."""
     said = main(verb, "--json", *words)
     is_a_refusal(said, 2, here)
     assert message in said.err

@@ -114,7 +114,7 @@ _ALL = (
     Command("fleet verify", "fleet.commands.verify", "test every machine in its image, and find those that are slower than their twins"),
     Command("fleet undrain", "fleet.commands.undrain", "return nodes to service that fleet verify or the gate has drained in Slurm"),
     Command("catalog show", "cli.commands.catalog_show", "show catalog entries, e.g. provision catalog show torch 2.0.1"),
-    Command("catalog refresh", "cli.commands.catalog_refresh", "update your copy of the catalog from package indexes and registries"),
+    Command("catalog refresh", "cli.commands.catalog_refresh", "update your copy of the catalog from package indexes and NVIDIA"),
     Command("catalog measure", "cli.commands.catalog_measure", "list the GPU architectures that a wheel was compiled for", is_hidden=True),
     Command("catalog page", "page.command", "write a web page that says which build fits a GPU and a driver"),
     Command("store du", "cli.commands.store.du", "show disk usage of the store"),

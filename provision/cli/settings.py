@@ -123,12 +123,14 @@ def read_places(args: argparse.Namespace, console: Console | None = None) -> Ima
 
 
 def engine_fix() -> str:
+    """How to get a container engine on this machine."""
     from images.engines.setup import fix_text
 
     return fix_text()
 
 
 def read_tag(text: str | None) -> str | None:
+    """The value of --tag with its tag ("latest" if it has none). BadInputError: it is a digest."""
     if text is None:
         return None
     reference = read_reference("--tag", text)

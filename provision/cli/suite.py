@@ -91,6 +91,9 @@ def read_asked(args: argparse.Namespace) -> SuiteRequest:
 
 
 def read_names(option: str, text: str | None) -> tuple[str, ...]:
+    """The names of checks in a list with commas; (): the option is not given. BadInputError: one is
+    not a name, or there is none.
+    """
     if text is None:
         return ()
     names = tuple(name.strip() for name in text.split(",") if name.strip())

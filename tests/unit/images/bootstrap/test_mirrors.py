@@ -105,7 +105,7 @@ def test_deb822_sources_become_those_of_a_suite() -> None:
         pytest.param(
             "deb [signed-by=/etc/corp.gpg] http://m.example/debian bookworm main",
             ("deb [signed-by=/etc/corp.gpg] http://m.example/debian trixie main",),
-            id="a mirror signed anew keeps its key",
+            id="a mirror that is signed again keeps its key",
         ),
         pytest.param("deb", (), id="half a line"),
         pytest.param("deb [ http://x", (), id="an open bracket"),

@@ -343,7 +343,7 @@ FORGERIES = [
     pytest.param(edited(**signature(sig=OTHERS_KEY["sig"])), "tampered",
                  id="another key's signature"),
     pytest.param(edited(signatures=[OTHERS_KEY]), "unknown-key",
-                 id="signed anew by somebody unknown"),
+                 id="signed again by somebody unknown"),
     pytest.param(edited(**signature(keyid="0" * 64)), "unknown-key", id="another key's name"),
     pytest.param(edited(**signature(keyid="")), "unknown-key", id="no key's name"),
     pytest.param(edited(**signature(keyid=None)), "unknown-key", id="null for a key"),

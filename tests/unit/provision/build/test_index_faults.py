@@ -53,7 +53,7 @@ def ask(row: IndexCandidate) -> lock.Attempt:
         pytest.param("wrong-hash", "+cu117", "locked", "has it",
                      id="a wrong hash shows at build time only"),
         pytest.param("nothing", "+cu117", "absent", "no solution",
-                     id="an index without torch is told so"),
+                     id="an index without torch is named"),
         pytest.param("cpu", "+cu117", "absent", "no version of torch",
                      id="only another build is there"),
         pytest.param("cpu", "", "absent", "has torch 2.0.1+cpu",

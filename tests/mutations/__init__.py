@@ -38,6 +38,17 @@ class Row:
     on_cpu: bool = False  # the sound world is this very machine: real code, real numbers
 
 
+def rows(check: str, *faults: Tuple[Any, ...], **same: Any) -> Tuple[Row, ...]:
+    """The faults of one check, each as (what is broken, its seed, a telling word) and, where it
+    matters, what the image expects. Without a `sound`, this machine is the sound world.
+    """
+    same = {"on_cpu": "sound" not in same, **same}
+    return tuple(
+        Row(check, fault, seed, word, **({**same, "expect": expect[0]} if expect else same))
+        for fault, seed, word, *expect in faults
+    )
+
+
 def tables() -> Dict[str, Tuple[Row, ...]]:
     """Every row, by framework: `ROWS` of each module here is such a dictionary.
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable, List
 
-from tests.mutations import Row
+from tests.mutations import rows
 
 NCCL_WARNING = (
     "node1:85:92 [0] misc/shmutils.cc:87 NCCL WARN Error: failed to extend /dev/shm/nccl-Xy3 to "
@@ -243,110 +243,69 @@ def slow_down_without_p2p() -> None:
     os.environ["NCCL_P2P_DISABLE"] = "1"
 
 
-def _operation(fault: str, seed: Callable[[], None], word: str) -> Row:
-    return Row("collectives.operations", fault, seed, word, on_cpu=True)
-
-
 ROWS = {
     "pytorch": (
-        Row(
+        *rows(
             "collectives.gloo",
-            "one element of the sum is wrong",
-            add_one_too_many,
-            "wrong sum on rank 0, 1",
-            on_cpu=True,
+            ("one element of the sum is wrong", add_one_too_many, "wrong sum on rank 0, 1"),
+            ("a rank is killed", kill_the_second, "rank 1 of 2 killed by SIGKILL"),
+            (
+                "a rank never comes to the collective",
+                hang_the_second_early,
+                "rank 1 of 2 did not finish",
+            ),
         ),
-        Row(
-            "collectives.gloo",
-            "a rank is killed",
-            kill_the_second,
-            "rank 1 of 2 killed by SIGKILL",
-            on_cpu=True,
-        ),
-        Row(
-            "collectives.gloo",
-            "a rank never comes to the collective",
-            hang_the_second_early,
-            "rank 1 of 2 did not finish",
-            on_cpu=True,
-        ),
-        Row(
+        *rows(
             "collectives.nccl",
-            "one element of the sum is wrong",
-            add_one_too_many,
-            "NCCL_P2P_DISABLE",
+            ("one element of the sum is wrong", add_one_too_many, "NCCL_P2P_DISABLE"),
+            ("a rank is killed", kill_the_second, "rank 1 of 2 killed by SIGKILL"),
+            ("a rank hangs", hang_the_second, "s, at all-reduce"),
+            ("shared memory is too small for NCCL", run_out_of_shared_memory, "--shm-size 1g"),
             sound=two_gpus_by_gloo,
         ),
-        Row(
-            "collectives.nccl",
-            "a rank is killed",
-            kill_the_second,
-            "rank 1 of 2 killed by SIGKILL",
-            sound=two_gpus_by_gloo,
-        ),
-        Row(
-            "collectives.nccl",
-            "a rank hangs",
-            hang_the_second,
-            "s, at all-reduce",
-            sound=two_gpus_by_gloo,
-        ),
-        Row(
-            "collectives.nccl",
-            "shared memory is too small for NCCL",
-            run_out_of_shared_memory,
-            "--shm-size 1g",
-            sound=two_gpus_by_gloo,
-        ),
-        _operation("one element of the sum is wrong", add_one_too_many, "all-reduce of float32"),
-        _operation(
-            "what is gathered stands in another order",
-            swap_what_was_gathered,
-            "the right numbers in wrong places",
-        ),
-        _operation(
-            "a receive buffer keeps what came before",
-            keep_the_old_buffer,
-            "the result of the previous call",
-        ),
-        _operation("an operation writes nothing", write_nothing, "all-to-all of float32"),
-        _operation(
-            "a reduced block goes to another rank", reduce_the_wrong_block, "reduce-scatter of"
-        ),
-        _operation(
-            "a message comes from another rank", receive_from_elsewhere, "send and receive of"
-        ),
-        _operation("a barrier lets ranks pass", wait_for_nobody, "before all had arrived"),
-        _operation("there is no all-reduce", refuse_to_reduce, "has no all-reduce"),
-        _operation("a rank is killed", kill_the_second, "at all-reduce of float32"),
-        _operation("a rank hangs", hang_the_second, "hang"),
-        Row(
+        *rows(
             "collectives.operations",
-            "what is gathered stands in another order, with GPUs",
-            swap_what_was_gathered,
-            "NCCL_P2P_DISABLE",
+            ("one element of the sum is wrong", add_one_too_many, "all-reduce of float32"),
+            (
+                "what is gathered stands in another order",
+                swap_what_was_gathered,
+                "the right numbers in wrong places",
+            ),
+            (
+                "a receive buffer keeps what came before",
+                keep_the_old_buffer,
+                "the result of the previous call",
+            ),
+            ("an operation writes nothing", write_nothing, "all-to-all of float32"),
+            ("a reduced block goes to another rank", reduce_the_wrong_block, "reduce-scatter of"),
+            ("a message comes from another rank", receive_from_elsewhere, "send and receive of"),
+            ("a barrier lets ranks pass", wait_for_nobody, "before all had arrived"),
+            ("there is no all-reduce", refuse_to_reduce, "has no all-reduce"),
+            ("a rank is killed", kill_the_second, "at all-reduce of float32"),
+            ("a rank hangs", hang_the_second, "hang"),
+        ),
+        *rows(
+            "collectives.operations",
+            (
+                "what is gathered stands in another order, with GPUs",
+                swap_what_was_gathered,
+                "NCCL_P2P_DISABLE",
+            ),
             sound=two_gpus_by_gloo,
         ),
-        Row(
+        *rows(
             "collectives.bandwidth",
-            "messages are far slower than the link",
-            slow_down,
-            "another job uses the links",
+            ("messages are far slower than the link", slow_down, "another job uses the links"),
+            (
+                "P2P is switched off and messages are slow",
+                slow_down_without_p2p,
+                "NCCL_P2P_DISABLE is set",
+            ),
             sound=two_slow_gpus,
         ),
-        Row(
+        *rows(
             "collectives.bandwidth",
-            "P2P is switched off and messages are slow",
-            slow_down_without_p2p,
-            "NCCL_P2P_DISABLE is set",
-            sound=two_slow_gpus,
-        ),
-        Row(
-            "collectives.bandwidth",
-            "a rank is killed",
-            kill_the_second,
-            "rank 1 of 2 killed by SIGKILL",
-            on_cpu=True,
+            ("a rank is killed", kill_the_second, "rank 1 of 2 killed by SIGKILL"),
         ),
     )
 }

@@ -9,10 +9,10 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Tuple
 
-from tests.mutations import Row
+from tests.mutations import Row, rows
 from tests.mutations.jax_ import fail_to_map, replace_in_lax
 from tests.mutations.loading import put
-from tests.mutations.patching import raising, replace, row
+from tests.mutations.patching import raising, replace
 
 SHORT_S = 5.0  # for a process that hangs: it gets no further however long one waits
 SLOWER = 1e5
@@ -204,9 +204,13 @@ NO_P2P = "P2P is switched off and messages are slow"
 def _bandwidth(kill: Callable[[], None]) -> Tuple[Row, ...]:
     check = "collectives.bandwidth"
     return (
-        Row(check, LINK, slow_down, "another job uses the links", two_slow_gpus),
-        Row(check, NO_P2P, slow_down_without_p2p, "NCCL_P2P_DISABLE is set", two_slow_gpus),
-        row(check, "the process is killed", kill, "killed by SIGKILL"),
+        *rows(
+            check,
+            (LINK, slow_down, "another job uses the links"),
+            (NO_P2P, slow_down_without_p2p, "NCCL_P2P_DISABLE is set"),
+            sound=two_slow_gpus,
+        ),
+        *rows(check, ("the process is killed", kill, "killed by SIGKILL")),
     )
 
 
@@ -216,8 +220,8 @@ def _operations(*faults: Tuple[str, Callable[[], None], str]) -> Tuple[Row, ...]
     there = "{}, with GPUs".format(first[0])
     check = "collectives.operations"
     return (
-        *(row(check, *fault) for fault in faults),
-        Row(check, there, first[1], "NCCL_P2P_DISABLE", two_gpus),
+        *rows(check, *faults),
+        *rows(check, (there, first[1], "NCCL_P2P_DISABLE"), sound=two_gpus),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Callable
 
-from tests.mutations import Row
+from tests.mutations import rows
 
 FIRST, SECOND = "GPU-aa11bb22-0000", "GPU-aa99cc33-0000"
 NAME = "NVIDIA A100-SXM4-80GB"
@@ -246,21 +246,10 @@ EXPECTED = {"gpus": [{"uuid": FIRST}, {"uuid": SECOND}]}
 HIDES = "CUDA_VISIBLE_DEVICES"
 
 
-def _rows(
-    check: str, sound: Callable[[], None], *faults: "tuple[str, Callable[[], None], str]"
-) -> "tuple[Row, ...]":
-    """The faults of one check, each as (what is broken, what breaks it, a telling word)."""
-    return tuple(
-        Row(check, fault, seed, word, sound=sound, level="standard", expect=EXPECTED)
-        for fault, seed, word in faults
-    )
-
-
 ROWS = {
     "pytorch": (
-        *_rows(
+        *rows(
             "devices.nvml",
-            two_gpus,
             ("a GPU has fallen off the bus", lose_a_gpu, "GPU 1"),
             ("device nodes are there and NVML sees no GPU", hide_all_from_nvml, "yet GPUs are"),
             (
@@ -269,10 +258,11 @@ ROWS = {
                 "reboot the host",
             ),
             ("another GPU than the plan's was given", another_card, "not visible: " + SECOND),
+            sound=two_gpus,
+            expect=EXPECTED,
         ),
-        *_rows(
+        *rows(
             "devices.visible",
-            two_gpus,
             ("a digit of a UUID is wrong", set_variable(HIDES, FIRST + ",GPU-aa99cc34"), SECOND),
             ("the list holds the host's number", set_variable(HIDES, "0,2"), "stops at '2'"),
             ("the variable is empty", set_variable(HIDES, ""), "shows no GPU"),
@@ -281,35 +271,42 @@ ROWS = {
             ("Slurm gave no GPU", set_variable(HIDES, "NoDevFiles"), "--gres=gpu:1"),
             ("a MIG device is named where none is", set_variable(HIDES, "MIG-1234"), "no GPU here"),
             ("the order's name is mistyped on mixed cards", mix_the_cards, "PCI_BUS_ID"),
+            sound=two_gpus,
+            expect=EXPECTED,
         ),
-        *_rows(
+        *rows(
             "devices.count",
-            all_agree,
             ("the CUDA driver has lost a GPU", driver_loses_one, "the CUDA driver has 1"),
             ("torch believes NVML alone", torch_counts_by_nvml, "torch counts 2 GPUs"),
             ("CUDA does not start beside a working NVML", cuda_does_not_start, "cuda-compat"),
             ("MIG is on without MIG devices", mig_without_devices, "nvidia-smi mig -cgi"),
             ("the list of visible devices is short", set_variable(HIDES, "0"), "NVML shows 1"),
+            sound=all_agree,
+            expect=EXPECTED,
         ),
-        Row(
+        *rows(
             "devices.architectures",
-            "the card is newer than every binary",
-            a_newer_card,
-            "no code for compute capability 9.0",
+            (
+                "the card is newer than every binary",
+                a_newer_card,
+                "no code for compute capability 9.0",
+            ),
             sound=code_for_it,
         ),
-        *_rows(
+        *rows(
             "devices.kernel",
-            kernels_run,
             ("one cell of a product is wrong", spoil_products, "1 of 65536 results wrong"),
             ("float64 products come out as zeros", lose_a_product, "float64 product"),
             ("there is no code for the card", no_kernel_image, "compiled for sm_80"),
+            sound=kernels_run,
+            expect=EXPECTED,
         ),
-        *_rows(
+        *rows(
             "devices.convolution",
-            kernels_run,
             ("a corner of a convolution is wrong", spoil_the_convolution, "8 of 2048"),
             ("cuDNN's files are mixed", cudnn_does_not_start, "mixed cuDNN files"),
+            sound=kernels_run,
+            expect=EXPECTED,
         ),
     )
 }

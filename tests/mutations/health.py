@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any, Callable
 
-from tests.mutations import Row
+from tests.mutations import rows
 
 RESET = "nvidia-smi --gpu-reset"
 BUS_IDS = ("00000000:17:00.0", "00000000:65:00.0")
@@ -99,118 +100,94 @@ def busy() -> None:
     broken(compute_mode="exclusive-process", processes=(GpuProcess(4711, 1 << 30),))()
 
 
-def row(check: str, fault: str, seed: Callable[[], None], word: str) -> Row:
-    """A row in the healthy world."""
-    return Row("health." + check, fault, seed, word, healthy, "quick")
-
-
+_rows = partial(rows, sound=healthy, level="quick")
 XID = "NVRM: Xid (PCI:0000:65:00): "
 ROWS = {
     "pytorch": (
-        row(
-            "memory",
-            "an uncorrected ECC error in the SRAM",
-            broken(ecc_uncorrected=1, sram_uncorrected=1),
-            "nvidia-smi --gpu-reset -i 1",
+        *_rows(
+            "health.memory",
+            (
+                "an uncorrected ECC error in the SRAM",
+                broken(ecc_uncorrected=1, sram_uncorrected=1),
+                "nvidia-smi --gpu-reset -i 1",
+            ),
+            (
+                "an uncorrected ECC error on a card that remaps no rows",
+                broken(ecc_uncorrected=1, remap_pending=None, remap_failed=None),
+                "driver was loaded: 1",
+            ),
+            ("a bank has no spare row left", broken(exhausted_banks=2), "replaced"),
+            ("the SRAM wears out", broken(sram_threshold_exceeded=True), "replaced"),
+            ("a row waits to be remapped", broken(remap_pending=True), RESET),
+            ("a page waits to be retired", broken(retired_pending=True), RESET),
+            ("a row could not be remapped", broken(remap_failed=True), "replaced"),
+            ("the card has worn out", broken(retired_pages=60), "NVIDIA's limit is 60"),
         ),
-        row(
-            "memory",
-            "an uncorrected ECC error on a card that remaps no rows",
-            broken(ecc_uncorrected=1, remap_pending=None, remap_failed=None),
-            "driver was loaded: 1",
+        *_rows(
+            "health.clocks",
+            (
+                "the hardware slows it down",
+                broken(throttle_reasons=("hw_slowdown",)),
+                "hw_slowdown",
+            ),
+            (
+                "it is too hot for its clocks",
+                broken(throttle_reasons=("hw_slowdown", "hw_thermal_slowdown")),
+                "fans",
+            ),
+            (
+                "the driver cools it at work",
+                broken(throttle_reasons=("sw_thermal_slowdown",), utilization_percent=97),
+                "too hot",
+            ),
+            (
+                "the power brake is on",
+                broken(throttle_reasons=("hw_power_brake_slowdown",)),
+                "power supply",
+            ),
         ),
-        row("memory", "a bank has no spare row left", broken(exhausted_banks=2), "replaced"),
-        row("memory", "the SRAM wears out", broken(sram_threshold_exceeded=True), "replaced"),
-        row("memory", "a row waits to be remapped", broken(remap_pending=True), RESET),
-        row("memory", "a page waits to be retired", broken(retired_pending=True), RESET),
-        row("memory", "a row could not be remapped", broken(remap_failed=True), "replaced"),
-        row("memory", "the card has worn out", broken(retired_pages=60), "NVIDIA's limit is 60"),
-        row(
-            "clocks",
-            "the hardware slows it down",
-            broken(throttle_reasons=("hw_slowdown",)),
-            "hw_slowdown",
+        *_rows(
+            "health.temperature",
+            ("it is at its limit", broken(temperature_c=89), "not cooled"),
+            ("it tells no degrees left", broken(slowdown_c=None, slowdown_margin_c=-1), "1 C over"),
         ),
-        row(
-            "clocks",
-            "it is too hot for its clocks",
-            broken(throttle_reasons=("hw_slowdown", "hw_thermal_slowdown")),
-            "fans",
-        ),
-        row(
-            "clocks",
-            "the driver cools it at work",
-            broken(throttle_reasons=("sw_thermal_slowdown",), utilization_percent=97),
-            "too hot",
-        ),
-        row(
-            "clocks",
-            "the power brake is on",
-            broken(throttle_reasons=("hw_power_brake_slowdown",)),
-            "power supply",
-        ),
-        row("temperature", "it is at its limit", broken(temperature_c=89), "not cooled"),
-        row(
-            "temperature",
-            "it tells no degrees left",
-            broken(slowdown_c=None, slowdown_margin_c=-1),
-            "1 C over",
-        ),
-        row("mode", "closed to CUDA", broken(compute_mode="prohibited"), "-c DEFAULT"),
-        Row(
+        *_rows(
             "health.mode",
-            "one process at a time, and one is there",
-            busy,
-            "process 4711",
-            healthy,
-            "quick",
+            ("closed to CUDA", broken(compute_mode="prohibited"), "-c DEFAULT"),
+            ("the driver asks for a reset", broken(recovery="reset the GPU"), "--gpu-reset"),
+            ("MIG mode without a MIG device", broken(mig=True), "no MIG device"),
+        ),
+        *_rows(
+            "health.mode",
+            ("one process at a time, and one is there", busy, "process 4711"),
             status="skip",
         ),
-        row("mode", "the driver asks for a reset", broken(recovery="reset the GPU"), "--gpu-reset"),
-        row("mode", "MIG mode without a MIG device", broken(mig=True), "no MIG device"),
-        row(
-            "fabric",
-            "Fabric Manager is not running",
-            broken(fabric_state="in-progress"),
-            "580.65.06",
+        *_rows(
+            "health.fabric",
+            ("Fabric Manager is not running", broken(fabric_state="in-progress"), "580.65.06"),
+            ("it was never started", broken(fabric_state="not-started"), "nvidia-fabricmanager"),
+            ("the fabric gave the GPU up", broken(fabric_status="Unknown Error"), "Unknown Error"),
+            ("a route is unhealthy", broken(fabric_health=("a route is unhealthy",)), "NVLinks"),
         ),
-        row(
-            "fabric",
-            "it was never started",
-            broken(fabric_state="not-started"),
-            "nvidia-fabricmanager",
-        ),
-        row(
-            "fabric",
-            "the fabric gave the GPU up",
-            broken(fabric_status="Unknown Error"),
-            "Unknown Error",
-        ),
-        row(
-            "fabric",
-            "a route is unhealthy",
-            broken(fabric_health=("a route is unhealthy",)),
-            "NVLinks",
-        ),
-        row(
-            "log",
-            "a GPU fell off the bus",
-            logged(XID + "79, pid=1, GPU has fallen off the bus."),
-            "fallen off the bus",
-        ),
-        row("log", "a double-bit error", logged(XID + "48, pid=1, DBE"), "--gpu-reset -i 1"),
-        row(
-            "log",
-            "the card's error and what it did to an application",
-            logged(XID + "119, pid=7, Timeout", XID + "45, pid=7, name=python"),
-            "GSP",
-        ),
-        row("log", "an Xid without an entry", logged(XID + "999, pid=1"), "catalogue"),
-        row(
-            "log",
-            "an NVSwitch failed",
-            logged("nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 32"),
-            "NVSwitch",
+        *_rows(
+            "health.log",
+            (
+                "a GPU fell off the bus",
+                logged(XID + "79, pid=1, GPU has fallen off the bus."),
+                "fallen off the bus",
+            ),
+            ("a double-bit error", logged(XID + "48, pid=1, DBE"), "--gpu-reset -i 1"),
+            (
+                "the card's error and what it did to an application",
+                logged(XID + "119, pid=7, Timeout", XID + "45, pid=7, name=python"),
+                "GSP",
+            ),
+            ("an Xid without an entry", logged(XID + "999, pid=1"), "catalogue"),
+            (
+                "an NVSwitch failed",
+                logged("nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 32"),
+                "NVSwitch",
+            ),
         ),
     ),
 }

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Callable, Tuple
 
-from tests.mutations import Row
-from tests.mutations.patching import always, maps_of, raising, replace, row
+from tests.mutations import Row, rows
+from tests.mutations.patching import always, maps_of, raising, replace
 
 GPU: Any = {"uuid": "GPU-a", "name": "NVIDIA A100", "compute_capability": "8.0"}
 NUMBERS = {
@@ -408,199 +408,173 @@ def dawdle() -> None:
 
 
 _LIBRARIES: Tuple[Row, ...] = (
-    row(
+    *rows(
         "libraries.framework",
-        "the CUDA plugin is missing",
-        lose_the_plugin,
-        "CPU build of JAX",
+        ("the CUDA plugin is missing", lose_the_plugin, "CPU build of JAX"),
+        (
+            "the plugin is of another version",
+            keep_an_old_plugin,
+            "jax-cuda12-plugin 0.9.1 beside jaxlib",
+        ),
+        ("two plugins are installed", have_two_plugins, "jax-cuda13-plugin and jax-cuda12-plugin"),
+        (
+            "another version than the lock's",
+            say_another_version,
+            "0.9.1 instead of the requested 0.10",
+            {"framework": {"name": "jax", "version": "0.10"}},
+        ),
         sound=a_plugin,
     ),
-    row(
-        "libraries.framework",
-        "the plugin is of another version",
-        keep_an_old_plugin,
-        "jax-cuda12-plugin 0.9.1 beside jaxlib",
-        sound=a_plugin,
-    ),
-    row(
-        "libraries.framework",
-        "two plugins are installed",
-        have_two_plugins,
-        "jax-cuda13-plugin and jax-cuda12-plugin",
-        sound=a_plugin,
-    ),
-    row(
-        "libraries.framework",
-        "another version than the lock's",
-        say_another_version,
-        "0.9.1 instead of the requested 0.10",
-        sound=a_plugin,
-        expect={"framework": {"name": "jax", "version": "0.10"}},
-    ),
-    row(
+    *rows(
         "libraries.cuda",
-        "CUDA of another major version",
-        give_numbers(cuda_runtime_get_version=11080),
-        "CUDA 11.8 with a plugin for CUDA 12",
+        (
+            "CUDA of another major version",
+            give_numbers(cuda_runtime_get_version=11080),
+            "CUDA 11.8 with a plugin for CUDA 12",
+        ),
+        (
+            "another CUDA than the lock's",
+            give_numbers(cuda_runtime_get_version=12060),
+            "CUDA 12.6 instead of the requested 12.9",
+            {"cuda": "12.9"},
+        ),
+        ("the CUDA runtime does not load", fail_to_load, "does not load"),
         sound=libraries_by_number,
     ),
-    row(
-        "libraries.cuda",
-        "another CUDA than the lock's",
-        give_numbers(cuda_runtime_get_version=12060),
-        "CUDA 12.6 instead of the requested 12.9",
-        sound=libraries_by_number,
-        expect={"cuda": "12.9"},
-    ),
-    row(
-        "libraries.cuda",
-        "the CUDA runtime does not load",
-        fail_to_load,
-        "does not load",
-        sound=libraries_by_number,
-    ),
-    row(
+    *rows(
         "libraries.cudnn",
-        "cuDNN does not load",
-        fail_to_load,
-        "cuDNN does not load",
+        ("cuDNN does not load", fail_to_load, "cuDNN does not load"),
+        (
+            "cuDNN is older than JAX was built with",
+            give_numbers(cudnn_get_version=90100),
+            "cuDNN 9.1.0, compiled against 9.8.0",
+        ),
         sound=libraries_by_number,
     ),
-    row(
-        "libraries.cudnn",
-        "cuDNN is older than JAX was built with",
-        give_numbers(cudnn_get_version=90100),
-        "cuDNN 9.1.0, compiled against 9.8.0",
-        sound=libraries_by_number,
-    ),
-    row(
+    *rows(
         "libraries.files",
-        "cuDNN is loaded twice",
-        map_files("/usr/local/cuda/lib64/libcudnn.so.9"),
-        "outside the image's packages",
+        (
+            "cuDNN is loaded twice",
+            map_files("/usr/local/cuda/lib64/libcudnn.so.9"),
+            "outside the image's packages",
+        ),
         sound=libraries_in_place,
     ),
 )
 _DEVICES: Tuple[Row, ...] = (
-    row("devices.placement", "work runs elsewhere", ignore_the_device, "ran on CPU:0"),
-    row("devices.placement", "a compiled result is moved", move_compiled_results, "in a graph"),
-    row(
+    *rows(
         "devices.placement",
-        "work that names no device runs elsewhere",
-        default_elsewhere,
-        "runs on CPU:1",
+        ("work runs elsewhere", ignore_the_device, "ran on CPU:0"),
+        ("a compiled result is moved", move_compiled_results, "in a graph"),
+        ("work that names no device runs elsewhere", default_elsewhere, "runs on CPU:1"),
     ),
-    row("numerics.compile", "XLA is passed over", pass_xla_over, "without being compiled"),
-    row("numerics.compile", "libdevice is missing", lose_libdevice, "xla_gpu_cuda_data_dir"),
-    row("numerics.compile", "a compiled function is off", bend_tanh, "results are off by"),
-    row("devices.count", "JAX falls back to the CPU", list_no_gpu, "cannot use any", sound=a_gpu),
-    row("devices.count", "CUDA does not start", hide_from_the_driver, "cuda-compat", sound=a_gpu),
-    row("devices.count", "the CUDA plugin is missing", lose_the_plugin, "CPU build", sound=a_gpu),
-    row(
-        "devices.kernel",
-        "a sum that is not true",
-        lose_a_summand,
-        "sum: 1 of 1 results wrong",
+    *rows(
+        "numerics.compile",
+        ("XLA is passed over", pass_xla_over, "without being compiled"),
+        ("libdevice is missing", lose_libdevice, "xla_gpu_cuda_data_dir"),
+        ("a compiled function is off", bend_tanh, "results are off by"),
+    ),
+    *rows(
+        "devices.count",
+        ("JAX falls back to the CPU", list_no_gpu, "cannot use any"),
+        ("CUDA does not start", hide_from_the_driver, "cuda-compat"),
+        ("the CUDA plugin is missing", lose_the_plugin, "CPU build"),
         sound=a_gpu,
     ),
-    row("devices.kernel", "no kernel for this GPU", fail_to_multiply, "no kernel", sound=a_gpu),
-    row(
+    *rows(
+        "devices.kernel",
+        ("a sum that is not true", lose_a_summand, "sum: 1 of 1 results wrong"),
+        ("no kernel for this GPU", fail_to_multiply, "no kernel"),
+        sound=a_gpu,
+    ),
+    *rows(
         "devices.convolution",
-        "a convolution that loses a row",
-        drop_pixels,
-        "float32 convolution",
+        ("a convolution that loses a row", drop_pixels, "float32 convolution"),
         sound=a_gpu,
     ),
 )
 _ARITHMETIC: Tuple[Row, ...] = (
-    row(
+    *rows(
         "numerics.matmul",
-        "a tile is not written",
-        spoil_products(lambda product: product.at[:16, :16].set(0)),
-        "rounding explains",
+        (
+            "a tile is not written",
+            spoil_products(lambda product: product.at[:16, :16].set(0)),
+            "rounding explains",
+        ),
+        (
+            "an element overflows",
+            spoil_products(lambda product: product.at[3, 3].set(float("inf"))),
+            "NaN or infinity",
+        ),
+        ("TF32 where fp32 was asked for", round_like_tf32, "rounding explains"),
+        ("no kernel runs", fail_to_multiply, "no kernel image"),
     ),
-    row(
-        "numerics.matmul",
-        "an element overflows",
-        spoil_products(lambda product: product.at[3, 3].set(float("inf"))),
-        "NaN or infinity",
-    ),
-    row("numerics.matmul", "TF32 where fp32 was asked for", round_like_tf32, "rounding explains"),
-    row("numerics.matmul", "no kernel runs", fail_to_multiply, "no kernel image"),
-    row(
+    *rows(
         "numerics.convolution",
-        "the gradient by weight is small",
-        weaken_the_gradient(1),
-        "gradient by weight",
+        ("the gradient by weight is small", weaken_the_gradient(1), "gradient by weight"),
+        ("the gradient by image is small", weaken_the_gradient(0), "gradient by image"),
+        ("a row of results is missing", drop_pixels, "fp32 3x3"),
     ),
-    row(
-        "numerics.convolution",
-        "the gradient by image is small",
-        weaken_the_gradient(0),
-        "gradient by image",
+    *rows(
+        "numerics.determinism",
+        ("noise that no seed fixes", forget_the_seed, "from one seed differ"),
     ),
-    row("numerics.convolution", "a row of results is missing", drop_pixels, "fp32 3x3"),
-    row(
-        "numerics.determinism", "noise that no seed fixes", forget_the_seed, "from one seed differ"
-    ),
-    row("numerics.checkpoint", "weights come back changed", save_other("model"), "model"),
-    row("numerics.checkpoint", "the optimiser is lost", save_other("optimizer"), "optimizer"),
-    row("numerics.checkpoint", "the key is lost", save_other("random"), "random state"),
-    row(
+    *rows(
         "numerics.checkpoint",
-        "gradients are lost",
-        change_gradients(lambda grad: grad * 0),
-        "did not change any weight",
+        ("weights come back changed", save_other("model"), "model"),
+        ("the optimiser is lost", save_other("optimizer"), "optimizer"),
+        ("the key is lost", save_other("random"), "random state"),
+        (
+            "gradients are lost",
+            change_gradients(lambda grad: grad * 0),
+            "did not change any weight",
+        ),
     ),
 )
 _TRAINING: Tuple[Row, ...] = (
-    row(
+    *rows(
         "training.loss",
-        "gradients are lost",
-        change_gradients(lambda grad: grad * 0),
-        "gradients or the optimiser",
+        (
+            "gradients are lost",
+            change_gradients(lambda grad: grad * 0),
+            "gradients or the optimiser",
+        ),
+        ("gradients overflow", change_gradients(lambda grad: grad / 0), "wrong arithmetic"),
     ),
-    row(
-        "training.loss",
-        "gradients overflow",
-        change_gradients(lambda grad: grad / 0),
-        "wrong arithmetic",
-    ),
-    row(
+    *rows(
         "training.same",
-        "steps in fp32 are too long",
-        change_gradients(lambda grad: grad * 1.01 if grad.dtype == "float32" else grad),
-        "end",
+        (
+            "steps in fp32 are too long",
+            change_gradients(lambda grad: grad * 1.01 if grad.dtype == "float32" else grad),
+            "end",
+        ),
+        (
+            "gradients are lost",
+            change_gradients(lambda grad: grad * 0),
+            "did not change any weight",
+        ),
     ),
-    row(
-        "training.same",
-        "gradients are lost",
-        change_gradients(lambda grad: grad * 0),
-        "did not change any weight",
-    ),
-    row("memory.leak", "each step keeps what it made", keep_results, "each step"),
-    row("training.amp", "bf16 is not bf16", compute_in_fp32, "layers computed in fp32"),
-    row(
+    *rows("memory.leak", ("each step keeps what it made", keep_results, "each step")),
+    *rows(
         "training.amp",
-        "gradients are lost",
-        change_gradients(lambda grad: grad * 0),
-        "10-fold",
+        ("bf16 is not bf16", compute_in_fp32, "layers computed in fp32"),
+        ("gradients are lost", change_gradients(lambda grad: grad * 0), "10-fold"),
     ),
 )
 _PARALLEL: Tuple[Row, ...] = (
-    row(
+    *rows(
         "parallel.pmap",
-        "gradients stay apart",
-        replace_in_lax("pmean", lambda x, _axis: x),
-        "ranks' weights differ",
+        (
+            "gradients stay apart",
+            replace_in_lax("pmean", lambda x, _axis: x),
+            "ranks' weights differ",
+        ),
+        ("gradients are added up", sum_gradients, "combined wrongly"),
     ),
-    row("parallel.pmap", "gradients are added up", sum_gradients, "combined wrongly"),
-    row("speed.gemm", "no product can be timed", fail_to_multiply, "nothing was measured"),
-    row(
+    *rows("speed.gemm", ("no product can be timed", fail_to_multiply, "nothing was measured")),
+    *rows(
         "speed.gemm",
-        "a card far slower than its class",
-        dawdle,
-        "where its class does",
+        ("a card far slower than its class", dawdle, "where its class does"),
         sound=a_gpu_that_multiplies,
         expect={"gpus": [{**GPU, "spec": {"tflops": {"fp32": 0.008}}}]},
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Callable
 
-from tests.mutations import Row
+from tests.mutations import Row, rows
 
 PLAN = {
     "framework": {"name": "pytorch", "version": "2.9.1"},
@@ -119,9 +119,7 @@ def rows_of(
     check: str, sound: Callable[[], None], *faults: "tuple[str, Callable[[], None], str]"
 ) -> "tuple[Row, ...]":
     """The faults of one check, each as (what is broken, what breaks it, a telling word)."""
-    return tuple(
-        Row(check, fault, seed, word, sound=sound, expect=PLAN) for fault, seed, word in faults
-    )
+    return rows(check, *faults, sound=sound, expect=PLAN)
 
 
 COMPAT = "/usr/local/cuda-12.8/compat/libcuda.so."
@@ -182,8 +180,11 @@ ROWS = {
             ),
             ("NCCL is missing", answer("torch.cuda.nccl", OSError(NO_LIBRARY)), "libnccl.so.2"),
         ),
-        Row("libraries.numpy", "NumPy has another ABI", break_numpy, "numpy<2", on_cpu=True),
-        Row("libraries.numpy", "arrays come changed", change_arrays, "is 15.0", on_cpu=True),
+        *rows(
+            "libraries.numpy",
+            ("NumPy has another ABI", break_numpy, "numpy<2"),
+            ("arrays come changed", change_arrays, "is 15.0"),
+        ),
         *rows_of(
             "libraries.compat",
             host_driver,

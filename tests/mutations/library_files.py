@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Tuple
 
-from tests.mutations import Row
+from tests.mutations import rows
 from tests.mutations.libraries import cuda_build, rows_of
 
 # package, version, its folder, its file
@@ -278,27 +278,18 @@ ROWS = {
             ("nothing is suppressed", keep_all_boxes, "nms gives [3, 0, 1, 2]"),
             ("RoIAlign reads half a cell beside", shift_pooling, "roi_align gives"),
         ),
-        Row(
+        *rows(
             "libraries.compiler",
-            "CC names nothing",
-            set_compiler("CC", ""),
-            "unset CC",
-            on_cpu=True,
-        ),
-        Row(
-            "libraries.compiler",
-            "g++ lacks its own parts",
-            set_compiler("CXX", "echo 'g++: fatal error: cannot execute cc1plus' >&2; exit 1\n"),
-            "is incomplete",
-            on_cpu=True,
-        ),
-        Row("libraries.compiler", "no Python.h", no_headers, "libpython3-dev", on_cpu=True),
-        Row(
-            "libraries.compiler",
-            "a devel image has no compiler",
-            devel_without_compiler,
-            "nvcc is here",
-            on_cpu=True,
+            ("CC names nothing", set_compiler("CC", ""), "unset CC"),
+            (
+                "g++ lacks its own parts",
+                set_compiler(
+                    "CXX", "echo 'g++: fatal error: cannot execute cc1plus' >&2; exit 1\n"
+                ),
+                "is incomplete",
+            ),
+            ("no Python.h", no_headers, "libpython3-dev"),
+            ("a devel image has no compiler", devel_without_compiler, "nvcc is here"),
         ),
     )
 }

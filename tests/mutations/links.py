@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Callable
 
-from tests.mutations import Row
+from tests.mutations import rows
 
 ODD_PLACE = 4097  # where a bit is flipped
 
@@ -149,50 +149,61 @@ def not_direct() -> None:
     flip_a_bit()
 
 
-def _row(check: str, fault: str, seed: Callable[[], None], word: str) -> Row:
-    sound = two_places if check == "devices.peer-copies" else two_sound_gpus
-    return Row(check, fault, seed, word, sound=sound, level="quick")
-
-
 ROWS = {
     "pytorch": (
-        Row(
+        *rows(
             "health.pcie",
-            "a card has four lanes where its twins have sixteen",
-            one_narrow_link,
-            "GPU 3: PCIe x4, others of the same model",
+            (
+                "a card has four lanes where its twins have sixteen",
+                one_narrow_link,
+                "GPU 3: PCIe x4, others of the same model",
+            ),
             sound=four_sound_gpus,
         ),
-        _row(
+        *rows(
             "health.pcie",
-            "a busy card's link stays slow",
-            second_gpu(pcie_generation=1, utilization_percent=99),
-            "PCIe 1.0 of 4.0",
+            (
+                "a busy card's link stays slow",
+                second_gpu(pcie_generation=1, utilization_percent=99),
+                "PCIe 1.0 of 4.0",
+            ),
+            sound=two_sound_gpus,
+            level="quick",
         ),
-        _row("health.nvlink", "an NVLink is off", second_link(active=False), "GPU 1: 3 of 4"),
-        _row(
+        *rows(
             "health.nvlink",
-            "an NVLink makes errors",
-            errors_at_each_reading,
-            "NVLink 3 counts errors: 12345 more",
+            ("an NVLink is off", second_link(active=False), "GPU 1: 3 of 4"),
+            (
+                "an NVLink makes errors",
+                errors_at_each_reading,
+                "NVLink 3 counts errors: 12345 more",
+            ),
+            ("no link of one GPU is up", no_link_on_one_gpu, "GPU 1: 0 of 4 NVLinks"),
+            sound=two_sound_gpus,
+            level="quick",
         ),
-        _row(
-            "health.nvlink", "no link of one GPU is up", no_link_on_one_gpu, "GPU 1: 0 of 4 NVLinks"
-        ),
-        _row(
+        *rows(
             "devices.peers",
-            "the driver allows no P2P over NVLink",
-            pair(can_read="chipset-not-supported"),
-            "no P2P between GPU 0 and GPU 1",
+            (
+                "the driver allows no P2P over NVLink",
+                pair(can_read="chipset-not-supported"),
+                "no P2P between GPU 0 and GPU 1",
+            ),
+            (
+                "P2P is switched off in the driver",
+                pair(path="PHB", can_read="ok", can_write="disabled-by-regkey"),
+                "NVreg_RegistryDwords",
+            ),
+            sound=two_sound_gpus,
+            level="quick",
         ),
-        _row(
-            "devices.peers",
-            "P2P is switched off in the driver",
-            pair(path="PHB", can_read="ok", can_write="disabled-by-regkey"),
-            "NVreg_RegistryDwords",
+        *rows(
+            "devices.peer-copies",
+            ("a bit is flipped on the way", flip_a_bit, "GPU 0 to GPU 1: 1"),
+            ("a copy writes nothing", copy_nothing, "IOMMU"),
+            ("host memory damages a copy", not_direct, "host memory"),
+            sound=two_places,
+            level="quick",
         ),
-        _row("devices.peer-copies", "a bit is flipped on the way", flip_a_bit, "GPU 0 to GPU 1: 1"),
-        _row("devices.peer-copies", "a copy writes nothing", copy_nothing, "IOMMU"),
-        _row("devices.peer-copies", "host memory damages a copy", not_direct, "host memory"),
     )
 }

@@ -8,7 +8,7 @@ import time
 from typing import Any, Iterator
 from unittest.mock import patch
 
-from tests.mutations import Row
+from tests.mutations import rows
 
 NEVER = 600.0
 
@@ -258,44 +258,56 @@ def hang_where_cuda_is_forked() -> None:
     put(forks, "_start", start)
 
 
-def _row(check: str, fault: str, seed: Any, word: str, **more: Any) -> Row:
-    return Row("loading." + check, fault, seed, word, **{"on_cpu": True, **more})
-
-
 ROWS = {
     "pytorch": (
-        _row(
-            "shm", "/dev/shm has Docker's default of 64 MB", shrink_shm, "--shm-size", level="quick"
+        *rows(
+            "loading.shm",
+            ("/dev/shm has Docker's default of 64 MB", shrink_shm, "--shm-size"),
+            ("/dev/shm is full of other files", fill_shm, "leftover"),
+            ("there is no /dev/shm", remove_shm, "cannot be used"),
+            ("/dev/shm has room but refuses it", refuse_room, "no room for"),
+            ("/dev/shm is read-only", mount_read_only, "cannot be written"),
+            ("a byte of a file changes", garble_shm, "does not contain"),
+            level="quick",
         ),
-        _row("shm", "/dev/shm is full of other files", fill_shm, "leftover", level="quick"),
-        _row("shm", "there is no /dev/shm", remove_shm, "cannot be used", level="quick"),
-        _row("shm", "/dev/shm has room but refuses it", refuse_room, "no room for", level="quick"),
-        _row("shm", "/dev/shm is read-only", mount_read_only, "cannot be written", level="quick"),
-        _row("shm", "a byte of a file changes", garble_shm, "does not contain", level="quick"),
-        _row("files", "256 files may be open", limit_files, "--ulimit nofile", level="quick"),
-        _row("files", "ten threads may run", limit_threads, "--pids-limit", level="quick"),
-        _row("files", "pids.max is 20", limit_group, "limit 20, 12 in use", level="quick"),
-        _row("batch", "a worker dies of a bus error", kill_worker_by_bus_error, "--shm-size"),
-        _row("batch", "a worker has no room", refuse_shared_memory, "--shm-size"),
-        _row("batch", "workers deliver stale batches", deliver_stale_batches, "wrong content"),
-        _row("batch", "the last batch never comes", drop_last_batch, " came"),
-        _row("workers", "the sampler drops a sample", drop_a_sample, "1 of"),
-        _row("workers", "the sampler repeats a sample", repeat_a_sample, "were repeated"),
-        _row("workers", "the order is lost", lose_the_order, "the order was lost"),
-        _row("workers", "a value of a batch changes", garble_a_batch, "wrong content"),
-        _row("workers", "a worker hangs", hang_in_worker, "a worker hangs"),
-        _row("workers", "a worker exits", crash_in_worker, "worker or the loader crashed"),
-        _row("workers", "a worker is killed", kill_in_worker, "more memory"),
-        _row("fork", "a forked worker hangs", hang_in_forked_worker, "that was not forked"),
-        _row("fork", "a forked worker miscounts", miscount_in_forked_worker, "0 of 8"),
-        _row("fork", "spawned interpreters do not start", break_spawn, "spawn"),
-        _row(
-            "fork",
-            "CUDA in a forked worker hangs",
-            hang_where_cuda_is_forked,
-            "workers started with fork that compute on the GPU",
+        *rows(
+            "loading.files",
+            ("256 files may be open", limit_files, "--ulimit nofile"),
+            ("ten threads may run", limit_threads, "--pids-limit"),
+            ("pids.max is 20", limit_group, "limit 20, 12 in use"),
+            level="quick",
+        ),
+        *rows(
+            "loading.batch",
+            ("a worker dies of a bus error", kill_worker_by_bus_error, "--shm-size"),
+            ("a worker has no room", refuse_shared_memory, "--shm-size"),
+            ("workers deliver stale batches", deliver_stale_batches, "wrong content"),
+            ("the last batch never comes", drop_last_batch, " came"),
+        ),
+        *rows(
+            "loading.workers",
+            ("the sampler drops a sample", drop_a_sample, "1 of"),
+            ("the sampler repeats a sample", repeat_a_sample, "were repeated"),
+            ("the order is lost", lose_the_order, "the order was lost"),
+            ("a value of a batch changes", garble_a_batch, "wrong content"),
+            ("a worker hangs", hang_in_worker, "a worker hangs"),
+            ("a worker exits", crash_in_worker, "worker or the loader crashed"),
+            ("a worker is killed", kill_in_worker, "more memory"),
+        ),
+        *rows(
+            "loading.fork",
+            ("a forked worker hangs", hang_in_forked_worker, "that was not forked"),
+            ("a forked worker miscounts", miscount_in_forked_worker, "0 of 8"),
+            ("spawned interpreters do not start", break_spawn, "spawn"),
+        ),
+        *rows(
+            "loading.fork",
+            (
+                "CUDA in a forked worker hangs",
+                hang_where_cuda_is_forked,
+                "workers started with fork that compute on the GPU",
+            ),
             sound=fake_gpu,
-            on_cpu=False,
         ),
     )
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, List
 
-from tests.mutations import Row
+from tests.mutations import rows
 from tests.mutations.loading import put
 
 
@@ -65,14 +65,15 @@ def kill_the_trial() -> None:
 
 ROWS = {
     "pytorch": (
-        Row("memory.leak", "each step keeps its weights", keep_tensors, "each step", on_cpu=True),
-        *(
-            Row("memory.batch", fault, seed, word, shorten, "full", on_cpu=True)
-            for fault, seed, word in (
-                ("no memory for a step", refuse_memory, "not even the smallest batch"),
-                ("a step raises", break_the_step, "could not create a primitive"),
-                ("the kernel kills the trial", kill_the_trial, "killed by the kernel"),
-            )
+        *rows("memory.leak", ("each step keeps its weights", keep_tensors, "each step")),
+        *rows(
+            "memory.batch",
+            ("no memory for a step", refuse_memory, "not even the smallest batch"),
+            ("a step raises", break_the_step, "could not create a primitive"),
+            ("the kernel kills the trial", kill_the_trial, "killed by the kernel"),
+            sound=shorten,
+            level="full",
+            on_cpu=True,
         ),
     )
 }

@@ -6,9 +6,9 @@ import importlib
 import sys
 from typing import Any, Callable, Dict, Tuple
 
-from tests.mutations import Row, jax_, tensorflow_
+from tests.mutations import Row, jax_, rows, tensorflow_
 from tests.mutations.loading import put
-from tests.mutations.patching import always, raising, replace, row
+from tests.mutations.patching import always, raising, replace
 
 GB = 1000**3
 NOTHING_SAID = "INTERNAL: Failed to execute XLA runtime executable"
@@ -191,7 +191,7 @@ def _recovery(framework: str) -> Tuple[Row, ...]:
         ("nothing computes afterwards", break_the_device, "a matrix product fails"),
         ("what was refused stays held", keep_what_was_refused, "are not freed"),
     )
-    return tuple(row(check, fault, seed(framework), word) for fault, seed, word in faults)
+    return rows(check, *((fault, seed(framework), word) for fault, seed, word in faults))
 
 
 def _elsewhere(a_gpu: Callable[[], None]) -> Tuple[Row, ...]:
@@ -206,13 +206,9 @@ def _elsewhere(a_gpu: Callable[[], None]) -> Tuple[Row, ...]:
         ("addresses cross", cross_addresses, "first at byte 32768"),
         ("a bit is stuck", stick_a_bit, "1 bit of 64 differs"),
     )
-    alone = _alone(a_gpu)
     return (
-        *(
-            Row("memory.free", fault, seed, word, alone, "quick", status="skip")
-            for fault, seed, word in free
-        ),
-        *(row("memory.pattern", fault, harm(how), word) for fault, how, word in kept),
+        *rows("memory.free", *free, sound=_alone(a_gpu), level="quick", status="skip"),
+        *rows("memory.pattern", *((fault, harm(how), word) for fault, how, word in kept)),
     )
 
 

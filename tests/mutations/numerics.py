@@ -6,7 +6,7 @@ import contextlib
 import os
 from typing import Any, Callable, Tuple
 
-from tests.mutations import Row
+from tests.mutations import rows
 
 CUT = ~0x1FFF  # the bits of an fp32 number that TF32 has not
 
@@ -381,78 +381,84 @@ def freeze_the_optimiser() -> None:
     torch.optim.Adam.step = lambda *_: None
 
 
-def _row(check: str, fault: str, seed: Callable[[], None], word: str) -> Row:
-    return Row("numerics." + check, fault, seed, word, level="quick", on_cpu=True)
-
-
-def _gpu_row(
-    check: str, fault: str, seed: Callable[[], None], word: str, sound: Callable[[], None]
-) -> Row:
-    return Row("numerics." + check, fault, seed, word, sound=sound, level="quick")
-
-
 PYTORCH = (
-    _row("matmul", "a tile of an fp32 product is not written", lose_a_tile, "a kernel ran and its"),
-    _row("matmul", "one element of a bf16 product is wrong", spoil_one_element, "single elements"),
-    _row("matmul", "fp32 products are rounded as TF32 does", round_factors, "fewer bits"),
-    _row("matmul", "fp32 products are made of bf16", round_factors_to_bf16, "rounded to bf16"),
-    _row("matmul", "fp16 sums are kept in fp16", sum_in_fp16, "sums were kept in fp16"),
-    _row("matmul", "an fp16 product holds a NaN", make_a_nan, "NaN or infinity"),
-    _row("matmul", "float64 on the CPU is fp32", compute_the_reference_in_fp32, "reference"),
-    _row("matmul", "bf16 products end in an error", break_bf16, "CUBLAS_STATUS"),
-    _gpu_row(
-        "matmul",
-        "TF32 is asked for and not used",
-        refuse_tf32,
-        "requested but not used",
-        two_gpus_with_tf32,
+    *rows(
+        "numerics.matmul",
+        ("a tile of an fp32 product is not written", lose_a_tile, "a kernel ran and its"),
+        ("one element of a bf16 product is wrong", spoil_one_element, "single elements"),
+        ("fp32 products are rounded as TF32 does", round_factors, "fewer bits"),
+        ("fp32 products are made of bf16", round_factors_to_bf16, "rounded to bf16"),
+        ("fp16 sums are kept in fp16", sum_in_fp16, "sums were kept in fp16"),
+        ("an fp16 product holds a NaN", make_a_nan, "NaN or infinity"),
+        ("float64 on the CPU is fp32", compute_the_reference_in_fp32, "reference"),
+        ("bf16 products end in an error", break_bf16, "CUBLAS_STATUS"),
+        level="quick",
     ),
-    _gpu_row(
-        "matmul",
-        "TF32 is used though it is turned off",
-        force_tf32,
-        "as large as TF32's, which was turned off",
-        two_gpus_with_tf32,
+    *rows(
+        "numerics.matmul",
+        ("TF32 is asked for and not used", refuse_tf32, "requested but not used"),
+        (
+            "TF32 is used though it is turned off",
+            force_tf32,
+            "as large as TF32's, which was turned off",
+        ),
+        sound=two_gpus_with_tf32,
+        level="quick",
     ),
-    _row(
-        "convolution",
-        "the weight's gradient is off by a thousandth",
-        spoil_the_weight_gradient,
-        "gradient by weight",
+    *rows(
+        "numerics.convolution",
+        (
+            "the weight's gradient is off by a thousandth",
+            spoil_the_weight_gradient,
+            "gradient by weight",
+        ),
+        (
+            "the image's gradient is off by a tenth in bf16",
+            spoil_the_image_gradient,
+            "gradient by image",
+        ),
+        ("fp32 is rounded as TF32 does", round_convolved, "fewer bits"),
+        ("channels_last loses a column", shift_in_channels_last, "channels_last"),
+        level="quick",
     ),
-    _row(
-        "convolution",
-        "the image's gradient is off by a tenth in bf16",
-        spoil_the_image_gradient,
-        "gradient by image",
+    *rows(
+        "numerics.convolution",
+        ("the weight's gradient is wrong on a GPU", spoil_the_weight_gradient, "GPU 0, fp32"),
+        sound=two_gpus_that_convolve,
+        level="quick",
     ),
-    _row("convolution", "fp32 is rounded as TF32 does", round_convolved, "fewer bits"),
-    _row("convolution", "channels_last loses a column", shift_in_channels_last, "channels_last"),
-    _gpu_row(
-        "convolution",
-        "the weight's gradient is wrong on a GPU",
-        spoil_the_weight_gradient,
-        "GPU 0, fp32",
-        two_gpus_that_convolve,
+    *rows(
+        "numerics.attention",
+        ("the causal mask is ignored", forget_the_mask, "causal"),
+        ("a gradient is off by a tenth", spoil_the_key_gradient, "gradient by key"),
+        ("the choice of a backend is not heeded", let_any_backend_run, "only the"),
+        ("no backend can do it", take_every_backend, "as torch chooses"),
+        level="quick",
     ),
-    _row("attention", "the causal mask is ignored", forget_the_mask, "causal"),
-    _row("attention", "a gradient is off by a tenth", spoil_the_key_gradient, "gradient by key"),
-    _row("attention", "the choice of a backend is not heeded", let_any_backend_run, "only the"),
-    _row("attention", "no backend can do it", take_every_backend, "as torch chooses"),
-    _row("compile", "TORCHDYNAMO_DISABLE is set", turn_dynamo_off, "unset TORCHDYNAMO_DISABLE"),
-    _row("compile", "torch.compile does nothing", compile_nothing, "nothing was compiled"),
-    _row("compile", "the graph runs as plain Python", fall_back_to_python, "no kernel"),
-    _row("compile", "compiled code gives other numbers", compile_other_numbers, "error 0.001"),
-    _row("compile", "generated code does not compile", fail_to_compile, "could not compile"),
-    _row("compile", "compiled code runs once only", run_the_original, "ran 1 of 2 times"),
-    _row("determinism", "each run adds noise", add_noise, "from one seed differ"),
-    _row("determinism", "training ends in NaN", train_into_nan, "NaN or infinity"),
-    _row("checkpoint", "the optimiser's state is lost", lose_the_optimiser, "optimizer"),
-    _row("checkpoint", "the random state is not restored", lose_the_random_state, "random state"),
-    _row("checkpoint", "the file keeps fewer bits", lose_the_statistics, "model"),
-    _row(
-        "checkpoint", "the optimiser's steps have no effect", freeze_the_optimiser, "not change any"
+    *rows(
+        "numerics.compile",
+        ("TORCHDYNAMO_DISABLE is set", turn_dynamo_off, "unset TORCHDYNAMO_DISABLE"),
+        ("torch.compile does nothing", compile_nothing, "nothing was compiled"),
+        ("the graph runs as plain Python", fall_back_to_python, "no kernel"),
+        ("compiled code gives other numbers", compile_other_numbers, "error 0.001"),
+        ("generated code does not compile", fail_to_compile, "could not compile"),
+        ("compiled code runs once only", run_the_original, "ran 1 of 2 times"),
+        level="quick",
     ),
-    _row("checkpoint", "the same steps go elsewhere", add_noise, "from a checkpoint differs"),
+    *rows(
+        "numerics.determinism",
+        ("each run adds noise", add_noise, "from one seed differ"),
+        ("training ends in NaN", train_into_nan, "NaN or infinity"),
+        level="quick",
+    ),
+    *rows(
+        "numerics.checkpoint",
+        ("the optimiser's state is lost", lose_the_optimiser, "optimizer"),
+        ("the random state is not restored", lose_the_random_state, "random state"),
+        ("the file keeps fewer bits", lose_the_statistics, "model"),
+        ("the optimiser's steps have no effect", freeze_the_optimiser, "not change any"),
+        ("the same steps go elsewhere", add_noise, "from a checkpoint differs"),
+        level="quick",
+    ),
 )
 ROWS = {"pytorch": PYTORCH}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Tuple
 
-from tests.mutations import Row
+from tests.mutations import rows
 from tests.mutations.collectives import second_rank, wrap
 
 
@@ -167,33 +167,30 @@ def kill_the_second_sender() -> None:
     wrap("send", make)
 
 
-def _row(check: str, fault: str, seed: Callable[[], None], word: str) -> Row:
-    return Row("parallel." + check, fault, seed, word, on_cpu=True)
-
-
 ROWS = {
     "pytorch": (
-        Row(
+        *rows(
             "parallel.data",
-            "one replica's gradients are lost",
-            lose_a_replica,
-            "combined wrongly",
+            ("one replica's gradients are lost", lose_a_replica, "combined wrongly"),
+            ("the replicas' outputs are swapped", swap_the_replicas, "combined wrongly"),
             sound=two_places,
         ),
-        Row(
-            "parallel.data",
-            "the replicas' outputs are swapped",
-            swap_the_replicas,
-            "combined wrongly",
-            sound=two_places,
+        *rows(
+            "parallel.ddp",
+            ("gradients are not averaged", average_nothing, "the ranks' weights differ"),
+            ("gradients are summed and not averaged", sum_instead, "combined wrongly"),
+            ("every rank is given the same rows", share_the_first_rows, "combined wrongly"),
         ),
-        _row("ddp", "gradients are not averaged", average_nothing, "the ranks' weights differ"),
-        _row("ddp", "gradients are summed and not averaged", sum_instead, "combined wrongly"),
-        _row("ddp", "every rank is given the same rows", share_the_first_rows, "combined wrongly"),
-        _row("fsdp", "a shard's gradients are lost", lose_a_shard_of_gradients, "FSDP: after"),
-        _row("fsdp", "a shard's weights are lost", lose_a_shard_of_weights, "FSDP: "),
-        _row("stages", "the gradient is dropped between stages", drop_the_gradient, "never"),
-        _row("stages", "an old activation is sent again", send_an_old_activation, "3 stages: "),
-        _row("stages", "a rank is killed", kill_the_second_sender, "rank 1 of 3 killed by SIGKILL"),
+        *rows(
+            "parallel.fsdp",
+            ("a shard's gradients are lost", lose_a_shard_of_gradients, "FSDP: after"),
+            ("a shard's weights are lost", lose_a_shard_of_weights, "FSDP: "),
+        ),
+        *rows(
+            "parallel.stages",
+            ("the gradient is dropped between stages", drop_the_gradient, "never"),
+            ("an old activation is sent again", send_an_old_activation, "3 stages: "),
+            ("a rank is killed", kill_the_second_sender, "rank 1 of 3 killed by SIGKILL"),
+        ),
     )
 }

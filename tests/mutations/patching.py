@@ -34,8 +34,3 @@ def raising(error: Exception) -> Callable[[Any], Any]:
 def maps_of(*paths: str) -> str:
     """Lines of /proc/PID/maps."""
     return "".join("7f0-7f1 r-xp 0 00:00 1 {}\n".format(path) for path in paths)
-
-
-def row(check: str, fault: str, seed: Callable[[], None], word: str, **more: Any) -> Row:
-    """A row whose sound world is this machine, unless it brings its own."""
-    return Row(check, fault, seed, word, on_cpu="sound" not in more, **more)

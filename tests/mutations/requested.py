@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Callable
 
-from tests.mutations import Row
+from tests.mutations import rows
 from tests.mutations.library_files import folder, write
 
 EXPECT = {"packages": ["requested-one"]}
@@ -38,13 +38,14 @@ def removed() -> None:
 
 _SYMBOL = "raise ImportError('requested_one/_C.so: undefined symbol: _ZN3c104cuda9SetDeviceEa')\n"
 _WITHOUT = "print('Disabling PyTorch because PyTorch >= 2.6 is required but found 2.0.1')\n"
-_ROWS = tuple(
-    Row("libraries.packages", fault, seed, word, installed, expect=EXPECT, on_cpu=True)
-    for fault, seed, word in (
-        ("a symbol is missing", saying(_SYMBOL), "cannot be imported"),
-        ("it goes on without the framework", saying(_WITHOUT), "goes on without a part of it"),
-        ("it crashes", saying("import os; os.abort()\n"), "SIGABRT"),
-        ("it is not there", removed, "is not installed"),
-    )
+_ROWS = rows(
+    "libraries.packages",
+    ("a symbol is missing", saying(_SYMBOL), "cannot be imported"),
+    ("it goes on without the framework", saying(_WITHOUT), "goes on without a part of it"),
+    ("it crashes", saying("import os; os.abort()\n"), "SIGABRT"),
+    ("it is not there", removed, "is not installed"),
+    sound=installed,
+    expect=EXPECT,
+    on_cpu=True,
 )
 ROWS = {"pytorch": _ROWS, "tensorflow": _ROWS, "jax": _ROWS}

@@ -10,7 +10,7 @@ import importlib
 import sys
 from typing import Any, Callable
 
-from tests.mutations import Row
+from tests.mutations import rows
 
 NAME = "NVIDIA A100-SXM4-80GB"
 EXPECTED = {
@@ -163,20 +163,10 @@ def a_slower_twin() -> None:
     )
 
 
-def _rows(
-    check: str, sound: Callable[[], None], *faults: "tuple[str, Callable[[], None], str]"
-) -> "tuple[Row, ...]":
-    """The faults of one check, each as (what is broken, what breaks it, a telling word)."""
-    return tuple(
-        Row(check, fault, seed, word, sound=sound, expect=EXPECTED) for fault, seed, word in faults
-    )
-
-
 HALF = "one of two cards is half as fast"
 _EVERYWHERE = (
-    *_rows(
+    *rows(
         "speed.gemm",
-        one_card,
         (
             "the card slows itself down for heat",
             slow_down(3, throttle_reasons=("hw_thermal_slowdown",), temperature_c=93),
@@ -194,30 +184,27 @@ _EVERYWHERE = (
         ),
         ("it is slow for no known reason", slow_down(3), "NVML gives no reason"),
         (HALF, a_slower_twin, "GPU 0 of the same model"),
+        sound=one_card,
+        expect=EXPECTED,
     ),
-    *_rows(
+    *rows(
         "speed.memory",
-        one_card,
-        (
-            "the memory's clock stays low",
-            slow_down(3, clock_memory_mhz=405),
-            "405 of 1593 MHz",
-        ),
+        ("the memory's clock stays low", slow_down(3, clock_memory_mhz=405), "405 of 1593 MHz"),
+        sound=one_card,
+        expect=EXPECTED,
     ),
-    *_rows(
+    *rows(
         "speed.training",
-        small_nets_only,
         ("the GPU is slower than the CPU", slower_than_the_cpu, "times as fast as the CPU"),
+        sound=small_nets_only,
+        expect=EXPECTED,
     ),
 )
-_COPIES = _rows(
+_COPIES = rows(
     "speed.copies",
-    one_card,
-    (
-        "the link stays at its first generation",
-        slow_down(4, pcie_generation=1),
-        "1.0 of 3.0",
-    ),
+    ("the link stays at its first generation", slow_down(4, pcie_generation=1), "1.0 of 3.0"),
     ("the host's memory is on another socket", slow_down(4), "another socket"),
+    sound=one_card,
+    expect=EXPECTED,
 )
 ROWS = {"pytorch": (*_EVERYWHERE, *_COPIES), "tensorflow": _EVERYWHERE, "jax": _EVERYWHERE}

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Tuple
 
-from tests.mutations import Row
-from tests.mutations.patching import always, maps_of, raising, replace, row
+from tests.mutations import Row, rows
+from tests.mutations.patching import always, maps_of, raising, replace
 
 BUILD = {
     "is_cuda_build": True,
@@ -284,148 +284,98 @@ SLOW_SPEC = {**GPUS[0], "spec": {"tflops": {"fp32": 0.008}}}
 
 
 _LIBRARIES: Tuple[Row, ...] = (
-    row(
+    *rows(
         "libraries.framework",
-        "a CPU build",
-        say_cpu_build,
-        "CPU build of TensorFlow",
+        ("a CPU build", say_cpu_build, "CPU build of TensorFlow"),
+        (
+            "another version than the lock's",
+            say_another_version,
+            "2.19.1 instead of the requested 2.21",
+            {"framework": {"name": "tensorflow", "version": PINNED}},
+        ),
+        ("a mounted home brings TensorFlow", come_from_home, "PYTHONNOUSERSITE"),
         sound=a_cuda_build,
     ),
-    row(
-        "libraries.framework",
-        "another version than the lock's",
-        say_another_version,
-        "2.19.1 instead of the requested 2.21",
-        sound=a_cuda_build,
-        expect={"framework": {"name": "tensorflow", "version": PINNED}},
-    ),
-    row(
-        "libraries.framework",
-        "a mounted home brings TensorFlow",
-        come_from_home,
-        "PYTHONNOUSERSITE",
-        sound=a_cuda_build,
-    ),
-    row(
+    *rows(
         "libraries.dlopen",
-        "cuDNN is not installed",
-        lose_cudnn,
-        "cannot open libcudnn.so.9",
+        ("cuDNN is not installed", lose_cudnn, "cannot open libcudnn.so.9"),
+        (
+            "cuSOLVER lies where TensorFlow does not look",
+            keep_cusolver_elsewhere,
+            "LD_LIBRARY_PATH=/opt/venv/nvidia/cusolver/lib",
+        ),
         sound=libraries_that_open,
     ),
-    row(
-        "libraries.dlopen",
-        "cuSOLVER lies where TensorFlow does not look",
-        keep_cusolver_elsewhere,
-        "LD_LIBRARY_PATH=/opt/venv/nvidia/cusolver/lib",
-        sound=libraries_that_open,
-    ),
-    row(
+    *rows(
         "libraries.cuda",
-        "an older CUDA is found first",
-        give_numbers(libcudart=11080),
-        "running on 11.8",
+        ("an older CUDA is found first", give_numbers(libcudart=11080), "running on 11.8"),
+        ("the CUDA runtime is missing", give_numbers(libcudnn=90300), "cannot open libcudart"),
         sound=libraries_by_number,
     ),
-    row(
-        "libraries.cuda",
-        "the CUDA runtime is missing",
-        give_numbers(libcudnn=90300),
-        "cannot open libcudart",
-        sound=libraries_by_number,
-    ),
-    row(
+    *rows(
         "libraries.cudnn",
-        "cuDNN is missing",
-        give_numbers(libcudart=12050),
-        "does not load",
+        ("cuDNN is missing", give_numbers(libcudart=12050), "does not load"),
+        ("cuDNN is older than compiled against", give_numbers(libcudnn=8907), "compiled against 9"),
+        (
+            "another cuDNN than the lock's",
+            give_numbers(libcudnn=90500),
+            "9.5.0 instead of the requested 9.3",
+            {"cudnn": "9.3"},
+        ),
         sound=libraries_by_number,
     ),
-    row(
-        "libraries.cudnn",
-        "cuDNN is older than compiled against",
-        give_numbers(libcudnn=8907),
-        "compiled against 9",
-        sound=libraries_by_number,
+    *rows(
+        "libraries.numpy",
+        ("NumPy of another ABI", break_numpy, "do not work together"),
+        ("an array comes back changed", change_the_array, "its sum is 15"),
     ),
-    row(
-        "libraries.cudnn",
-        "another cuDNN than the lock's",
-        give_numbers(libcudnn=90500),
-        "9.5.0 instead of the requested 9.3",
-        sound=libraries_by_number,
-        expect={"cudnn": "9.3"},
-    ),
-    row("libraries.numpy", "NumPy of another ABI", break_numpy, "do not work together"),
-    row("libraries.numpy", "an array comes back changed", change_the_array, "its sum is 15"),
-    row(
+    *rows(
         "libraries.files",
-        "cuDNN is loaded twice",
-        map_files("/usr/local/cuda/lib64/libcudnn.so.9"),
-        "outside the image's packages",
-        sound=libraries_in_place,
-    ),
-    row(
-        "libraries.files",
-        "a stub is loaded",
-        map_files("/usr/local/cuda/lib64/stubs/libcuda.so"),
-        "stub",
+        (
+            "cuDNN is loaded twice",
+            map_files("/usr/local/cuda/lib64/libcudnn.so.9"),
+            "outside the image's packages",
+        ),
+        ("a stub is loaded", map_files("/usr/local/cuda/lib64/stubs/libcuda.so"), "stub"),
         sound=libraries_in_place,
     ),
 )
 _DEVICES: Tuple[Row, ...] = (
-    row("devices.count", "TensorFlow uses no GPU", list_no_gpu, "libraries.dlopen", sound=a_gpu),
-    row("devices.count", "CUDA does not start", hide_from_the_driver, "fabric", sound=a_gpu),
-    row("devices.count", "a CPU build", say_cpu_build, "CPU build", sound=a_gpu),
-    row(
-        "devices.architectures",
-        "a GPU older than the build's code",
-        be_an_old_gpu,
-        "no code for compute capability 5.2",
+    *rows(
+        "devices.count",
+        ("TensorFlow uses no GPU", list_no_gpu, "libraries.dlopen"),
+        ("CUDA does not start", hide_from_the_driver, "fabric"),
+        ("a CPU build", say_cpu_build, "CPU build"),
         sound=a_gpu,
     ),
-    row(
+    *rows(
+        "devices.architectures",
+        ("a GPU older than the build's code", be_an_old_gpu, "no code for compute capability 5.2"),
+        sound=a_gpu,
+    ),
+    *rows(
         "devices.kernel",
-        "no kernel for this GPU",
-        fail_on_the_gpu,
-        "this GPU is 8.0",
+        ("no kernel for this GPU", fail_on_the_gpu, "this GPU is 8.0"),
+        ("a sum that is not true", lose_a_summand, "sum: 1 of 1 results wrong"),
         sound=a_gpu_that_is_the_cpu,
     ),
-    row(
-        "devices.kernel",
-        "a sum that is not true",
-        lose_a_summand,
-        "sum: 1 of 1 results wrong",
-        sound=a_gpu_that_is_the_cpu,
-    ),
-    row(
+    *rows(
         "devices.convolution",
-        "a convolution that pads wrongly",
-        blur_an_edge,
-        "float32 convolution",
+        ("a convolution that pads wrongly", blur_an_edge, "float32 convolution"),
         sound=a_gpu_that_is_the_cpu,
     ),
-    row("devices.placement", "work lands elsewhere", ignore_the_device, "ran on CPU:0"),
-    row(
+    *rows(
         "devices.placement",
-        "a graph's work lands elsewhere",
-        ignore_the_device_in_graphs,
-        "in a graph",
-    ),
-    row(
-        "devices.placement",
-        "work that names no device lands elsewhere",
-        default_elsewhere,
-        "runs on CPU:1",
+        ("work lands elsewhere", ignore_the_device, "ran on CPU:0"),
+        ("a graph's work lands elsewhere", ignore_the_device_in_graphs, "in a graph"),
+        ("work that names no device lands elsewhere", default_elsewhere, "runs on CPU:1"),
     ),
 )
 _SPEED: Tuple[Row, ...] = (
-    row("speed.gemm", "no product can be timed", cannot_multiply, "nothing was measured"),
-    row(
+    *rows("speed.gemm", ("no product can be timed", cannot_multiply, "nothing was measured")),
+    *rows(
         "speed.gemm",
-        "a card far slower than its class",
-        dawdle,
-        "where its class does",
+        ("a card far slower than its class", dawdle, "where its class does"),
         sound=an_old_gpu_that_is_the_cpu,
         expect={"gpus": [SLOW_SPEC]},
     ),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Tuple
 
-from tests.mutations import Row
-from tests.mutations.patching import always, raising, replace, row
+from tests.mutations import Row, rows
+from tests.mutations.patching import always, raising, replace
 from tests.mutations.tensorflow_ import fail_on_the_gpu
 
 # Arithmetic
@@ -313,111 +313,95 @@ def sum_instead_of_average() -> None:
 
 
 _ARITHMETIC: Tuple[Row, ...] = (
-    row(
-        "numerics.matmul", "a tile is not written", spoil_products(lose_a_tile), "rounding explains"
+    *rows(
+        "numerics.matmul",
+        ("a tile is not written", spoil_products(lose_a_tile), "rounding explains"),
+        ("an element overflows", spoil_products(infinite), "NaN or infinity"),
+        ("TF32 where fp32 was asked for", round_like_tf32, "rounding explains"),
+        ("no kernel runs", fail_on_the_gpu, "no kernel image"),
     ),
-    row("numerics.matmul", "an element overflows", spoil_products(infinite), "NaN or infinity"),
-    row("numerics.matmul", "TF32 where fp32 was asked for", round_like_tf32, "rounding explains"),
-    row("numerics.matmul", "no kernel runs", fail_on_the_gpu, "no kernel image"),
-    row(
+    *rows(
         "numerics.convolution",
-        "the gradient by weight is small",
-        weaken_the_gradient(1),
-        "gradient by weight",
+        ("the gradient by weight is small", weaken_the_gradient(1), "gradient by weight"),
+        ("the gradient by image is small", weaken_the_gradient(0), "gradient by image"),
+        ("a row of results is missing", drop_pixels, "fp32 3x3"),
     ),
-    row(
-        "numerics.convolution",
-        "the gradient by image is small",
-        weaken_the_gradient(0),
-        "gradient by image",
+    *rows(
+        "numerics.determinism",
+        ("noise that no seed fixes", forget_the_seed, "from one seed differ"),
     ),
-    row("numerics.convolution", "a row of results is missing", drop_pixels, "fp32 3x3"),
-    row(
-        "numerics.determinism", "noise that no seed fixes", forget_the_seed, "from one seed differ"
-    ),
-    row(
+    *rows(
         "numerics.checkpoint",
-        "the optimiser's state is not saved",
-        keep_out_of_checkpoints("optimizer"),
-        "not restored from the checkpoint: optimizer",
+        (
+            "the optimiser's state is not saved",
+            keep_out_of_checkpoints("optimizer"),
+            "not restored from the checkpoint: optimizer",
+        ),
+        ("the random generator is not saved", keep_out_of_checkpoints("noise"), "random generator"),
+        ("a Keras file changes weights", damage_the_file, "Keras file"),
+        ("the optimiser's steps have no effect", freeze_the_optimiser, "did not change any weight"),
     ),
-    row(
-        "numerics.checkpoint",
-        "the random generator is not saved",
-        keep_out_of_checkpoints("noise"),
-        "random generator",
+    *rows(
+        "numerics.compile",
+        ("XLA is passed over", pass_xla_over, "without being compiled"),
+        ("libdevice is missing", lose_libdevice, "xla_gpu_cuda_data_dir"),
+        ("a compiled function is off", bend_tanh, "results are off by"),
     ),
-    row("numerics.checkpoint", "a Keras file changes weights", damage_the_file, "Keras file"),
-    row(
-        "numerics.checkpoint",
-        "the optimiser's steps have no effect",
-        freeze_the_optimiser,
-        "did not change any weight",
-    ),
-    row("numerics.compile", "XLA is passed over", pass_xla_over, "without being compiled"),
-    row("numerics.compile", "libdevice is missing", lose_libdevice, "xla_gpu_cuda_data_dir"),
-    row("numerics.compile", "a compiled function is off", bend_tanh, "results are off by"),
 )
 _TRAINING: Tuple[Row, ...] = (
-    row(
+    *rows(
         "training.loss",
-        "the optimiser's steps have no effect",
-        freeze_the_optimiser,
-        "gradients or the optimiser",
+        (
+            "the optimiser's steps have no effect",
+            freeze_the_optimiser,
+            "gradients or the optimiser",
+        ),
     ),
-    row("training.same", "steps in fp32 are too long", scale_the_gradients, "end"),
-    row(
+    *rows(
         "training.same",
-        "the optimiser's steps have no effect",
-        freeze_the_optimiser,
-        "did not change any weight",
+        ("steps in fp32 are too long", scale_the_gradients, "end"),
+        ("the optimiser's steps have no effect", freeze_the_optimiser, "did not change any weight"),
     ),
-    row("memory.leak", "each step keeps its batch", keep_batches, "each step"),
-    row("training.amp", "the policy does nothing", ignore_the_policy, "layers computed in fp32"),
-    row("training.amp", "there is no loss scaler", leave_the_scaler_out, "skipped no step"),
-    row(
+    *rows("memory.leak", ("each step keeps its batch", keep_batches, "each step")),
+    *rows(
         "training.amp",
-        "the optimiser's steps have no effect",
-        freeze_the_optimiser,
-        "10-fold",
+        ("the policy does nothing", ignore_the_policy, "layers computed in fp32"),
+        ("there is no loss scaler", leave_the_scaler_out, "skipped no step"),
+        ("the optimiser's steps have no effect", freeze_the_optimiser, "10-fold"),
     ),
-    row("training.keras", "evaluate is off", evaluate_something_else, "evaluate says"),
-    row("training.keras", "batches are lost", lose_batches, "steps, the data has"),
-    row(
+    *rows(
         "training.keras",
-        "the optimiser's steps have no length",
-        learn_at_rate_zero,
-        "gradients or the optimiser",
+        ("evaluate is off", evaluate_something_else, "evaluate says"),
+        ("batches are lost", lose_batches, "steps, the data has"),
+        ("the optimiser's steps have no length", learn_at_rate_zero, "gradients or the optimiser"),
     ),
 )
 _MORE: Tuple[Row, ...] = (
-    row(
+    *rows(
         "loading.pipeline",
-        "a sample is dropped",
-        change_the_pipeline(lambda data: data.skip(1)),
-        "1 of 384 samples are missing",
+        (
+            "a sample is dropped",
+            change_the_pipeline(lambda data: data.skip(1)),
+            "1 of 384 samples are missing",
+        ),
+        (
+            "a sample comes twice",
+            change_the_pipeline(lambda data: data.concatenate(data.take(1))),
+            "were repeated",
+        ),
+        (
+            "the order is not kept",
+            change_the_pipeline(lambda data: data.shuffle(16, seed=1)),
+            "a different order",
+        ),
+        ("pictures are damaged", damage_pictures, "wrong pixels"),
+        ("pictures cannot be decoded", fail_to_decode, "1 parallel calls"),
     ),
-    row(
-        "loading.pipeline",
-        "a sample comes twice",
-        change_the_pipeline(lambda data: data.concatenate(data.take(1))),
-        "were repeated",
-    ),
-    row(
-        "loading.pipeline",
-        "the order is not kept",
-        change_the_pipeline(lambda data: data.shuffle(16, seed=1)),
-        "a different order",
-    ),
-    row("loading.pipeline", "pictures are damaged", damage_pictures, "wrong pixels"),
-    row("loading.pipeline", "pictures cannot be decoded", fail_to_decode, "1 parallel calls"),
-    row("parallel.mirrored", "gradients stay apart", keep_gradients_apart, "ranks' weights differ"),
-    row("parallel.mirrored", "all replicas on one device", mirror_on_one, "made 1 replicas"),
-    row(
+    *rows(
         "parallel.mirrored",
-        "gradients are twice as long",
-        sum_instead_of_average,
-        "combined wrongly",
+        ("gradients stay apart", keep_gradients_apart, "ranks' weights differ"),
+        ("all replicas on one device", mirror_on_one, "made 1 replicas"),
+        ("gradients are twice as long", sum_instead_of_average, "combined wrongly"),
     ),
 )
 ROWS = {"tensorflow": (*_ARITHMETIC, *_TRAINING, *_MORE)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-from tests.mutations import Row
+from tests.mutations import rows
 from tests.mutations.numerics import as_tf32, gpus
 
 
@@ -149,35 +149,34 @@ def compute_in_fp32() -> None:
     torch.autocast.__exit__ = lambda *_: None
 
 
-def _row(check: str, fault: str, seed: Callable[[], None], word: str) -> Row:
-    return Row("training." + check, fault, seed, word, on_cpu=True)
-
-
 PYTORCH = (
-    _row(
-        "loss",
-        "the optimiser's steps have no effect",
-        freeze_the_optimiser,
-        "gradients or the optimiser",
+    *rows(
+        "training.loss",
+        (
+            "the optimiser's steps have no effect",
+            freeze_the_optimiser,
+            "gradients or the optimiser",
+        ),
+        ("the loss is NaN", make_the_loss_nan, "loss is nan"),
     ),
-    _row("loss", "the loss is NaN", make_the_loss_nan, "loss is nan"),
-    _row("same", "gradients are off by a thousandth in fp32", scale_gradients, "weights end"),
-    _row(
-        "same",
-        "the optimiser's steps have no effect",
-        freeze_the_optimiser,
-        "did not change any weight",
+    *rows(
+        "training.same",
+        ("gradients are off by a thousandth in fp32", scale_gradients, "weights end"),
+        ("the optimiser's steps have no effect", freeze_the_optimiser, "did not change any weight"),
+        ("a weight becomes infinite", end_in_infinity, "NaN or infinity"),
+        ("losses are off by a thousandth in fp32", shift_the_loss, "losses are"),
     ),
-    _row("same", "a weight becomes infinite", end_in_infinity, "NaN or infinity"),
-    _row("same", "losses are off by a thousandth in fp32", shift_the_loss, "losses are"),
-    Row("training.same", "TF32 is used on a GPU", round_layers, "TF32 was used", sound=a_gpu),
-    _row("amp", "autocast does nothing", compute_in_fp32, "the layers computed in fp32"),
-    _row("amp", "the scaler never unscales", never_unscale, "not unscaled"),
-    _row("amp", "the scaler misses overflows", miss_overflows, "NaN or infinite"),
-    _row("amp", "the scaler does not settle", always_overflow, "still skipped"),
-    _row("amp", "the scaler makes gradients small", lose_most_of_each_gradient, "fp16: the loss"),
-    _row("amp", "no overflow is provoked", start_small, "skipped no step"),
-    _row("amp", "the loss is NaN", make_the_loss_nan, "NaN or infinite"),
-    _row("amp", "the optimiser's steps have no effect", freeze_the_optimiser, "not down"),
+    *rows("training.same", ("TF32 is used on a GPU", round_layers, "TF32 was used"), sound=a_gpu),
+    *rows(
+        "training.amp",
+        ("autocast does nothing", compute_in_fp32, "the layers computed in fp32"),
+        ("the scaler never unscales", never_unscale, "not unscaled"),
+        ("the scaler misses overflows", miss_overflows, "NaN or infinite"),
+        ("the scaler does not settle", always_overflow, "still skipped"),
+        ("the scaler makes gradients small", lose_most_of_each_gradient, "fp16: the loss"),
+        ("no overflow is provoked", start_small, "skipped no step"),
+        ("the loss is NaN", make_the_loss_nan, "NaN or infinite"),
+        ("the optimiser's steps have no effect", freeze_the_optimiser, "not down"),
+    ),
 )
 ROWS = {"pytorch": PYTORCH}

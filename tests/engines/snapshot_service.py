@@ -9,15 +9,14 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from images.bootstrap.host import read_sources
 from images.bootstrap.mirrors import debian_sources
+from tests.kit.web_server import Handler, WebServer
 
 _PATH = re.compile(r"/archive/(debian|debian-security)/(\d{8}T\d{6}Z)/(.+)")
 
@@ -43,10 +42,10 @@ def host_mirrors(suite: str) -> Mapping[str, str]:
 def snapshot_service(mirrors: Mapping[str, str]) -> Iterator[SnapshotService]:
     """Run it on loopback."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Days(Handler):
         protocol_version = "HTTP/1.1"
 
-        def do_GET(self) -> None:
+        def answer(self) -> None:
             match = _PATH.fullmatch(self.path)
             if match is None:
                 self.send_error(404)
@@ -64,17 +63,6 @@ def snapshot_service(mirrors: Mapping[str, str]) -> Iterator[SnapshotService]:
                 self.end_headers()
                 shutil.copyfileobj(answer, self.wfile, 1 << 20)
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base's name
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    service = SnapshotService(f"http://127.0.0.1:{server.server_port}/archive")
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with WebServer(Days) as server:
+        service = SnapshotService(f"{server.url}/archive")
         yield service
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(5)

@@ -19,7 +19,6 @@ import urllib.parse
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +44,7 @@ from images.registry.target import RegistryTarget
 from tests import need
 from tests.engines.real_registry import serving
 from tests.kit.fake_push_registry import PushRegistry
+from tests.kit.web_server import Handler, WebServer
 
 MB = 1 << 20
 PATIENCE = Retries(first_wait_s=0.05)
@@ -357,21 +357,14 @@ class TokenServer:
         self.lasts_s = 60
         fake = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def log_message(self, *_: object) -> None:
-                pass
-
-            def do_GET(self) -> None:
+        class Tokens(Handler):
+            def answer(self) -> None:
                 query = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)
                 body = json.dumps({"token": fake.token(query.get("scope", []))}).encode()
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                self.reply(200, body)
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.realm = f"http://127.0.0.1:{self.server.server_address[1]}/token"
-        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+        self.server = WebServer(Tokens)
+        self.realm = f"{self.server.url}/token"
 
     def token(self, scopes: list[str]) -> str:
         from cryptography.hazmat.primitives import hashes
@@ -398,8 +391,7 @@ class TokenServer:
         return b".".join([*parts, base64.urlsafe_b64encode(signed).rstrip(b"=")]).decode()
 
     def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
+        self.server.close()
 
 
 def plain(scopes: list[str]) -> tuple[str, ...]:

@@ -8,30 +8,21 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import ssl
 import subprocess
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from tests import need
-from tests.kit.package_server import basic, join_sockets
+from tests.kit.package_server import join_sockets
+from tests.kit.web_server import Handler, WebServer, basic
 
 MIRROR = "mirror.corp.example"
 PACKAGES = "packages.corp.example"
 CODE = "code.corp.example"
 USER = "ann"
 _MOST_BODY = 1 << 20
-
-
-class _Quiet(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Clients that hang up, or distrust the certificate, are no news."""
 
 
 @dataclass
@@ -58,50 +49,38 @@ class LoginProxy:
     def serving(self) -> Iterator[LoginProxy]:
         proxy = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Ways(Handler):
             protocol_version = "HTTP/1.1"  # git first asks how to log in, and then asks again
 
-            def log_message(self, *_: object) -> None:
-                """Say nothing."""
-
-            def do_CONNECT(self) -> None:
+            def answer(self) -> None:
                 if not self._may():
                     return
-                host, _, port = self.path.rpartition(":")
-                with socket.create_connection(proxy.place(host, int(port)), 20) as other:
-                    self.send_response(200)
-                    self.end_headers()
-                    join_sockets(self.connection, other)
-                self.close_connection = True
-
-            def do_GET(self) -> None:  # Debian's mirrors speak http
-                if not self._may():
-                    return
-                parts = urlsplit(self.path)
+                leads = self.command == "CONNECT"  # Debian's mirrors speak http
+                parts = urlsplit(f"//{self.path}" if leads else self.path)
                 place = proxy.place(parts.hostname or "", parts.port or 80)
                 with socket.create_connection(place, 20) as other:
-                    head = f"{self.command} {parts.path or '/'} HTTP/1.1\r\n"
-                    kept = {k: v for k, v in self.headers.items() if "proxy" not in k.lower()}
-                    kept["Connection"] = "close"
-                    head += "".join(f"{name}: {value}\r\n" for name, value in kept.items())
-                    other.sendall(f"{head}\r\n".encode())
+                    if leads:
+                        self.send_response(200)
+                        self.end_headers()
+                    else:
+                        head = f"{self.command} {parts.path or '/'} HTTP/1.1\r\n"
+                        kept = {k: v for k, v in self.headers.items() if "proxy" not in k.lower()}
+                        kept["Connection"] = "close"
+                        head += "".join(f"{name}: {value}\r\n" for name, value in kept.items())
+                        other.sendall(f"{head}\r\n".encode())
                     join_sockets(self.connection, other)
                 self.close_connection = True
-
-            do_HEAD = do_GET  # noqa: N815  the standard library's name
 
             def _may(self) -> bool:
                 given = self.headers.get("Proxy-Authorization")
                 if given == basic(f"{USER}:{proxy.password}"):
                     return True
                 proxy.refused.add(self.path)
-                self.send_response(407)
-                self.send_header("Proxy-Authenticate", 'Basic realm="proxy"')
-                self.send_header("Content-Length", "0")
-                self.end_headers()
+                self.reply(407, b"", {"Proxy-Authenticate": 'Basic realm="proxy"'})
                 return False
 
-        with _serving(_Quiet(("127.0.0.1", 0), Handler)) as self.port:
+        with WebServer(Ways) as server:
+            self.port = server.port
             yield self
 
 
@@ -112,17 +91,10 @@ def git_over_https(repositories: Path, chain: Path, password: str) -> Iterator[i
     if not program.is_file():
         need.lacking(f"{program} is missing", "apt-get install git")
 
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-        def do_GET(self) -> None:
+    class Repositories(Handler):
+        def answer(self) -> None:
             if self.headers.get("Authorization") != basic(f"{USER}:{password}"):
-                self.send_response(401)
-                self.send_header("WWW-Authenticate", 'Basic realm="code"')
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-                return
+                return self.reply(401, b"", {"WWW-Authenticate": 'Basic realm="code"'})
             path, _, query = self.path.partition("?")
             length = min(int(self.headers.get("Content-Length") or 0), _MOST_BODY)
             variables = {
@@ -152,35 +124,10 @@ def git_over_https(repositories: Path, chain: Path, password: str) -> Iterator[i
             head, _, body = done.stdout.partition(b"\r\n\r\n")
             rows = [line.split(": ", 1) for line in head.decode().splitlines()]
             status = next((value for name, value in rows if name == "Status"), "200")
-            self.send_response(int(status.split()[0]))
-            for name, value in rows:
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            return self.reply(int(status.split()[0]), body, dict(rows))
 
-        do_POST = do_GET  # noqa: N815  the standard library's name
-
-    server = _Quiet(("127.0.0.1", 0), Handler)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(chain)
-    server.socket = context.wrap_socket(
-        server.socket, server_side=True, do_handshake_on_connect=False
-    )
-    with _serving(server) as port:
-        yield port
-
-
-@contextlib.contextmanager
-def _serving(server: ThreadingHTTPServer) -> Iterator[int]:
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with WebServer(Repositories, tls=chain) as server:
+        yield server.port
 
 
 def make_repository(place: Path, files: Mapping[str, str]) -> str:

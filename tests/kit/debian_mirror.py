@@ -11,13 +11,14 @@ import hashlib
 import io
 import lzma
 import tarfile
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
+
+from tests.kit.web_server import Handler, WebServer
 
 EPOCH = 1_700_000_000
 
@@ -227,29 +228,18 @@ def serving(root: Path, faults: Mapping[str, list[int]] | None = None) -> Iterat
     """
     left = {end: list(statuses) for end, statuses in (faults or {}).items()}
 
-    class Handler(SimpleHTTPRequestHandler):
+    class Directory(Handler, SimpleHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def __init__(self, *args: Any) -> None:
             super().__init__(*args, directory=str(root))
 
-        def do_GET(self) -> None:
+        def answer(self) -> None:
             for end, statuses in left.items():
                 if self.path.endswith(end) and statuses:
                     self.send_error(statuses.pop(0))
                     return
-            super().do_GET()
+            getattr(SimpleHTTPRequestHandler, f"do_{self.command}")(self)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with WebServer(Directory) as server:
+        yield server.url

@@ -18,8 +18,9 @@ import threading
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.kit.web_server import Handler, WebServer, basic, part_of
 
 INDEX = "application/vnd.oci.image.index.v1+json"
 
@@ -73,7 +74,19 @@ class _CutError(Exception):
     pass
 
 
-class PushRegistry:
+class _Exchange(Handler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: PushRegistry
+
+    def answer(self) -> None:
+        try:
+            self.server.answer(self)
+        except (OSError, _CutError):
+            self.server._break(self)
+
+
+class PushRegistry(WebServer):
     """The whole of it; every attribute may be changed while it runs."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
@@ -99,35 +112,12 @@ class PushRegistry:
         self.token_requests: list[tuple[str, dict[str, list[str]]]] = []
         self.released = threading.Event()
         self.lock = threading.Lock()
-        fake = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-            def handle_one(self) -> None:
-                try:
-                    fake.answer(self)
-                except (OSError, _CutError):
-                    fake._break(self)
-
-            do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = handle_one  # noqa: N815
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.handle_error = lambda *_: None  # type: ignore[method-assign]
-        if tls is not None:
-            self.server.socket = tls.wrap_socket(self.server.socket, server_side=True)
-        self.port = self.server.server_address[1]
-        self.address = f"127.0.0.1:{self.port}"
-        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+        super().__init__(_Exchange, tls=tls)
+        self.address = self.host
 
     def close(self) -> None:
         self.released.set()
-        self.server.shutdown()
-        self.server.server_close()
+        super().close()
 
     def rule(self, method: str, path: str, **how: Any) -> None:
         self.rules.append(Rule(method=method, path=path, **how))
@@ -137,7 +127,7 @@ class PushRegistry:
 
     # --- the exchange ---
 
-    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+    def answer(self, handler: Handler) -> None:
         parts = urllib.parse.urlsplit(handler.path)
         seen = Seen(
             handler.command,
@@ -278,7 +268,7 @@ class PushRegistry:
             return 307, {"Location": f"{self.storage}/storage/{repository}/{digest}?sig=1"}, b""
         return ranged(seen, content, {"Docker-Content-Digest": digest})
 
-    def _storage(self, handler: BaseHTTPRequestHandler, seen: Seen) -> None:
+    def _storage(self, handler: Handler, seen: Seen) -> None:
         _, _, rest = seen.path.partition("/storage/")
         repository, _, digest = rest.rpartition("/")
         content = self.blobs[repository, digest]
@@ -344,10 +334,7 @@ class PushRegistry:
             actions = ["pull", "push"]
         need = f"repository:{repository}:{','.join(actions)}"
         if self.realm == "basic":
-            wanted = {
-                f"Basic {base64.b64encode(f'{name}:{word}'.encode()).decode()}"
-                for name, word in self.users.items()
-            }
+            wanted = {basic(f"{name}:{word}") for name, word in self.users.items()}
             return "" if seen.authorization in wanted else 'Basic realm="here"'
         token = seen.authorization.removeprefix("Bearer ")
         scopes, uses = self.tokens.get(token, ([], 0))
@@ -362,7 +349,7 @@ class PushRegistry:
             return ""
         return f'Bearer realm="{self.realm}",service="here",scope="{need}"'
 
-    def _token(self, handler: BaseHTTPRequestHandler, seen: Seen, body: bytes) -> None:
+    def _token(self, handler: Handler, seen: Seen, body: bytes) -> None:
         fields = urllib.parse.parse_qs(
             f"{urllib.parse.urlsplit(handler.path).query}&{body.decode()}"
         )
@@ -392,9 +379,7 @@ class PushRegistry:
                     return rule
         return None
 
-    def _body(
-        self, handler: BaseHTTPRequestHandler, seen: Seen, rule: Rule | None
-    ) -> Iterator[bytes]:
+    def _body(self, handler: Handler, seen: Seen, rule: Rule | None) -> Iterator[bytes]:
         left = None if rule is None else rule.cut_after
         stall = None if rule is None else rule.stall_after
         for piece in read_body(handler):
@@ -409,7 +394,7 @@ class PushRegistry:
                 self.released.wait(30)
                 raise _CutError
 
-    def _drain(self, handler: BaseHTTPRequestHandler, seen: Seen) -> None:
+    def _drain(self, handler: Handler, seen: Seen) -> None:
         for piece in read_body(handler):
             seen.body_bytes += len(piece)
 
@@ -418,7 +403,7 @@ class PushRegistry:
         for _ in body:
             pass
 
-    def _never(self, handler: BaseHTTPRequestHandler, *, drip: bool) -> None:
+    def _never(self, handler: Handler, *, drip: bool) -> None:
         handler.close_connection = True
         if drip:
             handler.wfile.write(b"HTTP/1.1 202 Accepted\r\nX-Drip: ")
@@ -427,27 +412,18 @@ class PushRegistry:
                 handler.wfile.write(b"x")
 
     @staticmethod
-    def _break(handler: BaseHTTPRequestHandler) -> None:
+    def _break(handler: Handler) -> None:
         """Break a connection as a crash does, by a reset."""
         handler.close_connection = True
         linger = struct.pack("ii", 1, 0)
         handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         handler.connection.close()
 
-    def send(
-        self, handler: BaseHTTPRequestHandler, status: int, body: bytes, headers: Mapping[str, str]
-    ) -> None:
-        handler.send_response(status)
-        for name, value in headers.items():
-            handler.send_header(name, value)
-        if status != 204:
-            handler.send_header("Content-Length", str(len(body)))
-        handler.end_headers()
-        if handler.command != "HEAD" and status != 204:
-            handler.wfile.write(body)
+    def send(self, handler: Handler, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+        handler.reply(status, body, headers)
 
 
-def read_body(handler: BaseHTTPRequestHandler) -> Iterator[bytes]:
+def read_body(handler: Handler) -> Iterator[bytes]:
     """Read a request's body by its framing, piece by piece, as it arrives."""
     if handler.headers.get("Transfer-Encoding", "").lower() == "chunked":
         while size := int(handler.rfile.readline().strip() or b"0", 16):
@@ -458,7 +434,7 @@ def read_body(handler: BaseHTTPRequestHandler) -> Iterator[bytes]:
         yield from read_exactly(handler, int(handler.headers.get("Content-Length") or 0))
 
 
-def read_exactly(handler: BaseHTTPRequestHandler, size: int) -> Iterator[bytes]:
+def read_exactly(handler: Handler, size: int) -> Iterator[bytes]:
     while size:
         piece = handler.rfile.read1(min(size, 1 << 16))
         if not piece:
@@ -471,13 +447,8 @@ def ranged(
     seen: Seen, content: bytes, headers: dict[str, str]
 ) -> tuple[int, dict[str, str], bytes]:
     """Answer with a part where one is asked for."""
-    found = re.fullmatch(r"bytes=(\d+)-(\d*)", seen.headers.get("range", ""))
-    if not found:
-        return 200, headers, content
-    start = int(found[1])
-    part = content[start : int(found[2]) + 1 if found[2] else None]
-    told = f"bytes {start}-{start + len(part) - 1}/{len(content)}"
-    return 206, {**headers, "Content-Range": told}, part
+    status, part, more = part_of(content, seen.headers.get("range"))
+    return status, {**headers, **more}, part
 
 
 def errors(code: str, message: str) -> bytes:

@@ -7,15 +7,27 @@ import hashlib
 import re
 import ssl
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from images.wheels.remote_file import Wheel
+from tests.kit.web_server import Handler, WebServer
 
 TAG = '"one"'
 
 
-class FetchServer:
+class _Files(Handler):
+    protocol_version = "HTTP/1.1"
+    # head and body in one packet: else each answer waits for the other side's delayed ACK
+    wbufsize = -1
+    server: FetchServer
+
+    def answer(self) -> None:
+        with contextlib.suppress(OSError, ValueError):  # the asking side may be gone
+            self.server._answer(self)
+            self.wfile.flush()
+
+
+class FetchServer(WebServer):
     """Serves `files`; each request takes the next of `faults`, and the last one again and again
     where `for_ever`. A fault is a word, with a number or a word behind it; "" is none.
     """
@@ -33,40 +45,12 @@ class FetchServer:
         self.reached = threading.Event()
         self.released = threading.Event()
         self._lock = threading.Lock()
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            # head and body in one packet: else each answer waits for the other side's delayed ACK
-            wbufsize = -1
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-            def do_GET(self) -> None:
-                with contextlib.suppress(OSError, ValueError):  # the asking side may be gone
-                    server._answer(self)
-                    self.wfile.flush()
-
-        class Server(ThreadingHTTPServer):
-            daemon_threads = True
-            block_on_close = False
-            request_queue_size = 64
-
-            def handle_error(self, *_: object) -> None:
-                """Say nothing of those who hang up, or distrust the certificate."""
-
-        self._server = Server(("127.0.0.1", 0), Handler)
-        self.address = f"127.0.0.1:{self._server.server_address[1]}"
-        if tls is not None:
-            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
-        self.root = f"{'https' if tls else 'http'}://{self.address}"
-        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+        super().__init__(_Files, tls=tls)
+        self.address, self.root = self.host, self.url
 
     def close(self) -> None:
         self.released.set()
-        self._server.shutdown()
-        self._server.server_close()
+        super().close()
 
     def wheel(self, body: bytes, name: str = "torch", *, size: int | None = -1) -> Wheel:
         """Serve a wheel, and give the lock's line of it; `size` -1: the true one."""
@@ -83,7 +67,7 @@ class FetchServer:
     def ranges(self) -> list[str]:
         return [one["Range"] for one in self.seen]
 
-    def _answer(self, handler: BaseHTTPRequestHandler) -> None:
+    def _answer(self, handler: Handler) -> None:
         names = ("Range", "If-Range", "Authorization", "Host", "Accept-Encoding")
         with self._lock:
             self.seen.append(
@@ -105,7 +89,7 @@ class FetchServer:
             return self._send(handler, 404, b"not here")
         return self._serve(handler, body, kind, word)
 
-    def _refuse(self, handler: BaseHTTPRequestHandler, kind: str, word: str) -> bool:
+    def _refuse(self, handler: Handler, kind: str, word: str) -> bool:
         """Answer with no file at all."""
         if kind == "status":
             self._send(handler, int(word), b"as told")
@@ -134,7 +118,7 @@ class FetchServer:
             return False
         return True
 
-    def _serve(self, handler: BaseHTTPRequestHandler, body: bytes, kind: str, word: str) -> None:
+    def _serve(self, handler: Handler, body: bytes, kind: str, word: str) -> None:
         match = re.fullmatch(r"bytes=(\d+)-(\d*)", handler.headers.get("Range", ""))
         condition = handler.headers.get("If-Range")
         tag = '"two"' if kind == "other-tag" else self.tag
@@ -185,20 +169,15 @@ class FetchServer:
 
     def _send(
         self,
-        handler: BaseHTTPRequestHandler,
+        handler: Handler,
         status: int,
         body: bytes,
         headers: dict[str, str] | None = None,
         *,
         length: int | None = None,
     ) -> None:
-        handler.send_response(status)
-        for name, value in {**self.headers, **(headers or {})}.items():
-            handler.send_header(name, value)
-        handler.send_header("Content-Length", str(len(body) if length is None else length))
-        handler.end_headers()
         with self._lock:
             self.sent += len(body)
-        handler.wfile.write(body)
+        handler.reply(status, body, {**self.headers, **(headers or {})}, length=length)
         if length is not None:
             handler.close_connection = True

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
 import io
 import os
-import re
 import tarfile
 import threading
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -23,6 +20,7 @@ from provision.lock.lockfile import Lock
 from provision.lock.places import page_has_wheels
 from provision.lock.solve import find_wheels, lock_of
 from provision.model.plan import Plan, Request
+from tests.kit.web_server import Handler, WebServer, basic, part_of
 
 MANIFESTS = (
     '{"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": ['
@@ -115,15 +113,6 @@ def make_lock(
     return lock_of(found, ca_bundle=ca_bundle, offline=offline)
 
 
-class Quiet(ThreadingHTTPServer):
-    """A client that is interrupted, or that tires of waiting, is no news."""
-
-    daemon_threads = True
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        del request, client_address
-
-
 @dataclass
 class LocalIndex:
     """Several indexes on one port: the first word of the path says how it behaves."""
@@ -156,50 +145,27 @@ class LocalIndex:
     def serving(self) -> Iterator[LocalIndex]:
         index = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def log_message(self, *words: object) -> None:
-                del words
-
-            def do_HEAD(self) -> None:
-                self.answer(body=False)
-
-            def do_GET(self) -> None:
-                self.answer(body=True)
-
-            def answer(self, *, body: bool) -> None:
+        class Answers(Handler):
+            def answer(self) -> None:
                 index.asked.append(self.path)
-                status, kind, data, headers = index.reply(self.path, self.headers["Authorization"])
-                asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers["Range"] or "")
-                if asked and status == 200:
-                    whole, (first, last) = len(data), map(int, asked.groups())
-                    status, data = 206, data[first : last + 1]
-                    span = f"bytes {first}-{first + len(data) - 1}/{whole}"
-                    headers = {**headers, "Content-Range": span}
-                self.send_response(status)
-                self.send_header("Content-Type", kind)
-                for name, value in {"Content-Length": str(len(data)), **headers}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                if body:
-                    self.wfile.write(data)
+                status, kind, data, more = index.reply(self.path, self.headers["Authorization"])
+                headers = {"Content-Type": kind, **more}
+                if status == 200:
+                    status, data, part = part_of(data, self.headers["Range"])
+                    headers |= part
+                self.reply(status, data, headers)
 
-        server = Quiet(("127.0.0.1", 0), Handler)
-        self.port = server.server_address[1]
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield self
-        finally:
-            self.release.set()
-            server.shutdown()
-            server.server_close()
-            thread.join()
+        with WebServer(Answers) as server:
+            self.port = server.port
+            try:
+                yield self
+            finally:
+                self.release.set()
 
     def reply(self, path: str, login: str | None) -> tuple[int, str, bytes, dict[str, str]]:
         behaviour, _, rest = unquote(path).strip("/").partition("/")
         files = self.files(behaviour)
         name = rest.rpartition("/")[2]
-        wanted = base64.b64encode(b"ci:canary").decode()
         if behaviour == "v2":  # an image registry, for those who need one
             kind = "application/vnd.oci.image.index.v1+json"
             return 200, kind, MANIFESTS.encode(), {}
@@ -211,7 +177,7 @@ class LocalIndex:
             return 500, "text/plain", b"no", {}
         if behaviour == "denied":
             return 403, "text/plain", b"not you", {}
-        if behaviour == "login" and login != f"Basic {wanted}":
+        if behaviour == "login" and login != basic("ci:canary"):
             return 401, "text/plain", b"who?", {"WWW-Authenticate": 'Basic realm="x"'}
         if behaviour == "truncated":
             return 200, "text/html", b"<!DOCTYPE html><html><bo", {"Content-Length": "4000"}

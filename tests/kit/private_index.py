@@ -8,18 +8,17 @@ import io
 import json
 import select
 import socket
-import ssl
 import subprocess
 import threading
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import quote, unquote
 
 from tests import need
+from tests.kit.web_server import Handler, WebServer, basic
 
 USER = "ann"
 SIGNATURE = "canary-in-the-signature-7c15"
@@ -127,97 +126,68 @@ class Index:
         return f"https://{USER}:{quote(self.password, safe='')}@{self.address}:{self.port}/simple/"
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     server: _Server
+    timeout = 20
 
-    def log_message(self, *args: object) -> None:
-        """Say nothing."""
-
-    def do_HEAD(self) -> None:
-        self._answer(body=False)
-
-    def do_GET(self) -> None:
-        self._answer(body=True)
-
-    def _answer(self, *, body: bool) -> None:
+    def answer(self) -> None:
         index, path = self.server.index, unquote(self.path.partition("?")[0])
         if path.startswith("/signed/"):  # as in a bucket: no login, and a signature in the query
             signed = index.wheels.get(path.removeprefix("/signed/"))
             may = signed is not None and self.path.endswith(f"?signature={SIGNATURE}")
             data = signed.data if signed is not None and may else b""
-            self._send(200 if may else 403, data, "application/octet-stream", body=body)
+            self._send(200 if may else 403, data, "application/octet-stream")
         elif not self._may():
-            self._send(401, b"", "text/plain", body=body)
+            self._send(401)
         elif path.startswith("/simple/"):
             project = path.removeprefix("/simple/").strip("/")
             found = [w for w in index.wheels.values() if w.project == project]
-            if not found:
-                self._send(404, b"", "text/plain", body=body)
-            else:
-                self._send(200, _page(project, found), _JSON, body=body)
+            self._send(200 if found else 404, _page(project, found) if found else b"", _JSON)
         elif (wheel := index.wheels.get(path.removeprefix("/files/"))) is not None:
-            self._wheel(wheel, body=body)
+            self._wheel(wheel)
         elif (wheel := index.wheels.get(path[len("/files/") : -len(".metadata")])) is not None:
-            self._send(200, wheel.metadata, "text/plain", body=body)
+            self._send(200, wheel.metadata)
         else:
-            self._send(404, b"", "text/plain", body=body)
+            self._send(404)
 
     def _may(self) -> bool:
         if not self.server.index.password:  # everybody's
             return True
-        login = f"{USER}:{self.server.index.password}".encode()
-        given = self.headers.get("Authorization") == f"Basic {base64.b64encode(login).decode()}"
+        login = basic(f"{USER}:{self.server.index.password}")
+        given = self.headers.get("Authorization") == login
         if given:
             agent = self.headers.get("User-Agent", "").partition("/")[0]
             self.server.index.logins.add(agent)
         return given
 
-    def _wheel(self, wheel: Wheel, *, body: bool) -> None:
+    def _wheel(self, wheel: Wheel) -> None:
         index = self.server.index
-        if not body or wheel.name != index.held:
-            self._send(200, wheel.data, "application/octet-stream", body=body)
+        if self.command == "HEAD" or wheel.name != index.held:
+            self._send(200, wheel.data, "application/octet-stream")
             return
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(wheel.data)))
-        self.end_headers()
-        self.wfile.write(wheel.data[: len(wheel.data) // 2])
-        self.wfile.flush()
+        self.reply(200, wheel.data[: len(wheel.data) // 2], length=len(wheel.data))
         index.reached.set()
         while not index.over.is_set():
             if select.select([self.connection], [], [], 0.1)[0]:
                 break
         index.left.set()
 
-    def _send(self, status: int, data: bytes, kind: str, *, body: bool) -> None:
-        self.send_response(status)
-        if status == 401:
-            self.send_header("WWW-Authenticate", 'Basic realm="index"')
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        if body:
-            self.wfile.write(data)
+    def _send(self, status: int, data: bytes = b"", kind: str = "text/plain") -> None:
+        challenge = {"WWW-Authenticate": 'Basic realm="index"'} if status == 401 else {}
+        self.reply(status, data, {"Content-Type": kind, **challenge})
 
 
-class _Server(ThreadingHTTPServer):
+class _Server(WebServer):
+    block_on_close = True
     daemon_threads = False
-    index: Index
 
     def __init__(self, index: Index, chain: Path) -> None:
-        super().__init__(("", 0), _Handler)
         self.index = index
-        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._tls.load_cert_chain(chain)
+        super().__init__(_Handler, tls=chain, address=("", 0))
 
-    def finish_request(self, request: object, client_address: object) -> None:
-        """Greet in the request's own thread, so that a silent client keeps nobody waiting."""
-        assert isinstance(request, socket.socket)
-        request.settimeout(20)
-        try:
-            with self._tls.wrap_socket(request, server_side=True) as secure:
-                super().finish_request(secure, client_address)
-        except (OSError, ValueError):  # it hung up
-            return
+    def close(self) -> None:
+        self.index.over.set()
+        super().close()
 
 
 def _page(project: str, wheels: list[Wheel]) -> bytes:
@@ -243,12 +213,5 @@ def serve(authority: Authority, *wheels: Wheel, password: str, held: str = "") -
     """The index, up while the block runs."""
     index = Index(authority.address, {wheel.name: wheel for wheel in wheels}, password, held)
     with _Server(index, authority.chain) as server:
-        index.port = server.server_address[1]
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1})
-        thread.start()
-        try:
-            yield index
-        finally:
-            index.over.set()
-            server.shutdown()
-            thread.join()
+        index.port = server.port
+        yield index

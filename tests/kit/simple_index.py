@@ -31,7 +31,8 @@ from provision.catalog.overlay import Overlay, read_overlay, write_overlay
 from provision.catalog.refresh import Refreshed, refresh, to_overlay
 from provision.catalog.tables import FILES
 from tests.kit.manifest_maker import cuda, directory, driver
-from tests.kit.package_server import HTML, Reply, Server, basic
+from tests.kit.package_server import HTML, Reply, Server
+from tests.kit.web_server import basic, part_of
 
 JSON_TYPE = "application/vnd.pypi.simple.v1+json"
 UPLOADED = "2030-01-02T03:04:05"
@@ -179,7 +180,8 @@ class SimpleIndex:
             return Reply(status=fault.status, headers=fault.headers, body=fault.body or b"")
         found = self._found(path, whole, headers)
         if path.endswith(".whl") and found.status == 200 and self.gives_ranges:
-            return _part(found.body, headers["range"])
+            status, part, more = part_of(found.body, headers["range"])
+            return Reply(status=status, body=part, headers=more)
         if fault is not None:
             body, kind = fault.body, fault.kind
             found = replace(
@@ -228,14 +230,6 @@ class SimpleIndex:
             headers["Link"] = f'</v2/{repository}/tags/list?{query}>; rel="next"'
         body = json.dumps({"name": repository, "tags": some}).encode()
         return Reply(body=body, kind="application/json", headers=headers)
-
-
-def _part(data: bytes, wanted: str) -> Reply:
-    """A range of a file, as "bytes=0-3" asks for it."""
-    first, _, last = wanted.removeprefix("bytes=").partition("-")
-    start, stop = int(first), min(int(last) + 1, len(data))
-    headers = {"Content-Range": f"bytes {start}-{stop - 1}/{len(data)}"}
-    return Reply(status=206, body=data[start:stop], headers=headers)
 
 
 def wants_json(accept: str) -> bool:

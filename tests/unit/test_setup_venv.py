@@ -23,17 +23,8 @@ from setup_venv.errors import PipFailedError, SetupError
 from setup_venv.pip import explain, fetch, pinned_pip
 from setup_venv.settings import is_on, pages_of, pip_environment, pip_settings, public_index
 from tests import ROOT, need
-from tests.kit.package_server import (
-    JSON,
-    Proxy,
-    Reply,
-    Server,
-    basic,
-    html_page,
-    json_page,
-    proxying,
-    serving,
-)
+from tests.kit.package_server import JSON, Proxy, Reply, Server, html_page, json_page
+from tests.kit.web_server import basic
 
 NAME = "pip-99.1-py3-none-any.whl"
 WHEEL = bytes(range(256)) * 999
@@ -305,7 +296,7 @@ def test_both_locks_pin_pip(name: str) -> None:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with serving() as running:
+    with Server() as running:
         running.replies = {PAGE: [html_page(f"../..{FILE}")], FILE: [Reply(body=WHEEL)]}
         yield running
 
@@ -349,7 +340,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def secure(chain: Path) -> Iterator[Server]:
-    with serving(chain=chain) as running:
+    with Server(chain=chain) as running:
         running.replies = {PAGE: [html_page(f"../..{FILE}")], FILE: [Reply(body=WHEEL)]}
         yield running
 
@@ -388,7 +379,7 @@ def test_the_wheel_is_found_on_a_page(server: Server, page: Reply) -> None:
 
 
 def test_full_addresses_are_followed_to_another_host(server: Server) -> None:
-    with serving() as files:
+    with Server() as files:
         files.replies[FILE] = [Reply(body=WHEEL)]
         server.replies[PAGE] = [html_page(f"{files.url}{FILE}")]
         assert fetched(server) == WHEEL
@@ -561,7 +552,7 @@ def test_a_malformed_netrc_is_no_login(server: Server, bare: Path) -> None:
 
 
 def test_a_login_is_not_sent_to_another_host(server: Server) -> None:
-    with serving() as other:
+    with Server() as other:
         other.replies = {"/p/": [html_page(FILE)], FILE: [Reply(body=WHEEL)]}
         server.replies[PAGE] = [moved(f"{other.url}/p/")]
         assert fetched(server, index_url=with_login(f"{server.url}/simple")) == WHEEL
@@ -628,7 +619,7 @@ def test_a_trusted_host_is_not_verified(secure: Server) -> None:
 
 
 def test_a_client_certificate_is_shown(chain: Path) -> None:
-    with serving(chain=chain, mutual=True) as server:
+    with Server(chain=chain, mutual=True) as server:
         server.replies = {PAGE: [html_page(FILE)], FILE: [Reply(body=WHEEL)]}
         problem(server, cert=str(chain), retries="0")
         assert server.seen == []
@@ -675,7 +666,7 @@ def test_a_python_that_looks_elsewhere_finds_the_system_s_bundle(
 
 @pytest.fixture
 def proxy(secure: Server) -> Iterator[Proxy]:
-    with proxying(secure) as running:
+    with Proxy(secure) as running:
         yield running
 
 
@@ -702,7 +693,7 @@ def test_a_proxy_of_pip_s_settings_is_used(
 
 
 def test_a_proxy_for_http_is_used_for_http(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    with proxying(server) as proxy:
+    with Proxy(server) as proxy:
         monkeypatch.setenv("http_proxy", f"http://{proxy.host}")
         url = "http://index.example/simple"
         assert fetched(server, index_url=url, trusted_host="index.example") == WHEEL
@@ -727,7 +718,7 @@ def test_pip_may_be_told_to_ignore_the_proxies_of_the_environment(
 def test_the_login_of_a_proxy_is_sent_and_asked_for(
     secure: Server, chain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with proxying(secure, login="ann:canary") as proxy:
+    with Proxy(secure, login="ann:canary") as proxy:
         monkeypatch.setenv("https_proxy", f"http://{proxy.host}")
         error = problem(secure, index_url=BEHIND, cert=str(chain))
         assert "407" in str(error)

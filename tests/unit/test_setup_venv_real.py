@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT, need
-from tests.kit.package_server import Reply, Server, html_page, serving
+from tests.kit.package_server import Reply, Server, html_page
 
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 # Longer than any step takes on a machine under load; what hangs is told from what is slow by it.
@@ -192,7 +192,7 @@ class Checkout:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with serving() as running:
+    with Server() as running:
         yield running
 
 

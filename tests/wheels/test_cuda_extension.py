@@ -15,15 +15,14 @@ import os
 import subprocess
 import sys
 import tarfile
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import ROOT
+from tests.kit.web_server import Handler, WebServer
 
 pytestmark = pytest.mark.timeout(3600)
 
@@ -91,22 +90,13 @@ def index() -> Iterator[str]:
         "/fastadd-1.0.tar.gz": (data, "application/gzip"),
     }
 
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *words: object) -> None:
-            """Say nothing."""
-
-        def do_GET(self) -> None:
+    class Files(Handler):
+        def answer(self) -> None:
             body, kind = answers.get(self.path, (b"", "text/plain"))
-            self.send_response(200 if body else 404)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.reply(200 if body else 404, body, {"Content-Type": kind})
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/simple/"
-        server.shutdown()
+    with WebServer(Files) as server:
+        yield f"{server.url}/simple/"
 
 
 def provision(*words: str) -> Any:

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +25,7 @@ from tests import ROOT
 from tests.browser.chromium import Browser, browser
 from tests.browser.test_page import CONTRAST
 from tests.kit.pages import KEPT_BY_OTHERS, LIMIT_S, planned, random_questions, shared_page
+from tests.kit.programs import run_program
 
 pytestmark = pytest.mark.timeout(LIMIT_S + 300)
 
@@ -112,10 +112,7 @@ def test_what_the_command_itself_prints(tab: Browser, page: Path) -> None:
             continue  # there is no option for these
         tried += 1
         words = shlex.split(tab.run(f"planCommand({json.dumps(question)})"))
-        done = subprocess.run(
-            [sys.executable, "-m", *words, "--json"],
-            check=False, capture_output=True, text=True, cwd=ROOT, timeout=60,
-        )  # fmt: skip
+        done = run_program([sys.executable, "-m", *words, "--json"], cwd=ROOT)
         printed = json.loads(done.stdout)
         answer = json.loads(tab.run(f"JSON.stringify(planFor({json.dumps(question)}))"))
         answer.pop("commands")

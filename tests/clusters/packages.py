@@ -7,17 +7,16 @@ import subprocess
 
 from uv import find_uv_bin
 
+from tests.kit.programs import run_program
+
 
 def uv(*argv: str, text: str = "") -> subprocess.CompletedProcess[str]:
     """Run uv with the cache that all tests share."""
-    return subprocess.run(
+    return run_program(
         [find_uv_bin(), *argv],
-        capture_output=True,
-        text=True,
-        input=text,
-        timeout=600,
-        check=False,
+        given=text,
         env={**os.environ, "UV_CACHE_DIR": f"{os.environ['TESTS_SHARED']}/uv"},
+        timeout=600,
     )
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from tests import need
 from tests.clusters.ssh_servers import free_port
+from tests.kit.programs import run_program
 
 LIMIT_S = 600.0
 GPUS = 2
@@ -127,9 +128,7 @@ class SlurmCluster:
 
     def command(self, *argv: str) -> str:
         """What one of Slurm's commands printed."""
-        done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=LIMIT_S, env=self.env, check=False
-        )
+        done = run_program(argv, env=self.env, timeout=LIMIT_S)
         return done.stdout
 
     def states(self) -> dict[str, str]:

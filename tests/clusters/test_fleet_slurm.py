@@ -15,6 +15,7 @@ import pytest
 from provision.model.facts import parse_host
 from tests import ROOT
 from tests.clusters.slurm_cluster import SlurmCluster, slurm_cluster
+from tests.kit.programs import run_program
 
 LIMIT_S = 300
 
@@ -33,14 +34,8 @@ def detect(
 ) -> tuple[int, dict[str, dict[str, Any]]]:
     """The exit code, and each node by its name."""
     words = [sys.executable, "-m", "provision", "fleet", "detect", "--on", on, "--json", "--output"]
-    done = subprocess.run(
-        [*words, str(cluster.place / "hosts"), *more],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        cwd=ROOT,
-        env=cluster.env,
-        check=False,
+    done = run_program(
+        [*words, str(cluster.place / "hosts"), *more], cwd=ROOT, env=cluster.env, timeout=LIMIT_S
     )
     assert "Traceback" not in done.stderr
     answer = json.loads(done.stdout)
@@ -135,14 +130,11 @@ def test_a_partition_without_nodes_and_a_controller_that_is_down_are_refused(
     ):
         if on == "slurm":
             cluster.kill("slurmctld")
-        done = subprocess.run(
+        done = run_program(
             [*words, str(cluster.place / "hosts"), "--on", on],
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
             cwd=ROOT,
             env=cluster.env,
-            check=False,
+            timeout=LIMIT_S,
         )
         answer = json.loads(done.stdout)
         assert (done.returncode, answer["error"]["code"]) == (exit_code, code)

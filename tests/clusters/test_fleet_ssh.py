@@ -19,6 +19,7 @@ import pytest
 from provision.model.facts import parse_host
 from tests import ROOT, need
 from tests.clusters.ssh_servers import SshServers, free_port, ssh_servers
+from tests.kit.programs import run_program
 
 LIMIT_S = 240
 
@@ -47,9 +48,7 @@ def detect(
 ) -> tuple[int, dict[str, dict[str, Any]]]:
     """The exit code, and each node by its name."""
     words = [*argv(servers, *lines, more=more), "--json"]
-    done = subprocess.run(
-        words, capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT, check=False
-    )
+    done = run_program(words, cwd=ROOT, timeout=LIMIT_S)
     assert "Traceback" not in done.stderr
     return done.returncode, {one["name"]: one for one in json.loads(done.stdout)["nodes"]}
 
@@ -145,14 +144,7 @@ def test_the_page_groups_what_has_the_same_fix(servers: SshServers) -> None:
     good = servers.start("good")
     closed = [free_port(), free_port()]
     lines = [f"127.0.0.1:{port}" for port in (good, *closed)]
-    done = subprocess.run(
-        argv(servers, *lines),
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        cwd=ROOT,
-        check=False,
-    )
+    done = run_program(argv(servers, *lines), cwd=ROOT, timeout=LIMIT_S)
     assert done.returncode == 5
     assert "read        1 of 3 nodes" in done.stdout
     assert done.stdout.count("refuses the connection") == 2
@@ -189,9 +181,7 @@ def test_what_was_read_is_planned(servers: SshServers) -> None:
     code, nodes = detect(servers, *(f"node-{name}" for name in ports))
     assert code == 0, nodes
     words = [sys.executable, "-m", "provision", "fleet", "plan", str(servers.place / "out")]
-    done = subprocess.run(
-        [*words, "--json"], capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT, check=False
-    )
+    done = run_program([*words, "--json"], cwd=ROOT, timeout=LIMIT_S)
     found = json.loads(done.stdout)
     assert done.returncode == 0
     assert [one["nodes"] for one in found["images"]] == [["node-a", "node-b", "node-c"], ["node-d"]]

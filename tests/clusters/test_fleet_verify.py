@@ -30,6 +30,7 @@ from tests.clusters.slurm_cluster import SlurmCluster, slurm_cluster
 from tests.clusters.ssh_servers import SshServers, free_port, ssh_servers
 from tests.engines.podman_place import debian_base, podman_storage
 from tests.kit.fake_engine import PLAN, TAG
+from tests.kit.programs import run_program
 from tests.kit.sandbox_images import entry, layer
 
 LABELS = labels_for(Lock(text="the lock", plan=PLAN, wheels=()), "1")
@@ -113,9 +114,7 @@ class Place:
         return self._run([str(self.provision), "fleet", "undrain", "--json", *more])
 
     def _run(self, argv: list[str]) -> tuple[int, dict[str, Any]]:
-        done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=LIMIT_S, env=self.env, check=False
-        )
+        done = run_program(argv, env=self.env, timeout=LIMIT_S)
         assert "Traceback" not in done.stderr, done.stderr
         return done.returncode, json.loads(done.stdout)
 
@@ -327,14 +326,7 @@ def test_the_real_suite_in_a_real_image_by_podman_over_ssh(
         out = servers.place / "out"
         words = ["fleet", "verify", "--on", f"ssh:{hosts}", "--image", layout, "--output", str(out)]
         words += ["--ssh-config", str(servers.config), "--level", "quick", "--json"]
-        done = subprocess.run(
-            [sys.executable, "-m", "provision", *words],
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            cwd=ROOT,
-            check=False,
-        )
+        done = run_program([sys.executable, "-m", "provision", *words], cwd=ROOT, timeout=LIMIT_S)
         found = json.loads(done.stdout)
         (node,) = found["nodes"]
         assert (done.returncode, node["standing"]) == (1, "unfit"), node
@@ -365,7 +357,5 @@ def test_the_real_suite_in_a_real_image_by_podman_over_ssh(
 
 def _containers(env: dict[str, str]) -> list[str]:
     words = ["podman", "ps", "--all", "--quiet"]
-    done = subprocess.run(
-        words, capture_output=True, text=True, check=True, env={**os.environ, **env}, timeout=60
-    )
+    done = run_program(words, env={**os.environ, **env}, check=True)
     return done.stdout.split()

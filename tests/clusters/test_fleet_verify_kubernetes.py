@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from images.layers.own import SUITE
 from tests import ROOT, need
 from tests.clusters.kubernetes_api import KubernetesApi, kubernetes_api, node
 from tests.clusters.test_kubernetes_templates import validated
+from tests.kit.programs import run_program
 
 IMAGE = "registry.example/team/torch:1"
 DIGEST = f"sha256:{'b' * 64}"
@@ -56,14 +56,11 @@ def api(tmp_path: Path) -> Iterator[KubernetesApi]:
 def verify(place: Path) -> tuple[int, dict[str, Any]]:
     words = ["fleet", "verify", "--on", "kubernetes:first/tests", "--json", "--image", IMAGE]
     words += ["--output", str(place / "out"), "--level", "quick", "--timeout", "60"]
-    done = subprocess.run(
+    done = run_program(
         [sys.executable, "-c", PROGRAM, *words],
-        capture_output=True,
-        text=True,
-        timeout=240,
         cwd=ROOT,
         env={**os.environ, "KUBECONFIG": str(place / "config")},
-        check=False,
+        timeout=240,
     )
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, json.loads(done.stdout)

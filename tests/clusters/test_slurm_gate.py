@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import pytest
 from tests import ROOT
 from tests.clusters.slurm_cluster import SlurmCluster, slurm_cluster
 from tests.kit.fake_engine import TAG
+from tests.kit.programs import run_program
 
 PROVISION = f"""#!{sys.executable}
 import os, sys
@@ -103,13 +103,9 @@ def test_a_sick_node_is_drained_and_named_until_it_is_repaired(gated: Gated) -> 
     )
 
     gated.find("n1", "fit")
-    done = subprocess.run(
+    done = run_program(
         [cluster.place / "provision", "gate", "--again", TAG],
         env={**cluster.env, "SLURMD_NODENAME": "n1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
     )
     assert done.stdout.startswith("open: fit"), done.stderr
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests import need
+from tests.kit.programs import run_program
 
 PACKAGE = "golang-github-containerd-stargz-snapshotter-dev"
 SOURCES = Path("/usr/share/gocode")
@@ -48,9 +49,7 @@ class Node:
 
     def ctr(self, *words: str, program: str = "ctr") -> subprocess.CompletedProcess[str]:
         argv = [need.program(program, "containerd"), "-a", str(self.place / "containerd.sock")]
-        return subprocess.run(
-            [*argv, *words], capture_output=True, text=True, timeout=120, check=False
-        )
+        return run_program([*argv, *words])
 
     def pull_lazily(self, reference: str) -> None:
         words = ("images", "rpull", "--plain-http", reference)
@@ -85,9 +84,7 @@ def built(place: Path, name: str = "snapshotter") -> Path:
         "GOFLAGS": "-p=2",
     }
     argv = [go, "build", "-o", str(place / f"lazy-{name}"), name]
-    done = subprocess.run(
-        argv, env={**os.environ, **env}, capture_output=True, text=True, check=False
-    )
+    done = run_program(argv, env={**os.environ, **env})
     assert done.returncode == 0, done.stderr
     return place / f"lazy-{name}"
 

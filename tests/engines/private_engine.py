@@ -21,6 +21,7 @@ import docker.errors
 import requests
 
 from tests import need
+from tests.kit.programs import run_program
 
 START_LIMIT_S = 60.0
 
@@ -144,13 +145,7 @@ def small_disk(megabytes: int) -> Iterator[Path]:
         with image.open("wb") as file:
             file.truncate(megabytes << 20)
         subprocess.run([make, "-q", "-m", "0", str(image)], check=True, timeout=60)
-        mounted = subprocess.run(
-            [mount, "-o", "loop", str(image), str(place)],
-            check=False,
-            timeout=60,
-            capture_output=True,
-            text=True,
-        )
+        mounted = run_program([mount, "-o", "loop", str(image), str(place)])
         if mounted.returncode != 0:
             need.lacking(f"no disk can be mounted here: {mounted.stderr}")
         try:

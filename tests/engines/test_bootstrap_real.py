@@ -32,6 +32,7 @@ from provision.build.base import _EPOCH
 from tests import need
 from tests.engines.lab import ARCH, ROOT, ca_bundle, debian
 from tests.engines.snapshot_service import host_mirrors, snapshot_service
+from tests.kit.programs import run_program
 
 pytestmark = pytest.mark.docker
 
@@ -321,7 +322,7 @@ def _by_dpkg(
         '--aptopt=Acquire::Check-Valid-Until "false"',
         *(suite, str(target), *lines),
     ]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=1500, check=False)
+    done = run_program(argv, timeout=1500)
     if done.returncode != 0:
         need.lacking(f"mmdebstrap could not make {suite}: {done.stderr[-1500:]}")
     with tarfile.open(target) as tar:

@@ -29,6 +29,7 @@ from tests.engines.small_build import NUMPY, PASSWORD, PIP, TORCH, Source, left_
 from tests.kit.elf_maker import elf
 from tests.kit.oci_images import a_tar
 from tests.kit.private_index import Index, make_wheel, serve
+from tests.kit.programs import run_program
 from tests.kit.projects import project
 
 pytestmark = pytest.mark.docker
@@ -126,9 +127,7 @@ def test_an_image_in_a_layout_is_found_by_its_name(
     images = alone.place / "data" / "gpu-provision" / "images"
     assert account["image"]["place"] == str(images)
     skopeo = need.program("skopeo")
-    told = subprocess.run(
-        [skopeo, "inspect", f"oci:{images}:own:1"], capture_output=True, text=True, check=True
-    )
+    told = run_program([skopeo, "inspect", f"oci:{images}:own:1"], check=True)
     assert json.loads(told.stdout)["Digest"] == account["image"]["digest"]
     asked = alone.provision("inspect", "own:1", "--json")
     assert asked.account["verdict"] in {"fit", "no-verdict"}, asked.out
@@ -180,12 +179,8 @@ def test_an_image_is_exported_by_its_labels_and_needs_no_root(
     # as `provision export kubernetes` has it: no home, no name, no privileges
     path = "PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin"
     words = ["/usr/bin/env", "-i", "HOME=/tmp", "USER=job", path, "verify", "--list"]
-    done = subprocess.run(
-        ["chroot", "--userspec=1000:1000", "--groups=", str(tmp_path / "root"), *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
+    done = run_program(
+        ["chroot", "--userspec=1000:1000", "--groups=", str(tmp_path / "root"), *words]
     )
     assert done.returncode == 0, done.stderr
     assert "devices.count" in done.stdout
@@ -222,7 +217,7 @@ def test_layers_by_zstd_are_read_by_docker_podman_and_ourselves(
     assert {layer["how"] for layer in again["image"]["layers"]} == {"there"}
     skopeo = need.program("skopeo")
     raw = [skopeo, "inspect", "--raw", "--tls-verify=false", f"docker://{reference}"]
-    told = subprocess.run(raw, capture_output=True, text=True, check=True)
+    told = run_program(raw, check=True)
     types = [layer["mediaType"] for layer in json.loads(told.stdout)["layers"]]
     assert set(types[1:]) == {LAYER_ZSTD}
     program = ["python3", "-c", "import torch; print(torch.__version__)"]
@@ -236,13 +231,10 @@ def test_layers_by_zstd_are_read_by_docker_podman_and_ourselves(
             own_client.images.pull(f"{registry}/zstd", tag="1")
     with TemporaryDirectory(prefix="p-") as place, podman_storage(Path(place)) as env:
         options = ("--rm", "--tls-verify=false", "--network=none")
-        done = subprocess.run(
+        done = run_program(
             [need.program("podman"), "run", *options, reference, *program],
             env={**os.environ, **env},
-            capture_output=True,
-            text=True,
             timeout=300,
-            check=False,
         )
         assert done.stdout.strip() == "2.0.1+cu117", done.stderr
     asked = alone.provision("inspect", reference, "--json")
@@ -409,10 +401,9 @@ def test_two_locks_are_one_index_and_no_processor_is_emulated(
         "linux/arm64",
     ]
     skopeo = need.program("skopeo")
-    raw = subprocess.run(
-        [skopeo, "inspect", "--raw", "--tls-verify=false", f"docker://{reference}"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    raw = run_program(
+        [skopeo, "inspect", "--raw", "--tls-verify=false", f"docker://{reference}"], check=True
+    )
     found = json.loads(raw.stdout)["manifests"]
     assert {one["platform"]["architecture"] for one in found} == {"amd64", "arm64"}
 

@@ -18,6 +18,7 @@ from provision.lock.network import ca_bundle
 from provision.verification.suite import run_command
 from tests import need
 from tests.engines.lab import LIMIT_S, ROOT, Built, World
+from tests.kit.programs import run_program
 
 pytestmark = pytest.mark.docker
 
@@ -47,14 +48,8 @@ def by_hand(client: Any, built: Built, checkout: Path, world: World) -> Iterator
     argv += ["--build-arg", f"BASE={built.account['plan']['base']['reference']}"]
     if bundle := ca_bundle(None, os.environ):
         argv += ["--secret", f"id=ca,src={bundle}"]
-    done = subprocess.run(
-        [*argv, "."],
-        cwd=checkout,
-        env={**world.env, **builder.environment()},
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
+    done = run_program(
+        [*argv, "."], cwd=checkout, env={**world.env, **builder.environment()}, timeout=LIMIT_S
     )
     assert done.returncode == 0, done.stdout + done.stderr
     yield TAG
@@ -63,9 +58,7 @@ def by_hand(client: Any, built: Built, checkout: Path, world: World) -> Iterator
 
 def docker_run(world: World, *words: str) -> subprocess.CompletedProcess[str]:
     argv = [need.program("docker", "docker.io"), "run", "--rm", "--network", "none", *words]
-    return subprocess.run(
-        argv, env=dict(world.env), check=False, capture_output=True, text=True, timeout=600
-    )
+    return run_program(argv, env=dict(world.env), timeout=600)
 
 
 def test_the_recipe_builds_by_hand_and_its_suite_runs(world: World, by_hand: str) -> None:
@@ -104,14 +97,10 @@ def compose() -> list[str]:
 def run_compose(
     world: World, checkout: Path, *words: str, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return run_program(
         [*compose(), "--project-name", "gpu-provision-test", *words],
         cwd=checkout,
         env={**world.env, **env},
-        stdin=subprocess.DEVNULL,
-        check=False,
-        capture_output=True,
-        text=True,
         timeout=600,
     )
 

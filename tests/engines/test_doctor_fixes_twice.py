@@ -21,6 +21,7 @@ from provision.doctor.judge import explained
 from provision.doctor.mending.effects import effects
 from tests import need
 from tests.engines.debian_machine import make_tree
+from tests.kit.programs import run_program
 from tests.unit.provision.doctor.mending.test_fix_knowledge import KNOWN
 
 pytestmark = pytest.mark.docker
@@ -135,7 +136,7 @@ def machine(lower: str, place: Path) -> Iterator[tuple[Path, Path]]:
         folder.mkdir(parents=True)
     options = f"lowerdir={lower},upperdir={changed},workdir={work}"
     mount = ["mount", "-t", "overlay", "overlay", "-o", options, str(root)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False, timeout=30)
+    done = run_program(mount)
     if done.returncode:
         need.lacking(f"no overlay can be mounted here: {done.stderr.strip()}")
     try:

@@ -24,6 +24,7 @@ from provision.doctor.probes import INSIDE, read_facts
 from provision.errors import BadInputError
 from tests import need
 from tests.kit import sandbox_images
+from tests.kit.programs import run_program
 
 pytestmark = pytest.mark.docker
 
@@ -57,7 +58,7 @@ def programs() -> dict[str, bytes]:
         path = shutil.which(name)
         assert path is not None
         found[f"usr/bin/{name}"] = Path(path).read_bytes()
-        linked = subprocess.run(["ldd", path], capture_output=True, text=True, check=False).stdout
+        linked = run_program(["ldd", path]).stdout
         for word in linked.split():
             if word.startswith("/"):
                 found[word.lstrip("/")] = Path(word).read_bytes()

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from tests.engines.lab import ROOT, Done, World, new_world
 from tests.engines.small_build import PASSWORD, PIP, Source
 from tests.kit.index_wheels import downloaded
 from tests.kit.private_index import Wheel, make_wheel, serve
+from tests.kit.programs import run_program
 
 pytestmark = pytest.mark.docker
 
@@ -55,7 +55,7 @@ def emulated() -> list[str]:
     qemu = need.program("qemu-aarch64-static", "qemu-user-static")
     unshare = need.program("unshare", "util-linux")
     words = [unshare, "--map-root-user", "--mount", "sh", "-c", REGISTER, qemu]
-    tried = subprocess.run([*words, "true"], check=False, capture_output=True, text=True)
+    tried = run_program([*words, "true"])
     if tried.returncode != 0:  # before Linux 6.7 there is one register for all namespaces
         need.lacking(f"no emulator can be registered in a namespace: {tried.stderr}")
     return words
@@ -105,10 +105,9 @@ def archive(alone: World, source: Source, numpy: Wheel) -> Path:
 
 
 def run_emulated(emulated: list[str], world: World, *argv: str) -> Done:
-    done = subprocess.run(
-        [*emulated, sys.executable, "-m", *argv],
-        check=False, cwd=ROOT, env=dict(world.env), capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    done = run_program(
+        [*emulated, sys.executable, "-m", *argv], cwd=ROOT, env=dict(world.env), timeout=300
+    )
     assert "Traceback" not in done.stderr, done.stderr
     return Done(done.returncode, done.stdout, done.stderr)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from tests.engines.lab import MARK, ROOT, World, finish, new_world
 from tests.engines.private_engine import PrivateEngine, private_engine, small_disk
 from tests.engines.small_build import TORCH, Source, left_over
 from tests.kit.private_index import Index
+from tests.kit.programs import run_program
 
 pytestmark = pytest.mark.docker
 
@@ -67,15 +67,7 @@ def test_where_no_engine_is_installed_the_fix_installs_it(nowhere: World, tmp_pa
     hide = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
     argv = [unshare, "--mount", "sh", "-c", hide, "sh", str(absent), dockerd]
     argv += [sys.executable, "-m", "provision", "build", "--cuda", "11.7", "--builder", "docker"]
-    done = subprocess.run(
-        argv,
-        cwd=ROOT,
-        env=dict(nowhere.env),
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = run_program(argv, cwd=ROOT, env=dict(nowhere.env))
     assert done.returncode == 5, done.stderr
     assert "apt-get update && " in done.stderr
     assert "apt-get install -y --no-install-recommends docker.io" in done.stderr

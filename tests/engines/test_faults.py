@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from uv import find_uv_bin
 
 from tests import need
 from tests.engines.lab import Built, Done, World
+from tests.kit.programs import run_program
 
 pytestmark = pytest.mark.docker
 
@@ -186,17 +186,13 @@ def test_a_numpy_of_another_abi_is_noticed(
 ) -> None:
     argv = [find_uv_bin(), "pip", "install", "--quiet", "--target", str(tmp_path / "numpy2")]
     argv += ["--python-version", built.account["plan"]["python"], "--only-binary", ":all:"]
-    done = subprocess.run(
+    done = run_program(
         [
             *argv,
             "--python-platform",
             f"{built.account['plan']['arch']}-manylinux_2_28",
             "numpy==2.2.*",
-        ],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=120,
+        ]
     )
     if done.returncode != 0:
         need.lacking(f"numpy 2 cannot be fetched: {done.stderr}")

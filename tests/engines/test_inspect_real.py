@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 import textwrap
 import zipfile
@@ -31,6 +30,7 @@ from tests import need
 from tests.engines.lab import ROOT, debian
 from tests.kit.image_maker import tar_of
 from tests.kit.index_wheels import downloaded
+from tests.kit.programs import run_program
 
 pytestmark = pytest.mark.docker
 TRIPLET = f"{os.uname().machine}-linux-gnu"
@@ -75,9 +75,7 @@ class Layout:
 
 
 def run(argv: Sequence[str | Path]) -> str:
-    done = subprocess.run(
-        [*map(str, argv)], capture_output=True, text=True, check=False, timeout=120
-    )
+    done = run_program([*map(str, argv)])
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -225,10 +223,9 @@ def test_the_command_does_it_with_little_memory(layout: Layout, tmp_path: Path) 
         sys.exit(code)
     """)
     junit = tmp_path / "junit.xml"
-    done = subprocess.run(
-        [sys.executable, "-c", code, f"oci:{layout.path}:base", "--junit", junit],
-        capture_output=True, text=True, check=False, cwd=ROOT, timeout=120,
-    )  # fmt: skip
+    done = run_program(
+        [sys.executable, "-c", code, f"oci:{layout.path}:base", "--junit", junit], cwd=ROOT
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("verdict     fit")
     assert int(done.stderr.split()[-1]) < 300_000  # in kB
@@ -268,10 +265,11 @@ def test_what_is_read_is_what_readelf_reads() -> None:
             found = read(path)
         except DamagedElf:
             continue
-        said = subprocess.run(
+        said = run_program(
             [readelf, "--dynamic", "--version-info", "--wide", path],
-            capture_output=True, text=True, check=True, env={**os.environ, "LC_ALL": "C"},
-        ).stdout  # fmt: skip
+            env={**os.environ, "LC_ALL": "C"},
+            check=True,
+        ).stdout
         needed = re.findall(r"\(NEEDED\).*\[(.*)\]", said)
         soname = re.findall(r"\(SONAME\).*\[(.*)\]", said)
         paths = re.findall(r"\((?:RPATH|RUNPATH)\).*\[(.*)\]", said)

@@ -24,6 +24,7 @@ from tests.engines.real_registry import serving
 from tests.engines.small_build import NUMPY, PASSWORD, PIP, TORCH, Source
 from tests.engines.test_build_without_engine import ASKED, NO_ENGINE, build, run
 from tests.kit.private_index import Index, make_wheel, serve
+from tests.kit.programs import run_program
 
 NAMES: tuple[FormatName, ...] = get_args(FormatName)
 SITE = "/opt/venv/lib/python3.11/site-packages"
@@ -122,7 +123,7 @@ def test_every_engine_pulls_it_whole(
         pushed(name, reference, alone, source, index, lock)
         skopeo = need.program("skopeo")
         raw = [skopeo, "inspect", "--raw", "--tls-verify=false", f"docker://{reference}"]
-        said = subprocess.run(raw, capture_output=True, text=True, check=True, timeout=60)
+        said = run_program(raw, check=True)
         layers = json.loads(said.stdout)["layers"]
         assert {layer["mediaType"] for layer in layers} == {FORMATS[name].media_type}
         assert all(TABLE_DIGEST in layer["annotations"] for layer in layers)
@@ -144,14 +145,7 @@ def test_every_engine_pulls_it_whole(
                     f'[storage.options]\npull_options = {{enable_partial_images = "{partial}"}}\n'
                 )
             argv = [need.program("podman"), "run", "--rm", "--tls-verify=false", "--network=none"]
-            ran = subprocess.run(
-                [*argv, reference, *PROGRAM],
-                env={**os.environ, **env},
-                capture_output=True,
-                text=True,
-                timeout=300,
-                check=False,
-            )
+            ran = run_program([*argv, reference, *PROGRAM], env={**os.environ, **env}, timeout=300)
             assert ran.stdout.strip() == "2.0.1+cu117", f"partial: {partial}\n{ran.stderr}"
     asked = alone.provision("inspect", f"oci:{place}/copied:1", "--json")
     assert asked.account["verdict"] in {"fit", "no-verdict"}, asked.out

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import os
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from images.oci.tarstream import layer_members
 from images.store.store import Store
 from tests import need
 from tests.kit.oci_images import a_config, a_tar, write_image
+from tests.kit.programs import run_program
 
 pytestmark = pytest.mark.docker
 NAME = "gpu-provision-test/oci:1"
@@ -82,9 +82,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
 
 def run(*argv: object, env: Mapping[str, str] | None = None) -> str:
     words = [str(one) for one in argv]
-    done = subprocess.run(
-        words, capture_output=True, text=True, check=False, timeout=LIMIT_S, env=env
-    )
+    done = run_program(words, env=env, timeout=LIMIT_S)
     assert done.returncode == 0, f"{words}\n{done.stdout}{done.stderr}"
     return done.stdout
 

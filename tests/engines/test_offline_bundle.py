@@ -22,6 +22,7 @@ from tests.engines.real_registry import serving
 from tests.engines.small_build import Source, left_over
 from tests.engines.test_build_without_engine import ASKED, NO_ENGINE, an_index, run
 from tests.kit.private_index import Index, make_wheel
+from tests.kit.programs import run_program
 
 pytestmark = pytest.mark.docker
 
@@ -67,8 +68,7 @@ def without_network(world: World, *words: str) -> Done:
     that is up.
     """
     unshare = [need.program("unshare", "util-linux"), "--user", "--map-current-user", "--net"]
-    probe = subprocess.run([*unshare, "cat", "/proc/net/route"], capture_output=True, text=True,
-                           check=False, timeout=20)  # fmt: skip
+    probe = run_program([*unshare, "cat", "/proc/net/route"])
     if probe.returncode:
         need.lacking(f"no network namespace can be made here: {probe.stderr.strip()}")
     assert probe.stdout.splitlines()[1:] == [], "a route, below the table's head"

@@ -18,6 +18,7 @@ from images.oci.sources import Image
 from images.system.errors import NoProgramError
 from tests import need
 from tests.engines.podman_place import debian_base, podman_storage
+from tests.kit.programs import run_program
 from tests.kit.sandbox_images import entry, image, layer
 
 pytestmark = pytest.mark.docker
@@ -63,12 +64,7 @@ def job(handle: str, **fields: Any) -> RunJob:
 
 
 def containers() -> str:
-    return subprocess.run(
-        [need.program("podman"), "ps", "--all", "--quiet"],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
+    return run_program([need.program("podman"), "ps", "--all", "--quiet"], check=True).stdout
 
 
 def test_podman_runs_it_and_keeps_no_container(podman: Podman, handle: str, base: Image) -> None:

@@ -28,6 +28,7 @@ from images.oci.archive_reader import open_archive
 from tests import fake_driver, need
 from tests.engines.hostile_images import IMAGES
 from tests.engines.lab import debian
+from tests.kit.programs import run_program
 
 pytestmark = pytest.mark.docker
 ROOT = Path(__file__).parents[2]
@@ -83,9 +84,7 @@ class Way:
         """Run a job; the caller has some variables more."""
         argv, env = self.argv(self.script(**job))
         env |= variables or {}
-        done = subprocess.run(
-            argv, env=env, cwd=ROOT, check=False, capture_output=True, text=True, timeout=120
-        )
+        done = run_program(argv, cwd=ROOT, env=env)
         assert done.returncode == 0, done.stderr
         found: dict[str, Any] = json.loads(done.stdout)
         if "lacking" in found or found.get("failure") == "NoRunnerError":
@@ -362,10 +361,11 @@ def test_a_host_that_forbids_user_namespaces_says_so(place: Path) -> None:
     )
     inner = "echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-all "
     inner += '--inh-caps=-all --no-new-privs "$0" -c "$1"'
-    done = subprocess.run(
+    done = run_program(
         ["unshare", "--user", "--map-root-user", "sh", "-c", inner, sys.executable, code],
-        check=True, capture_output=True, text=True, cwd=ROOT, timeout=60,
-    )  # fmt: skip
+        cwd=ROOT,
+        check=True,
+    )
     message, _, fix = done.stdout.partition("|")
     assert "the kernel allows no user namespaces" in message, done.stdout
     assert "sysctl -w user.max_user_namespaces=" in fix

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import gzip
 import shutil
-import subprocess
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from tests.engines.lab import Done, World, new_world
 from tests.engines.private_engine import PrivateEngine
 from tests.engines.small_build import CA_CANARY, PASSWORD, Source
 from tests.kit.private_index import SIGNATURE, USER
+from tests.kit.programs import run_program
 
 pytestmark = pytest.mark.docker
 
@@ -156,11 +156,5 @@ def test_a_secret_is_nowhere_on_the_engines_disk(
 def holding(secret: str, *places: Path) -> str:
     """The files that hold a text."""
     grep = shutil.which("grep") or need.program("grep")
-    done: Any = subprocess.run(
-        [grep, "-rlaF", "--", secret, *map(str, places)],
-        capture_output=True,
-        check=False,
-        text=True,
-        timeout=120,
-    )
+    done: Any = run_program([grep, "-rlaF", "--", secret, *map(str, places)])
     return str(done.stdout)

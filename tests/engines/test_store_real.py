@@ -16,6 +16,7 @@ from images.errors import DiskFullError
 from images.store import Fetcher, Store, StoreUnusableError
 from tests import need
 from tests.kit.fetch_server import FetchServer
+from tests.kit.programs import run_program
 
 Mount = Callable[[str], Path]
 
@@ -45,13 +46,7 @@ def mount(tmp_path: Path) -> Iterator[Mount]:
     def make(options: str) -> Path:
         place = tmp_path / f"disk{len(mounted)}"
         place.mkdir()
-        done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=20,
-        )
+        done = run_program(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)])
         if done.returncode:
             need.lacking(f"no disk in memory can be mounted here: {done.stderr.strip()}")
         mounted.append(place)

@@ -19,6 +19,7 @@ from images.oci.sources import ImageLayer
 from tests import need
 from tests.engines.lazy_place import built
 from tests.kit.lazy_maker import Rows, layer_of, lazy_tar
+from tests.kit.programs import run_program
 from tests.unit.images.layers.lazy.test_checking import (
     CHUNK,
     FILES,
@@ -68,13 +69,7 @@ def test_what_podman_s_library_converts_agrees(tmp_path: Path) -> None:
     tar += bytes(-len(tar) % 512 + 1024)
     put(tmp_path / "plain", tars=[tar, bytes(1024)])
     argv = [skopeo, "copy", "--dest-compress", "--dest-compress-format", "zstd:chunked"]
-    done = subprocess.run(
-        [*argv, f"oci:{tmp_path}/plain", f"oci:{tmp_path}/lazy:a"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_program([*argv, f"oci:{tmp_path}/plain", f"oci:{tmp_path}/lazy:a"])
     assert done.returncode == 0, done.stderr
     image = open_layout(tmp_path / "lazy")
     assert image.is_lazy

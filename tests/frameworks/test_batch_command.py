@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import pytest
 
 from tests.frameworks.place import ROOT, Command, run_forked
+from tests.kit.programs import run_program
 
 pytestmark = pytest.mark.frameworks
 
@@ -168,14 +169,7 @@ def test_where_nothing_fits_the_exit_code_says_so(called: Calls) -> None:
 
 
 def test_without_torch_it_is_one_sentence() -> None:
-    done = subprocess.run(
-        [sys.executable, "-S", "-m", "verify", "batch"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_program([sys.executable, "-S", "-m", "verify", "batch"], cwd=ROOT)
     assert (done.returncode, done.stdout) == (1, "")
     assert "torch cannot be imported: ModuleNotFoundError" in done.stderr
     assert len(done.stderr.splitlines()) == 1

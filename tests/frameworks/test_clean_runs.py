@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 
 from tests.frameworks.place import ENV, PINS, ROOT, python_of
+from tests.kit.programs import run_program
 from tools.release import write_suite
 from verify.checks import CHECKS
 from verify.model.check import LEVELS
@@ -32,13 +33,10 @@ def ran(
     framework: str = request.param
     path: Path = tmp_path_factory.mktemp(framework) / "report.json"
     suite = write_suite(path.with_name("verify.pyz"))
-    done = subprocess.run(
+    done = run_program(
         [python_of(framework), suite, "--framework", framework, "--report", str(path)],
         cwd=path.parent,
         env=ENV,
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=LIMIT_S,
     )
     assert path.is_file(), done.stderr

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 
 from tests.frameworks.place import ENV, ROOT, python_of
+from tests.kit.programs import run_program
 
 pytestmark = pytest.mark.frameworks
 
@@ -57,13 +56,10 @@ print("well")
 
 
 def test_every_case_is_measured_both_ways() -> None:
-    done = subprocess.run(
+    done = run_program(
         [python_of("pytorch"), "-c", SCRIPT],
         cwd=ROOT,
-        env={**ENV, "OMP_NUM_THREADS": "1"},  # threads wait for each other where others compute
-        capture_output=True,
-        text=True,
-        check=False,
+        env={**ENV, "OMP_NUM_THREADS": "1"},
         timeout=300,
     )
     assert done.returncode == 0, done.stderr

@@ -5,13 +5,13 @@ real framework.
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from tests.frameworks.place import ENV, ROOT, python_of
+from tests.kit.programs import run_program
 from tests.mutations import Row, tables
 from tools.release import write_suite
 from verify.checks import CHECKS
@@ -34,13 +34,10 @@ def said(
     (place / "tests").symlink_to(ROOT / "tests")  # without the checkout's verify beside it
     found = {}
     for framework in TABLES:
-        done = subprocess.run(
+        done = run_program(
             [python_of(framework), "-m", "tests.mutations.runner", framework],
             cwd=place,
             env={**ENV, **ONE_THREAD, "PYTHONPATH": str(suite)},
-            capture_output=True,
-            text=True,
-            check=False,
             timeout=LIMIT_S,
         )
         assert done.returncode == 0, done.stderr

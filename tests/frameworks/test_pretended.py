@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import json
-import subprocess
 from typing import Any
 
 import pytest
 
 from tests.frameworks.place import ENV, ROOT, python_of
+from tests.kit.programs import run_program
 from tests.mutations.pretended import LEFT_OUT
 from verify.checks import CHECKS
 
@@ -55,13 +55,10 @@ def said(framework: str) -> dict[tuple[int, str], dict[str, dict[str, Any]]]:
         *(str(count) for count in COUNTS[framework]),
         *(f"2:{fault}:{','.join(words)}" for fault, words in asked.items()),
     ]
-    done = subprocess.run(
+    done = run_program(
         [str(python_of(framework)), "-m", "tests.mutations.pretended", framework, *worlds],
         cwd=ROOT,
         env={**ENV, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=1200,
     )
     assert done.returncode == 0, done.stderr
@@ -142,13 +139,10 @@ def test_the_gpu_that_is_at_fault_is_named(
 
 @pytest.mark.parametrize("probe", ["load", "collective", "soak", "faults"])
 def test_a_probe_of_the_recording_measures(probe: str) -> None:
-    done = subprocess.run(
+    done = run_program(
         [str(python_of("pytorch")), "-m", "tests.gpu.probes", "--pretend", probe],
         cwd=ROOT,
         env={**ENV, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=600,
     )
     assert done.returncode == 0, done.stderr

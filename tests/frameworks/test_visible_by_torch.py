@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 
 from tests.frameworks.place import ROOT, python_of
+from tests.kit.programs import run_program
 
 pytestmark = pytest.mark.frameworks
 
@@ -40,13 +39,6 @@ print("agreed")
 
 
 def test_pytorch_reads_the_variable_as_we_do() -> None:
-    done = subprocess.run(
-        [python_of("pytorch"), "-c", SCRIPT],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = run_program([python_of("pytorch"), "-c", SCRIPT], cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "agreed\n"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.kit.programs import run_program
 
 ROOT = Path(__file__).parents[2]
 
@@ -15,12 +16,9 @@ pytestmark = pytest.mark.gpu
 
 
 def test_two_ways_of_measuring_agree(gpus: list[str], tmp_path: Path) -> None:
-    done = subprocess.run(
+    done = run_program(
         [sys.executable, "-m", "bench.gpu_agree", "--rounds", "3", "--out", str(tmp_path)],
         cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=900,
     )
     assert done.returncode == 0, done.stdout + done.stderr

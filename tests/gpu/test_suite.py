@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.kit.programs import run_program
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 1500
@@ -19,13 +20,10 @@ pytestmark = pytest.mark.gpu
 
 def verify(*words: str, **variables: str) -> tuple[int, dict[str, Any]]:
     """Run the suite; its exit code and its report."""
-    done = subprocess.run(
+    done = run_program(
         [sys.executable, "-m", "verify", *words, "--json"],
         cwd=ROOT,
         env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=LIMIT_S,
     )
     assert done.stdout.startswith("{"), done.stderr
@@ -114,14 +112,11 @@ def test_a_bad_list_of_devices_is_told(gpus: list[str], value: str, check: str, 
 
 def count_with(value: str) -> int:
     """How many devices CUDA itself offers under this list, in a fresh process."""
-    done = subprocess.run(
+    done = run_program(
         [sys.executable, "-c", "from verify.device import driver; print(driver.read().count)"],
         cwd=ROOT,
         env={**os.environ, "CUDA_VISIBLE_DEVICES": value},
-        capture_output=True,
-        text=True,
         check=True,
-        timeout=120,
     )
     return int(done.stdout)
 

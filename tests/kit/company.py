@@ -16,6 +16,7 @@ from urllib.parse import quote, urlsplit
 
 from tests import need
 from tests.kit.package_server import join_sockets
+from tests.kit.programs import run_program
 from tests.kit.web_server import Handler, WebServer, basic
 
 MIRROR = "mirror.corp.example"
@@ -147,5 +148,5 @@ def make_repository(place: Path, files: Mapping[str, str]) -> str:
 
 
 def _output(*argv: str) -> str:
-    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
+    done = run_program(argv, check=True)
     return done.stdout.strip()

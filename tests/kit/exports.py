@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from provision.output.export.deployment import Deployment, ImageSource
 from tests import need
+from tests.kit.programs import run_program
 
 IMAGE = "registry.example/team/torch:cu128"
 HOSTILE = (
@@ -69,14 +70,8 @@ def words_of(place: Path, name: str) -> list[str]:
 
 def shellcheck(text: str, shell: str) -> str:
     """What shellcheck has to say."""
-    done = subprocess.run(
-        [need.program("shellcheck"), f"--shell={shell}", "-"],
-        input=text,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env={"LC_ALL": "C.UTF-8"},
+    done = run_program(
+        [need.program("shellcheck"), f"--shell={shell}", "-"], given=text, env={"LC_ALL": "C.UTF-8"}
     )
     return done.stdout + done.stderr
 
@@ -85,12 +80,8 @@ def run_script(
     text: str, place: Path, *, shell: str = "bash", env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a script with the stand-ins first in PATH."""
-    return subprocess.run(
+    return run_program(
         [shell, "-c", text],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
         cwd=place,
         env={"PATH": f"{place}:/usr/bin:/bin", "LC_ALL": "C.UTF-8", **(env or {})},
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 from tests import need
+from tests.kit.programs import run_program
 
 
 def downloaded(requirement: str, folder: Path, *more: str) -> Path:
@@ -14,13 +14,7 @@ def downloaded(requirement: str, folder: Path, *more: str) -> Path:
     words for pip.
     """
     command = ["-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "-d"]
-    done = subprocess.run(
-        [sys.executable, *command, str(folder), *more, requirement],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+    done = run_program([sys.executable, *command, str(folder), *more, requirement], timeout=600)
     if done.returncode:
         need.lacking(f"{requirement} cannot be fetched: {done.stderr[-300:]}")
     [wheel] = folder.glob("*.whl")

@@ -14,6 +14,7 @@ import pytest
 
 from provision.cli.registry import HOUSES
 from tests import ROOT
+from tests.kit.programs import run_program
 
 ROOMS = ("provision", "images", "verify")
 NOT_SHIPPED = {"tools", "tests", "setup_venv", "bench"}
@@ -321,7 +322,6 @@ def test_verify_is_written_in_the_oldest_python_of_any_image() -> None:
 
 def test_plan_starts_without_the_heavy_packages(tmp_path: Path) -> None:
     import json
-    import subprocess
 
     host = tmp_path / "host.json"
     host.write_text("{}")
@@ -331,9 +331,7 @@ def test_plan_starts_without_the_heavy_packages(tmp_path: Path) -> None:
         f"code = cli.main(['plan', '--host', {str(host)!r}, '--cuda', '11.7', '--json'])\n"
         "print(json.dumps([code, *sys.modules]), file=sys.stderr)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
-    )
+    done = run_program([sys.executable, "-c", code], cwd=ROOT, check=True)
     code_, *loaded_ = json.loads(done.stderr)
     assert code_ == 0
     loaded = set(loaded_)

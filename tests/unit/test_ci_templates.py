@@ -26,6 +26,7 @@ from provision.cli import main as cli
 from tests import ROOT, need
 from tests.kit.fake_engine import FACTS, TAG, Engine, broken, report, says
 from tests.kit.forked import forked
+from tests.kit.programs import run_program
 
 ACTION_FILE, GITLAB_FILE = ROOT / "action.yml", ROOT / "templates" / "verify.yml"
 ACTION = yaml.safe_load(ACTION_FILE.read_text())
@@ -63,7 +64,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def lint(schema: str, path: Path) -> str:
     argv = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, str(path)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    done = run_program(argv)
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
@@ -120,13 +121,7 @@ def test_the_gitlab_script_is_clean_by_shellcheck() -> None:
 
 def shellcheck(script: str, shell: str) -> str:
     program = need.program("shellcheck")
-    done = subprocess.run(
-        [program, f"--shell={shell}", "-"],
-        input=script,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_program([program, f"--shell={shell}", "-"], given=script)
     return done.stdout
 
 
@@ -458,16 +453,7 @@ def gitlab(place: Path, says: str, **inputs: Any) -> tuple[subprocess.CompletedP
         "SAYS": says,
     }
     env = {**os.environ, **job["variables"], **{name: str(value) for name, value in own.items()}}
-    done = subprocess.run(
-        ["sh"],
-        input=script_of(jobs),
-        env=env,
-        cwd=place / "project",
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = run_program(["sh"], given=script_of(jobs), cwd=place / "project", env=env)
     return done, job
 
 
@@ -509,7 +495,7 @@ def test_the_gitlab_job_can_bring_the_command_along(place: Path) -> None:
         who = ["-c", "user.name=a", "-c", "user.email=a@b.example"]
         subprocess.run(["git", *who, *words.split()], cwd=source, check=True, capture_output=True)
     argv = ["git", "rev-parse", "HEAD"]
-    commit = subprocess.run(argv, cwd=source, check=True, capture_output=True, text=True).stdout
+    commit = run_program(argv, cwd=source, check=True).stdout
     for ref in (commit.strip(), "v1"):
         done, _ = gitlab(place, "fit", source=f"file://{source}", ref=ref, level="quick")
         assert done.returncode == 0, done.stderr

@@ -18,6 +18,7 @@ import pytest
 
 from provision.cli.registry import HOUSES
 from tests import ROOT
+from tests.kit.programs import run_program
 
 TESTS = (
     "tests/unit/provision/cli/test_help.py",
@@ -53,15 +54,7 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(core: Path, *words: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(core), "PYTHONSAFEPATH": "1"}
-    return subprocess.run(
-        [sys.executable, *words],
-        cwd=core,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    return run_program([sys.executable, *words], cwd=core, env=env, timeout=300)
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)

@@ -6,7 +6,6 @@ import html
 import json
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from provision.cli.parser import parse
 from provision.cli.registry import names
 from provision.version import VERSION
 from tests import ROOT
+from tests.kit.programs import run_program
 from tools import reference, transcripts
 
 REWRITE = "to rewrite it: ./run transcripts"
@@ -166,7 +166,7 @@ def test_the_citation_is_valid() -> None:
     path = ROOT / "CITATION.cff"
     argv = [sys.executable, "-m", "check_jsonschema", "--builtin-schema"]
     argv += ["vendor.citation-file-format", str(path)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    done = run_program(argv)
     assert done.returncode == 0, done.stdout
     assert f"version: {VERSION}\n" in path.read_text(encoding="utf-8")
 

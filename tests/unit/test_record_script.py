@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 
 import pytest
 
 from tests import ROOT, need
 from tests.gpu.probes import PROBES
+from tests.kit.programs import run_program
 
 SCRIPT = ROOT / "tests" / "gpu" / "record.sh"
 TEXT = SCRIPT.read_text()
@@ -35,20 +35,12 @@ def test_each_probe_has_a_step() -> None:
 
 
 def test_the_script_is_clean_by_shellcheck() -> None:
-    done = subprocess.run(
-        [need.program("shellcheck"), str(SCRIPT)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    done = run_program([need.program("shellcheck"), str(SCRIPT)])
     assert done.stdout == ""
 
 
 @pytest.mark.parametrize("words", [(), ("3",)], ids=["no half", "a half that is not there"])
 def test_a_wrong_word_is_refused(words: tuple[str, ...]) -> None:
-    done = subprocess.run(
-        ["bash", str(SCRIPT), *words], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = run_program(["bash", str(SCRIPT), *words])
     assert done.returncode == 2
     assert done.stderr.startswith("usage: OUT=DIR ")

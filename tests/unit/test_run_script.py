@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT, need
+from tests.kit.programs import run_program
 
 # What ./run and the script below call.
 TOOLS = ("sh", "env", "cat", "cksum", "cp", "mv", "mkdir", "dirname", "chmod", "id", "sed")
@@ -85,14 +86,10 @@ class Checkout:
 
     def run(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
         """./run WORDS, called from another directory."""
-        return subprocess.run(
+        return run_program(
             [str(self.root / "run"), *words],
             cwd=self.elsewhere,
             env={"PATH": str(self.bin), "HOME": str(self.root), "LOG": str(self.log), **env},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
         )
 
     def asked(self) -> list[str]:
@@ -115,9 +112,7 @@ def refused(done: subprocess.CompletedProcess[str], code: int, *words: str) -> N
 
 def test_it_is_clean_by_shellcheck() -> None:
     shellcheck = need.program("shellcheck")
-    done = subprocess.run(
-        [shellcheck, "--shell=sh", ROOT / "run"], capture_output=True, text=True, check=False
-    )
+    done = run_program([shellcheck, "--shell=sh", ROOT / "run"])
     assert done.returncode == 0, done.stdout
 
 
@@ -485,13 +480,10 @@ def test_other_shells_agree(checkout: Checkout, shell: str) -> None:
     sh.write_text(f'#!/bin/bash\nexec {program} {"sh" if shell == "busybox" else ""} "$@"\n')
     sh.chmod(0o755)
     for words in (["tool", "a b"], ["tool", "c"]):
-        done = subprocess.run(
+        done = run_program(
             [sh, str(checkout.root / "run"), *words],
-            env={"PATH": str(checkout.bin), "LOG": str(checkout.log)},
             cwd=checkout.elsewhere,
-            capture_output=True,
-            text=True,
-            check=False,
+            env={"PATH": str(checkout.bin), "LOG": str(checkout.log)},
         )
         assert done.stdout == f"in {checkout.elsewhere}: tool {words[1]}\n", done.stderr
     assert len(checkout.asked()) == 1

@@ -9,7 +9,6 @@ import ast
 import functools
 import importlib
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ import pytest
 
 from provision.cli.parser import build_parser
 from tests import ROOT
+from tests.kit.programs import run_program
 
 HOLE = "\N{WHITE SQUARE}"
 """Where a text gets a value that is known only later."""
@@ -192,7 +192,7 @@ _ANCHOR = re.compile(r"\]\(([^)#\s]*\.md|)#([^)\s]+)\)")
 
 
 def _sources() -> list[Path]:
-    done = subprocess.run(["git", "ls-files"], capture_output=True, text=True, cwd=ROOT, check=True)
+    done = run_program(["git", "ls-files"], cwd=ROOT, check=True)
     kinds = {".py", ".md", ".toml", ".yml", ".yaml", ".json", ".cuda", ""}
     found = [ROOT / name for name in done.stdout.splitlines()]
     return [path for path in found if path.suffix in kinds and "tests/data" not in str(path)]

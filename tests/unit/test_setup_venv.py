@@ -8,7 +8,6 @@ import json
 import os
 import platform
 import ssl
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
@@ -24,6 +23,7 @@ from setup_venv.pip import explain, fetch, pinned_pip
 from setup_venv.settings import is_on, pages_of, pip_environment, pip_settings, public_index
 from tests import ROOT, need
 from tests.kit.package_server import JSON, Proxy, Reply, Server, html_page, json_page
+from tests.kit.programs import run_program
 from tests.kit.web_server import basic
 
 NAME = "pip-99.1-py3-none-any.whl"
@@ -186,7 +186,7 @@ def test_settings_agree_with_pip_s_own_reading(tmp_path: Path, bare: Path, named
         variables["PIP_CONFIG_FILE"] = str(tmp_path / "mine.conf")
     environ = {**os.environ, **variables, "HOME": str(bare)}
     argv = [sys.executable, "-c", PIP_S_OWN]
-    done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=True)
+    done = run_program(argv, env=environ, check=True)
     theirs, ours = json.loads(done.stdout), pip_settings(environ)
     assert theirs["timeout"] == float(ours["default-timeout"]) == 77
     assert theirs["retries"] == int(ours["retries"])
@@ -599,7 +599,7 @@ def test_a_directory_of_certificates_is_trusted(
     openssl = need.program("openssl")
     # OpenSSL looks for a certificate by a hash of its name.
     argv = [openssl, "x509", "-noout", "-hash", "-in", str(chain)]
-    name = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+    name = run_program(argv, check=True).stdout.strip()
     (tmp_path / f"{name}.0").write_bytes(chain.read_bytes())
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
     assert fetched(secure) == WHEEL

@@ -23,6 +23,7 @@ import pytest
 
 from tests import ROOT, need
 from tests.kit.package_server import Reply, Server, html_page
+from tests.kit.programs import run_program
 
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 # Longer than any step takes on a machine under load; what hangs is told from what is slow by it.
@@ -154,13 +155,10 @@ class Checkout:
         return {"PATH": self.path, "HOME": str(self.home), "PIP_INDEX_URL": index, **more}
 
     def run(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return run_program(
             [str(self.root / "run"), *(words or ["tool"])],
-            env=self.env(**env),
             cwd=self.home,
-            capture_output=True,
-            text=True,
-            check=False,
+            env=self.env(**env),
             timeout=PATIENCE_S,
         )
 
@@ -460,14 +458,7 @@ def inside(checkout: Checkout, mounts: str) -> subprocess.CompletedProcess[str]:
     probe = subprocess.run([*argv[:4], "true"], check=False, capture_output=True)
     if shutil.which("unshare") is None or probe.returncode:
         need.lacking("no user namespaces here", "sudo sysctl -w user.max_user_namespaces=15000")
-    return subprocess.run(
-        [*argv, str(checkout.root)],
-        env=checkout.env(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_S,
-    )
+    return run_program([*argv, str(checkout.root)], env=checkout.env(), timeout=PATIENCE_S)
 
 
 def test_a_read_only_checkout_is_refused(checkout: Checkout) -> None:

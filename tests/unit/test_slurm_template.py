@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests import ROOT, need
+from tests.kit.programs import run_program
 
 SCRIPT = ROOT / "templates" / "slurm" / "gate.sh"
 JOB = {"SLURMD_NODENAME": "n7", "SLURM_JOB_ID": "12", "SLURM_JOB_GPUS": "0,1"}
@@ -32,14 +32,8 @@ def ran(
         (place / f"{name}.said").write_text(prints)
     given = f'IMAGE=team/torch:1\nPROVISION="{place}/provision -x"\n' if conf is None else conf
     (place / "gate.conf").write_text(f"PATH={place}:$PATH\n{given}")
-    done = subprocess.run(
-        ["/bin/sh", str(SCRIPT)],
-        env={"GATE_CONF": str(place / "gate.conf"), **env},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-        cwd="/",
+    done = run_program(
+        ["/bin/sh", str(SCRIPT)], cwd="/", env={"GATE_CONF": str(place / "gate.conf"), **env}
     )
 
     def words(name: str) -> list[str]:
@@ -119,14 +113,7 @@ def test_nothing_is_tested_and_nothing_drained(
 
 
 def test_without_its_file_it_lets_jobs_start(tmp_path: Path) -> None:
-    done = subprocess.run(
-        ["/bin/sh", str(SCRIPT)],
-        env={"GATE_CONF": str(tmp_path / "none"), **JOB},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-    )
+    done = run_program(["/bin/sh", str(SCRIPT)], env={"GATE_CONF": str(tmp_path / "none"), **JOB})
     assert done.returncode == 0
     assert "has to set IMAGE and PROVISION" in done.stderr
 
@@ -139,5 +126,5 @@ def test_a_long_reason_is_cut(tmp_path: Path) -> None:
 def test_shellcheck_finds_nothing() -> None:
     program = need.program("shellcheck", "shellcheck")
     assert shutil.which(program)
-    done = subprocess.run([program, str(SCRIPT)], capture_output=True, text=True, check=False)
+    done = run_program([program, str(SCRIPT)])
     assert done.returncode == 0, done.stdout

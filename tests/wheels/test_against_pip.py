@@ -22,6 +22,7 @@ from images.layers import WheelRefusedError
 from images.layers.tar import MTIME
 from tests import need
 from tests.kit.layer_maker import collect, files_of, stream_of
+from tests.kit.programs import run_program
 from tests.wheels.pip_tree import Tree, locked, our_tree, pip_tree
 
 PIP = "pip==26.3"  # whose texts of scripts are ours
@@ -97,7 +98,7 @@ def pip_download(directory: Path, *wanted: str) -> None:
         sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:",
         "--disable-pip-version-check", "--dest", str(directory), *wanted,
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    done = run_program(command, timeout=LIMIT_S)
     if done.returncode:
         need.lacking(f"the wheels cannot be downloaded: {done.stderr[-500:]}")
 
@@ -203,13 +204,7 @@ def test_gnu_tar_and_gzip_read_a_layer(popular: list[Path], tmp_path: Path) -> N
     subprocess.run([gzip, "-t", str(file)], check=True, timeout=LIMIT_S)
     target = tmp_path / "unpacked"
     target.mkdir()
-    done = subprocess.run(
-        [tar, "-xzf", str(file), "-C", str(target)],
-        check=True,
-        timeout=LIMIT_S,
-        capture_output=True,
-        text=True,
-    )
+    done = run_program([tar, "-xzf", str(file), "-C", str(target)], check=True, timeout=LIMIT_S)
     assert done.stderr == ""
     found = [one for one in target.rglob("*") if one.is_file()]
     assert {str(one.relative_to(target)): one.read_bytes() for one in found} == files_of(layer)

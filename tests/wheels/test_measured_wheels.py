@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from images.inspect import WheelUnreachableError, measure
 from provision.host.uv import uv_program
 from provision.lock.network import ca_bundle
 from provision.lock.uv import uv_environment
+from tests.kit.programs import run_program
 from tests.need import lacking
 
 if sys.version_info >= (3, 11):
@@ -26,13 +26,10 @@ def address(requirement: str, place: Path) -> str:
     argv = [uv_program(), "pip", "compile", "-", "--format", "pylock.toml", "--no-deps", "--quiet"]
     argv += ["--only-binary", ":all:", "--python-version", "3.11", "--output-file", str(out)]
     argv += ["--python-platform", "x86_64-manylinux_2_28"]
-    done = subprocess.run(
+    done = run_program(
         argv,
-        input=requirement,
+        given=requirement,
         env={**os.environ, **{name: value for name, value in changed.items() if value}},
-        check=False,
-        capture_output=True,
-        text=True,
         timeout=300,
     )
     if done.returncode:

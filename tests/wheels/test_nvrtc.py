@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 from tests import ROOT
 from tests.kit.index_wheels import downloaded
+from tests.kit.programs import run_program
 
 # As JAX opens it: by its path, before anything with a search path does.
 LOOK = """
@@ -37,14 +37,11 @@ def installed(requirement: str, folder: Path) -> Path:
 
 def judged(library: Path, site: Path, **environ: str) -> list[str]:
     """Status, message and fix of libraries.files in a process that has opened this library."""
-    done = subprocess.run(
+    done = run_program(
         [sys.executable, "-c", LOOK, str(library), str(site)],
         cwd=ROOT,
         env={**os.environ, **environ},
-        capture_output=True,
-        text=True,
         check=True,
-        timeout=120,
     )
     found: list[str] = json.loads(done.stdout)
     return found

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 from tests import ROOT
 from tests.kit.index_wheels import downloaded
+from tests.kit.programs import run_program
 from verify.checks.libraries import native
 
 WHEELS = ("numpy==2.4.6", "ctranslate2==4.8.5")
@@ -36,14 +36,11 @@ def installed(folder: Path) -> Path:
 def judged(package: str, site: Path) -> list[str]:
     """Status and message of libraries.packages for a package in a folder of its own."""
     assert package in {row["package"] for row in native.table()["calls"]}
-    done = subprocess.run(
+    done = run_program(
         [sys.executable, "-c", ASK, package],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(site)},
-        capture_output=True,
-        text=True,
         check=True,
-        timeout=120,
     )
     found: list[str] = json.loads(done.stdout.splitlines()[-1])
     return found

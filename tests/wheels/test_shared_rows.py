@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from images.layers import shared
 from tests import need
+from tests.kit.programs import run_program
 
 WHEEL = ("nvidia-cuda-cupti-cu11", "11.7.101")  # the smallest of the table, 12 MB
 
@@ -20,7 +20,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("wheel")
     argv = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(place)]
     argv += ["--only-binary", ":all:", "--platform", "manylinux1_x86_64", "==".join(WHEEL)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
+    done = run_program(argv)
     if done.returncode:
         need.lacking(f"the wheel cannot be fetched: {done.stderr}")
     return next(place.glob("*.whl"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from images.inspect.segments import DamagedElf
 from images.inspect.tree import ImageFile, ImageTree, SymbolicLink
 from tests.kit.elf_maker import AARCH64, elf
 from tests.kit.image_maker import Files, image_of, installed
+from tests.kit.programs import run_program
 
 LOADER = "/lib64/ld-linux-x86-64.so.2"
 SITE = "/opt/venv/lib/python3.11/site-packages"
@@ -358,7 +358,7 @@ def test_the_loader_of_this_machine_finds_the_same_files() -> None:
     chosen = [p for p in programs[:: max(1, len(programs) // 60)] if os.access(p, os.R_OK)]
     assert len(chosen) > 20
     for path in chosen:
-        said = subprocess.run(["ldd", path], capture_output=True, text=True, check=False).stdout
+        said = run_program(["ldd", path]).stdout
         theirs = dict(re.findall(r"^\s*(\S+) => (/\S+)", said, re.MULTILINE))
         for name, where in mine[path].items():
             if name in theirs:
@@ -370,7 +370,7 @@ def test_the_loader_of_this_machine_finds_the_same_files() -> None:
     assert symbols.found > 1000
     for lacks in [one for one in symbols.missing if one.required][:20]:  # there should be none
         argv = ["ldd", "-r", lacks.root]
-        said = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+        said = run_program(argv).stdout
         assert f"undefined symbol: {lacks.symbol}" in said, (lacks, said)
 
 

@@ -18,6 +18,7 @@ from images.inspect.undefined import SymbolNeeds
 from tests import need
 from tests.kit.elf_maker import elf
 from tests.kit.image_maker import Files, installed
+from tests.kit.programs import run_program
 from tests.unit.images.inspect.test_image_needs import MODULE, SITE, host_node, look, program
 from tests.unit.images.inspect.test_symbols import SYMTAB, with_tag
 
@@ -242,7 +243,7 @@ def test_the_real_loader_agrees(
     build("libown.so.1", library, *shared[: 4 if versions else 3])
     started = subprocess.run([program_path], capture_output=True, check=False, timeout=60)
     tree = ImageTree()
-    listed = subprocess.run(["ldd", program_path], capture_output=True, text=True, check=False)
+    listed = run_program(["ldd", program_path])
     for text in (str(program_path), *re.findall(r"(/\S+) \(", listed.stdout)):
         node = host_node(Path(text).resolve())
         assert node is not None

@@ -9,7 +9,6 @@ import hashlib
 import importlib.util
 import marshal
 import platform
-import subprocess
 import sys
 import tempfile
 import threading
@@ -39,6 +38,7 @@ from images.layers.own_errors import BytecodeError
 from images.system.errors import NoRunnerError
 from images.wheels.remote_file import Wheel
 from tests.kit.layer_maker import Piece, change, collect, craft, files_of, locked, pieces_of, unpack
+from tests.kit.programs import run_program
 from tests.unit.images.layers.test_base_facts import PYTHON, file, image
 
 X_Y = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -124,7 +124,7 @@ def test_python_takes_it_in_place_of_the_source(here: Compiler, tmp_path: Path) 
         target.write_bytes(data)
     (site / "mod.py").write_text("print('source')\n")
     command = [sys.executable, "-c", f"import sys; sys.path[:0] = [{str(site)!r}]; import mod"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = run_program(command, check=True)
     assert done.stdout == "byte code\n"
 
 
@@ -167,10 +167,9 @@ def dumped(source: bytes, before: str, *, ours: bool) -> str:
     """What a fresh Python makes of a source after doing something else."""
     text = Path(compiling.__file__).read_text(encoding="utf-8")
     script = RUN.format(before=before, text=text, source=source, ours=ours)
-    done = subprocess.run(
-        [sys.executable, "-S", "-s", "-c", script],
-        env={"PYTHONHASHSEED": "0"}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    done = run_program(
+        [sys.executable, "-S", "-s", "-c", script], env={"PYTHONHASHSEED": "0"}, check=True
+    )
     return done.stdout
 
 

@@ -26,6 +26,7 @@ from images.layers.own_errors import OwnFilesError
 from images.oci.sources import Unpacked
 from tests import ROOT
 from tests.kit.layer_maker import Read, collect, files_of, unpack
+from tests.kit.programs import run_program
 
 DOCKERFILE = (ROOT / "Dockerfile.cuda").read_text(encoding="utf-8")
 FACTS = BaseFacts(
@@ -81,12 +82,12 @@ def test_a_real_python_takes_it_for_its_environment(tmp_path: Path) -> None:
     show += "site.getsitepackages(), site.ENABLE_USER_SITE, sysconfig.get_paths(), "
     show += "sys.executable, sys.path])"
     python = tmp_path / PREFIX / "bin/python"
-    ours = subprocess.run([python, "-c", show], capture_output=True, text=True, check=True)
+    ours = run_program([python, "-c", show], check=True)
     reference = tmp_path / "reference"
     command = [str(base), "-m", "venv", "--without-pip", str(reference)]
     subprocess.run(command, check=True)
     command = [str(reference / "bin/python"), "-c", show]
-    theirs = subprocess.run(command, capture_output=True, text=True, check=True)
+    theirs = run_program(command, check=True)
     assert ours.stdout == theirs.stdout.replace(str(reference), str(tmp_path / PREFIX))
 
 
@@ -94,9 +95,7 @@ def test_activate_puts_its_programs_first_and_undoes_it(tmp_path: Path) -> None:
     write_to(tmp_path, collect(skeleton_layer(FACTS, python="3.11").stream(None))[0])
     script = tmp_path / PREFIX / "bin/activate"
     command = f'. {script}; echo "$PATH $VIRTUAL_ENV"; deactivate; echo "$PATH ${{VIRTUAL_ENV-}}"'
-    done = subprocess.run(
-        ["sh", "-euc", command], capture_output=True, text=True, check=True, env={"PATH": "/bin"}
-    )
+    done = run_program(["sh", "-euc", command], env={"PATH": "/bin"}, check=True)
     assert done.stdout == f"/{PREFIX}/bin:/bin /{PREFIX}\n/bin \n"
     assert done.stderr == ""
 
@@ -155,9 +154,7 @@ def start(image: Path, *words: str, cwd: Path, **env: str) -> subprocess.Complet
     suite = f"{image}{launcher.removeprefix('exec python3 ').partition(' ')[0]}"
     argv = [python, suite, *words[1:]] if words[0] == "verify" else [python, *words]
     environment = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1", **env}
-    return subprocess.run(
-        argv, cwd=cwd, env=environment, capture_output=True, text=True, check=False
-    )
+    return run_program(argv, cwd=cwd, env=environment)
 
 
 def test_the_suite_starts_by_its_path(image: Path, tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ from images.wheels.remote_file import Wheel
 from tests import ROOT
 from tests.kit.fetch_server import FetchServer
 from tests.kit.private_index import Authority, make_authority
+from tests.kit.programs import run_program
 
 BODY = hashlib.shake_256(b"a wheel").digest(3 << 20)
 OTHER = hashlib.shake_256(b"another").digest(1000)
@@ -770,7 +771,7 @@ def test_nothing_heavy_is_imported_before_a_download(tmp_path: Path) -> None:
         "print([name for name in ('urllib3', 'ssl', 'rich', 'docker') if name in sys.modules])\n"
     )
     argv = [sys.executable, "-c", code, str(tmp_path)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=ROOT)
+    done = run_program(argv, cwd=ROOT, check=True)
     assert done.stdout in {"[]\n", "['ssl']\n"}
 
 

@@ -8,7 +8,6 @@ import hashlib
 import os
 import resource
 import stat
-import subprocess
 import sys
 import threading
 import time
@@ -29,6 +28,7 @@ from images.store import (
 )
 from images.store import store as store_module
 from images.store.incoming import receiving
+from tests.kit.programs import run_program
 
 NAME = "torch-2.0.1-cp311-cp311-linux_x86_64.whl"
 BODY = bytes(range(256)) * 4096
@@ -313,9 +313,7 @@ def test_a_limit_of_the_kernel_on_files_is_met_as_a_full_disk(tmp_path: Path) ->
         "    print(len(list((store.directory / 'partial').iterdir())))\n"
     )
     assert resource.RLIMIT_FSIZE
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
-    )
+    done = run_program([sys.executable, "-c", code, str(tmp_path)], check=True)
     assert "the largest size of a file" in done.stdout
     assert done.stdout.endswith("\n0\n")
 

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import struct
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from images.engines.sandbox.devices import (
     soname,
 )
 from tests.kit.elf_maker import elf
+from tests.kit.programs import run_program
 from tests.unit.images.system.test_cdi import SPEC
 
 MACHINE = os.uname().machine
@@ -294,7 +294,7 @@ def test_the_cache_is_read_as_ldconfig_reads_it() -> None:
     cache = Path("/etc/ld.so.cache")
     if ldconfig is None or not cache.is_file():
         pytest.skip("this host has no cache of glibc's loader")
-    shown = subprocess.run([ldconfig, "-p"], check=True, capture_output=True, text=True).stdout
+    shown = run_program([ldconfig, "-p"], check=True).stdout
     expected = re.findall(r"^\t(\S+) \(.*\) => (\S+)$", shown, re.MULTILINE)
     assert list(cached_libraries(cache.read_bytes())) == expected
 

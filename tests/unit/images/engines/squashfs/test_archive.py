@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import shlex
-import subprocess
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from images.oci.errors import DigestMismatchError, ImageUnreadableError
 from images.oci.model import to_bytes
 from images.oci.sources import ImageLayer
 from images.system.hashed_file import FileState, HashedFile
+from tests.kit.programs import run_program
 from tests.kit.sandbox_images import entry, image, layer, layer_of, link
 
 
@@ -240,9 +240,7 @@ def test_the_start_script_runs_the_command(
     config = {"config": {**SETTINGS, "Entrypoint": [str(show)], "WorkingDir": str(place)}}
     script = tmp_path / "rc"
     script.write_bytes(enroot_files(config)["/etc/rc"])
-    done = subprocess.run(
-        ["/bin/sh", str(script), *arguments], capture_output=True, text=True, check=True
-    )
+    done = run_program(["/bin/sh", str(script), *arguments], check=True)
     assert done.stdout.splitlines() == [str(place), *expected]
 
 
@@ -259,12 +257,10 @@ def apptainer_prints(tmp_path: Path, script: str, **env: str) -> list[str]:
     for path, content in apptainer_files({"config": SETTINGS}).items():
         if "/env/" in path:
             (place / Path(path).name).write_bytes(content)
-    done = subprocess.run(
+    done = run_program(
         ["/bin/sh", "-uc", f'for one in {place}/*.sh; do . "$one"; done; {script}'],
-        capture_output=True,
-        text=True,
-        check=True,
         env={"PATH": "/usr/bin:/bin", **env},
+        check=True,
     )
     return done.stdout.splitlines()
 
@@ -297,9 +293,7 @@ def test_apptainer_gets_the_images_path_and_command(tmp_path: Path) -> None:
     config = {"Entrypoint": ["/bin/echo", "it's"], "Cmd": ["$HOME"]}
     script.write_bytes(apptainer_files({"config": config})["/.singularity.d/runscript"])
     for words, expected in ((["a b"], "it's a b\n"), ([], "it's $HOME\n")):
-        done = subprocess.run(
-            ["/bin/sh", script, *words], capture_output=True, text=True, check=True
-        )
+        done = run_program(["/bin/sh", script, *words], check=True)
         assert done.stdout == expected
 
 

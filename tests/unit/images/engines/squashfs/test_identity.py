@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import struct
-import subprocess
 from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
@@ -17,6 +16,7 @@ from images.engines.squashfs import identity
 from images.store import Store
 from images.system.hashed_file import HashedFile, hash_file, hash_open_file
 from tests import need
+from tests.kit.programs import run_program
 
 
 def identify(file: Path, cache: Path | None) -> HashedFile:
@@ -176,9 +176,7 @@ def test_after_a_boot_it_is_hashed_again(
 
 def test_the_file_system_is_the_one_that_the_file_is_on(file: Path) -> None:
     findmnt = need.program("findmnt", "util-linux")
-    told = subprocess.run(
-        [findmnt, "-no", "FSTYPE", "-T", file], capture_output=True, text=True, check=True
-    )
+    told = run_program([findmnt, "-no", "FSTYPE", "-T", file], check=True)
     with file.open("rb", buffering=0) as opened:
         assert identity._file_system(opened) == told.stdout.split("\n")[0]
 

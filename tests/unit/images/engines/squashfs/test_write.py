@@ -29,6 +29,7 @@ from images.oci.sources import Image, ImageLayer, Member
 from images.system.hashed_file import hash_file
 from images.system.process import ToolMissing
 from tests import ROOT, need
+from tests.kit.programs import run_program
 from tests.kit.sandbox_images import entry, image, layer, link
 
 CAPABILITY = bytes.fromhex("0100000200200000000000000000000000000000")  # cap_net_raw+ep
@@ -157,10 +158,7 @@ def test_contents_links_and_attributes_are_kept(tmp_path: Path, unsquashfs: str)
     made = write(tmp_path / "image.sqfs", one)
     root = tmp_path / "out"
     words = ["-user-xattrs"] if os.geteuid() else []
-    done = subprocess.run(
-        [unsquashfs, "-quiet", "-no-progress", *words, "-d", str(root), str(made)],
-        capture_output=True, check=False, text=True,
-    )  # fmt: skip
+    done = run_program([unsquashfs, "-quiet", "-no-progress", *words, "-d", str(root), str(made)])
     assert done.returncode == 0 or os.geteuid(), done.stderr
     texts = {"first": "replaced", "second": "shared", "u/lib/new": "through a link", "empty": ""}
     assert {name: (root / name).read_text() for name in texts} == texts

@@ -33,6 +33,7 @@ from images.store.memo import known_from_json, known_to_json
 from tests import ROOT, need
 from tests.kit.layer_maker import collect
 from tests.kit.memory_target import DictMemory, TextLayer
+from tests.kit.programs import run_program
 from tests.unit.images.assembly.test_build import made
 
 NAMES: tuple[FormatName, ...] = get_args(FormatName)
@@ -220,13 +221,10 @@ def test_another_process_user_place_and_time_give_the_same_bytes(
         place = tmp_path / umask
         place.mkdir()
         env = {"HOME": str(place), "TMPDIR": str(place), "TZ": zone, "PYTHONHASHSEED": hashes}
-        done = subprocess.run(
+        done = run_program(
             [sys.executable, "-c", program, name, umask],
-            env={**os.environ, **env, "PYTHONPATH": str(ROOT)},
             cwd=place,
-            capture_output=True,
-            text=True,
-            timeout=60,
+            env={**os.environ, **env, "PYTHONPATH": str(ROOT)},
             check=True,
         )
         said.add(done.stdout)

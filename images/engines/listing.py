@@ -37,22 +37,22 @@ class EngineContainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineImage:
-    """An image as an engine describes it. `made`: seconds since the epoch; None: not known.
-    `history`: the command of each step, the last one at the end. `held`: a run has loaded it for
-    itself, under a tag of its own, which is not among the names.
+    """An image as an engine describes it. `created`: seconds since the epoch; None: not known.
+    `history`: the command of each step, the last one at the end. `run_tags`: tags by which runs
+    loaded it for themselves, which are not among the names.
     """
 
     image_id: str
     names: tuple[str, ...]
     labels: Mapping[str, str]
     size: int
-    made: float | None
+    created: float | None
     history: tuple[str, ...]
-    held: tuple[str, ...] = ()
+    run_tags: tuple[str, ...] = ()
     containers: tuple[EngineContainer, ...] = ()
 
 
-class ImageShelf(Protocol):
+class EngineImages(Protocol):
     """The images of one engine."""
 
     @property
@@ -80,13 +80,13 @@ class ImageShelf(Protocol):
         """Remove a container that does not run. EngineError: the engine refuses."""
 
 
-class DockerShelf(Docker):
+class DockerImages(Docker):
     """The images of a Docker engine."""
 
     name = "docker"
 
     @classmethod
-    def find(cls, *, fix: str) -> DockerShelf:
+    def find(cls, *, fix: str) -> DockerImages:
         """The engine that the environment names. NoEngineError, with `fix`: none answers."""
         return cls.connect(fix=fix, timeout_s=_PATIENCE_S)
 
@@ -134,7 +134,7 @@ class DockerShelf(Docker):
         )
 
 
-class PodmanShelf:
+class PodmanImages:
     """The images of this user's podman, which need not be able to run any."""
 
     name = "podman"
@@ -143,7 +143,7 @@ class PodmanShelf:
         self._program = program
 
     @classmethod
-    def find(cls) -> PodmanShelf:
+    def find(cls) -> PodmanImages:
         """The podman of this host. NoEngineError: there is none."""
         program = process.which("podman")
         if program is None:
@@ -213,9 +213,9 @@ def read_image(
         names=tuple(dict.fromkeys(names)),
         labels={str(key): str(value) for key, value in (labels or {}).items()},
         size=int(about.get("Size") or 0),
-        made=_made(about),
+        created=_made(about),
         history=tuple(history),
-        held=tuple(tag for tag in tags if is_holder(tag)),
+        run_tags=tuple(tag for tag in tags if is_holder(tag)),
         containers=tuple(one for one in containers if _digest(one.image_id) == image_id),
     )
 

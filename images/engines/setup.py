@@ -26,7 +26,7 @@ from images.engines.start import (
     EngineSetupError,
     StartedEngine,
     ask_engine,
-    real_doors,
+    local_io,
     start_engine,
 )
 from images.errors import Failure
@@ -255,11 +255,11 @@ def _install(here: Here) -> None:
 
 def _start(here: Here) -> StartedEngine | None:
     """Start the engine if no init did. None: it answers already."""
-    doors = real_doors(DEFAULT_HOST, LOG, sudo=here.sudo)
+    io = local_io(DEFAULT_HOST, LOG, sudo=here.sudo)
     # an init needs a moment, and so does a package's start script
     deadline = time.monotonic() + (WAIT_S if here.has_init else 3.0)
     while time.monotonic() < deadline:
-        if doors.ask().is_up:
+        if io.ask().is_up:
             return None
         time.sleep(0.25)
     if here.has_init:
@@ -267,7 +267,7 @@ def _start(here: Here) -> StartedEngine | None:
             f"systemd started Docker, but it does not answer at {DEFAULT_HOST} after {WAIT_S:g} s.",
             fix="Its log says why: journalctl -u docker --no-pager | tail -n 30",
         )
-    return start_engine(host=DEFAULT_HOST, log=LOG, say=_say, doors=doors)
+    return start_engine(host=DEFAULT_HOST, log=LOG, say=_say, io=io)
 
 
 def _set_up() -> None:

@@ -121,7 +121,7 @@ class StartedEngine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartEffects:
+class StartIO:
     """I/O seam of starting an engine (processes, log, clock), replaceable in tests."""
 
     detach: Callable[[Sequence[str]], int]
@@ -133,14 +133,14 @@ class StartEffects:
     clock: Callable[[], float] = time.monotonic
 
 
-def _await(doors: StartEffects, pid: int, wait_s: float) -> EngineAnswer:
+def _await(io: StartIO, pid: int, wait_s: float) -> EngineAnswer:
     """Wait until the engine answers or ends, or the time limit is reached."""
-    deadline = doors.clock() + wait_s
+    deadline = io.clock() + wait_s
     while True:
-        answer = doors.ask()
-        if answer.is_up or not doors.is_alive(pid) or doors.clock() >= deadline:
+        answer = io.ask()
+        if answer.is_up or not io.is_alive(pid) or io.clock() >= deadline:
             return answer
-        doors.sleep(0.25)
+        io.sleep(0.25)
 
 
 def start_engine(
@@ -148,7 +148,7 @@ def start_engine(
     host: str,
     log: Path,
     say: Callable[[str], None],
-    doors: StartEffects,
+    io: StartIO,
     arguments: Sequence[str] = (),
     wait_s: float = WAIT_S,
 ) -> StartedEngine:
@@ -160,24 +160,24 @@ def start_engine(
         extra = [argument for step in left_out for argument in step.arguments]
         command = ["dockerd", "--host", host, *arguments, *extra]
         say(f"+ {shlex.join(command)} >>{log} 2>&1 &")
-        pid = doors.detach(command)
-        answer = _await(doors, pid, wait_s)
+        pid = io.detach(command)
+        answer = _await(io, pid, wait_s)
         if answer.is_up:
             return StartedEngine(
                 pid=pid, version=answer.version, host=host, log=log, left_out=tuple(left_out)
             )
-        if doors.is_alive(pid):
+        if io.is_alive(pid):
             line = f"it did not answer within {wait_s:g} s"
-            doors.stop(pid)
+            io.stop(pid)
         else:
-            line = telling_line(doors.read_log()) or "it exited without a message"
+            line = telling_line(io.read_log()) or "it exited without a message"
         say(f"dockerd did not start: {line}")
         step = next_step(line, [*arguments, *extra])
         if step is None:
             raise EngineSetupError(
                 f"dockerd cannot be started on this machine: {line}.",
                 fix=f"Its log: {log}. To use an engine elsewhere, set DOCKER_HOST.",
-                detail="\n".join(doors.read_log().splitlines()[-20:]),
+                detail="\n".join(io.read_log().splitlines()[-20:]),
             )
         say(f"trying again {step.why}")
         left_out.append(step)
@@ -196,7 +196,7 @@ def stop_pid(pid: int, *, sudo: Sequence[str] = (), wait_s: float = 15.0) -> Non
             return
 
 
-def real_doors(host: str, log: Path, *, sudo: Sequence[str] = ()) -> StartEffects:
+def local_io(host: str, log: Path, *, sudo: Sequence[str] = ()) -> StartIO:
     """The effects on this machine. The log is read from its current end on."""
     try:
         start = log.stat().st_size
@@ -211,7 +211,7 @@ def real_doors(host: str, log: Path, *, sudo: Sequence[str] = ()) -> StartEffect
         except OSError:
             return ""
 
-    return StartEffects(
+    return StartIO(
         detach=lambda argv: process.detach(
             argv, log=log, prefix=sudo, missing_fix=f"Install Docker: {DOCS}"
         ),

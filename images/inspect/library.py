@@ -30,7 +30,7 @@ class Fatbin:
     section: str
 
 
-class _Kept:
+class _StreamSlice:
     """The part of a stream between two offsets."""
 
     def __init__(self, begin: int, end: int) -> None:
@@ -90,7 +90,7 @@ def _scan(
     """Read a library in one pass: its fatbins, its header and, if it has them, its sections."""
     scanner = FatbinScanner(size, on_fatbin)
     header: elf.ElfHeader | None = None
-    kept = _Kept(0, 0)
+    kept = _StreamSlice(0, 0)
     start = b""
     at = 0
     try:
@@ -100,7 +100,7 @@ def _scan(
                 if len(start) < min(elf.HEADER_BYTES, size):
                     continue
                 header = elf.parse_header(start, name)
-                kept = _Kept(
+                kept = _StreamSlice(
                     header.sections_at - _BEFORE_TABLE_BYTES,
                     header.sections_end + _BEHIND_TABLE_BYTES if header.sections else 0,
                 )

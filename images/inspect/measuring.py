@@ -45,7 +45,7 @@ _LIBRARY = re.compile(r"\.so(\.\d+)*$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Told:
+class _WheelTexts:
     """What the texts of a wheel say. `verdict` is None if only its libraries can decide."""
 
     version: str
@@ -87,19 +87,19 @@ def measure_source(source: ByteSource, *, deep: bool, on_progress: Progress) -> 
     archive = WheelArchive(source)
     metadata = metadata_in(archive, source)
     python_tag, platforms = _tags(archive, source)
-    told = _told(archive, metadata, on_progress)
+    texts = _read_texts(archive, metadata, on_progress)
     libraries: list[LibraryCode] = []
     machines: set[Literal["x86_64", "aarch64"]] = set()
-    if deep or told.verdict is None:
+    if deep or texts.verdict is None:
         for member in _library_members(archive, source):
             library, machine = read_library(
                 member.name, member.size, _pieces(archive, member, on_progress)
             )
             libraries.append(library)
             machines.add(machine)
-    verdict = told.verdict or judge_libraries(libraries)
+    verdict = texts.verdict or judge_libraries(libraries)
     notes = [*source.notes, *verdict.notes, *notes_on_libraries(libraries)]
-    if told.verdict is not None:
+    if texts.verdict is not None:
         notes += notes_on_flags(verdict.sm, libraries)
     arch = _arch(platforms)
     if arch is not None and machines - {arch}:
@@ -107,17 +107,17 @@ def measure_source(source: ByteSource, *, deep: bool, on_progress: Progress) -> 
     return WheelCode(
         source=source.shown,
         name=metadata.name,
-        version=told.version,
+        version=texts.version,
         python_tag=python_tag,
         platform_tags=platforms,
         arch=arch or (machines.pop() if len(machines) == 1 else None),
-        cuda=told.cuda,
-        cudnn=told.cudnn,
-        flags=told.flags,
+        cuda=texts.cuda,
+        cudnn=texts.cudnn,
+        flags=texts.flags,
         libraries=tuple(library for library in libraries if library.fatbins),
         sm=verdict.sm,
         ptx=verdict.ptx,
-        how=told.how,
+        how=texts.how,
         requires=metadata.requires,
         bytes_read=source.bytes_read,
         bytes_total=source.size,
@@ -158,52 +158,56 @@ def _arch(platforms: tuple[str, ...]) -> Literal["x86_64", "aarch64"] | None:
     return None
 
 
-def _told(archive: WheelArchive, metadata: WheelMetadata, on_progress: Progress) -> _Told:
-    told = _Told(version=metadata.version, cudnn=pinned_cudnn(metadata.requires))
+def _read_texts(
+    archive: WheelArchive, metadata: WheelMetadata, on_progress: Progress
+) -> _WheelTexts:
+    texts = _WheelTexts(version=metadata.version, cudnn=pinned_cudnn(metadata.requires))
     top = re.sub(r"[-.]+", "_", metadata.name).lower()
     own = f"{top}/version.py"
     if own in archive.members:
         values = assigned(archive.read(own, _TEXT_BYTES))
-        told = replace(told, version=versions_of(values, metadata.version))
+        texts = replace(texts, version=versions_of(values, metadata.version))
     if _TORCH_VERSION in archive.members:
-        return _told_by_torch(archive, told, on_progress)
+        return _texts_of_torch(archive, texts, on_progress)
     if _TENSORFLOW in archive.members:
-        return _told_by_tensorflow(archive, told)
-    return told
+        return _texts_of_tensorflow(archive, texts)
+    return texts
 
 
-def _told_by_torch(archive: WheelArchive, told: _Told, on_progress: Progress) -> _Told:
+def _texts_of_torch(
+    archive: WheelArchive, texts: _WheelTexts, on_progress: Progress
+) -> _WheelTexts:
     values = assigned(archive.read(_TORCH_VERSION, _TEXT_BYTES))
     cuda = two_parts(values.get("cuda"))
     if cuda is None:
-        return _without_cuda(told, _TORCH_VERSION)
-    told = replace(told, cuda=cuda)
+        return _without_cuda(texts, _TORCH_VERSION)
+    texts = replace(texts, cuda=cuda)
     member = archive.members.get(_TORCH_FLAGS)
     flags = find_flags(_pieces(archive, member, on_progress)) if member else ()
     if not flags:
-        return told
-    return replace(told, flags=flags, verdict=judge_words(flags), how="flags")
+        return texts
+    return replace(texts, flags=flags, verdict=judge_words(flags), how="flags")
 
 
-def _told_by_tensorflow(archive: WheelArchive, told: _Told) -> _Told:
+def _texts_of_tensorflow(archive: WheelArchive, texts: _WheelTexts) -> _WheelTexts:
     info = parse_build_info(archive.read(_TENSORFLOW, _TEXT_BYTES))
     if info.cuda_build is False:
-        return _without_cuda(told, _TENSORFLOW)
-    told = replace(told, cuda=info.cuda, cudnn=info.cudnn or told.cudnn)
+        return _without_cuda(texts, _TENSORFLOW)
+    texts = replace(texts, cuda=info.cuda, cudnn=info.cudnn or texts.cudnn)
     if not info.capabilities:
-        return told
+        return texts
     return replace(
-        told,
+        texts,
         flags=info.capabilities,
         verdict=judge_words(info.capabilities),
         how="build-info",
     )
 
 
-def _without_cuda(told: _Told, name: str) -> _Told:
+def _without_cuda(texts: _WheelTexts, name: str) -> _WheelTexts:
     """A build without CUDA; a cuDNN pin is then for another machine's wheel with this metadata."""
     verdict = Verdict(sm=(), ptx=None, notes=(f"{name} says that it was built without CUDA.",))
-    return replace(told, cudnn=None, verdict=verdict, how="build-info")
+    return replace(texts, cudnn=None, verdict=verdict, how="build-info")
 
 
 def _library_members(archive: WheelArchive, source: ByteSource) -> list[Member]:

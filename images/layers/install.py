@@ -118,9 +118,9 @@ class _Plan:
     """The wheel's .dist-info directory."""
     taken: frozenset[str]
     files: dict[str, InstalledFile] = field(default_factory=dict)
-    kept: list[Row] = field(default_factory=list)
+    installed: list[Row] = field(default_factory=list)
     """The rows of the wheel's RECORD for the installed paths."""
-    made: list[Row] = field(default_factory=list)
+    generated: list[Row] = field(default_factory=list)
     as_listed: bool = True
     """Whether the wheel's RECORD is valid unchanged, apart from generated files."""
 
@@ -137,7 +137,7 @@ class _Plan:
     def add_made(self, path: str, content: bytes, mode: int = PLAIN) -> None:
         """Add a generated file, with its row."""
         self.add(InstalledFile(path=path, mode=mode, parts=(content,), wheel=self.wheel))
-        self.made.append(record.row_of(self.listed(path), content))
+        self.generated.append(record.row_of(self.listed(path), content))
 
     def listed(self, path: str) -> str:
         """The path as in RECORD, relative to the site directory."""
@@ -213,7 +213,7 @@ def _add_member(
             return
     decided.add(InstalledFile(path=path, mode=mode, parts=(member,), wheel=wheel))
     if row:
-        decided.kept.append(row)
+        decided.installed.append(row)
 
 
 def _destination(name: str, decided: _Plan) -> tuple[str, str]:
@@ -243,11 +243,11 @@ def _add_record(decided: _Plan, listing: bytes, *, is_listed: bool) -> None:
     own = Row(path=name)
     parts: tuple[Member | bytes, ...]
     if decided.as_listed:
-        rows = decided.made if is_listed else [*decided.made, own]
+        rows = decided.generated if is_listed else [*decided.generated, own]
         end = b"" if listing.endswith(b"\n") else b"\n"
         parts = (decided.wheel.members[name], end + record.write_rows(rows))
     else:
-        parts = (record.write_rows((*decided.kept, *decided.made, own)),)
+        parts = (record.write_rows((*decided.installed, *decided.generated, own)),)
     path = f"{decided.place.site}/{name}"
     decided.add(InstalledFile(path=path, mode=PLAIN, parts=parts, wheel=decided.wheel))
 

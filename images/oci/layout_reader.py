@@ -169,7 +169,7 @@ class LayoutEntry:
     """
 
     blobs: Mapping[str, int]
-    made: float | None
+    created: float | None
 
 
 def layout_images(path: Path) -> dict[str, LayoutEntry]:
@@ -197,7 +197,7 @@ def _entry(root: Path, parts: LayoutParts, entries: Sequence[Descriptor]) -> Lay
         blobs = needed_blobs(parts, entries)
     except Failure:
         blobs = {one.digest: one.size for one in entries}
-    return LayoutEntry(blobs=blobs, made=max(times, default=None))
+    return LayoutEntry(blobs=blobs, created=max(times, default=None))
 
 
 def needed_blobs(parts: ImageParts, entries: Sequence[Descriptor]) -> dict[str, int]:

@@ -125,9 +125,9 @@ class RepositorySession:
 
     def refusal(self, reply: Reply, what: str) -> Failure:
         """The error for a refusal."""
-        return refusal(self.asked(what), reply)
+        return refusal(self.describe(what), reply)
 
-    def asked(self, what: str) -> RegistryRequest:
+    def describe(self, what: str) -> RegistryRequest:
         """Describe a request, for the message about its failure."""
         return RegistryRequest(
             reference=self.reference,
@@ -143,7 +143,7 @@ class RepositorySession:
         registry = self.reference.registry
         return RegistryUnreachableError(
             f"The registry {registry} could not {what}: {error}.{more}",
-            fix=TRUST_FIX if error.kind == "certificate" else self.asked(what).fix,
+            fix=TRUST_FIX if error.kind == "certificate" else self.describe(what).fix,
         )
 
     def tries(self, most: int | None = None) -> Tries:
@@ -216,7 +216,7 @@ class RepositorySession:
         return reply
 
     def _astray(self, error: BrokenOff) -> RegistryAnswerError:
-        fix = self.asked("").fix
+        fix = self.describe("").fix
         if error.kind == "unencrypted":
             fix = (
                 "Tell a registry behind a proxy its own address: "

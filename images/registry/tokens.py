@@ -31,7 +31,7 @@ _DEFAULT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _Header:
     """An Authorization header, and when it expires (monotonic clock)."""
 
     text: str
@@ -55,7 +55,7 @@ class Authorizer:
         self._lock = threading.RLock()
         self._login: Login | None = None
         self._challenge: Challenge | None = None
-        self._shown: dict[Right, _Shown] = {}
+        self._headers: dict[Right, _Header] = {}
         self._secrets: set[str] = set()
 
     @property
@@ -71,9 +71,9 @@ class Authorizer:
     def header(self, right: Right) -> str | None:
         """The header for this right; None until the registry has sent a challenge."""
         with self._lock:
-            shown = self._shown.get(right)
-            if shown is not None and self._clock() < shown.ends:
-                return shown.text
+            header = self._headers.get(right)
+            if header is not None and self._clock() < header.ends:
+                return header.text
             if self._challenge is None:
                 return None
             return self._answer(self._challenge, right)
@@ -84,8 +84,8 @@ class Authorizer:
         `used` is the refused request's header: another thread may have renewed it since.
         """
         with self._lock:
-            shown = self._shown.get(right)
-            if shown is not None and shown.text != used and self._clock() < shown.ends:
+            header = self._headers.get(right)
+            if header is not None and header.text != used and self._clock() < header.ends:
                 return True
             challenge = self._choose(refused)
             if challenge is None:
@@ -127,7 +127,7 @@ class Authorizer:
         if challenge.scheme == "basic":
             text = login.basic()
             self._keep_secret(text.removeprefix("Basic "))
-            self._shown[right] = _Shown(text, float("inf"))
+            self._headers[right] = _Header(text, float("inf"))
             return text
         _check_realm(challenge.parameters["realm"], self._reference)
         scopes = merged((*challenge.parameters.get("scope", "").split(), *right))
@@ -136,7 +136,7 @@ class Authorizer:
         token, lasts_s = self._token(token_request(challenge, login, scopes))
         self._keep_secret(token)
         text = f"Bearer {token}"
-        self._shown[right] = _Shown(text, self._clock() + lasts_s - min(10.0, lasts_s / 5))
+        self._headers[right] = _Header(text, self._clock() + lasts_s - min(10.0, lasts_s / 5))
         return text
 
     def _token(self, request: TokenRequest) -> tuple[str, float]:

@@ -7,6 +7,7 @@ A file under its final name is complete: it is written under another name, hashe
 and renamed. Nothing else is guaranteed to survive a power cut, and nothing else needs to.
 """
 
+from images.store.entries import store_directory
 from images.store.errors import (
     CalledOffError,
     OfflineError,
@@ -15,7 +16,6 @@ from images.store.errors import (
 )
 from images.store.fetch import Fetcher
 from images.store.incoming import free_bytes
-from images.store.shelves import store_directory
 from images.store.store import Store, default_limit
 from images.store.upkeep import Cleared, Storage, StoreCheck, StoreItem, Usage
 

@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from images.store.entries import is_hex, regular_size
 from images.store.errors import StoreUnusableError
-from images.store.shelves import is_hex, regular_size
 from images.store.upkeep import Cleared, StoreCheck, StoreItem, Usage, hash_file
 from images.system.ownership import another_owner
 from images.system.scratch import scratch_directory

@@ -23,10 +23,10 @@ from images.net.secrets import Secrets
 from images.net.transfer import Transfers, transfer_client
 from images.oci.errors import DigestMismatchError
 from images.store.download import Download
+from images.store.entries import Kind
 from images.store.errors import CalledOffError, OfflineError, in_units
 from images.store.incoming import IncomingFile
 from images.store.local import checked_file, local_path
-from images.store.shelves import Kind
 from images.store.store import Store, hex_of
 from images.wheels.errors import WheelUnreadableError
 from images.wheels.remote_file import RemoteFile
@@ -44,7 +44,7 @@ class _Job:
 
     wheel: RemoteFile
     turn: int
-    asked: bool = False
+    requested: bool = False
     """Whether a caller waits for it, or will soon."""
     begun: bool = False
     path: Path | None = None
@@ -58,7 +58,7 @@ class _Job:
     def rank(self) -> tuple[bool, float, int]:
         """The order of starting: files that a caller waits for, then the largest."""
         size = self.wheel.size
-        return (not self.asked, -(float("inf") if size is None else size), self.turn)
+        return (not self.requested, -(float("inf") if size is None else size), self.turn)
 
 
 class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
@@ -180,7 +180,7 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
                     self._threads.append(thread)
                     thread.start()
                 self._changed.notify_all()
-            job.asked = job.asked or asked
+            job.requested = job.requested or asked
             return job
 
     def _work(self) -> None:

@@ -19,6 +19,16 @@ from images.oci.blobfiles import sync_directory
 from images.oci.errors import DigestMismatchError
 from images.oci.sources import KnownLayer
 from images.store import upkeep
+from images.store.entries import (
+    PARTS,
+    Kind,
+    file_name_of,
+    find_file,
+    is_hex,
+    kind_directory,
+    regular_size,
+    store_directory,
+)
 from images.store.errors import ELSEWHERE_FIX, StoreUnusableError
 from images.store.incoming import (
     IncomingFile,
@@ -29,16 +39,6 @@ from images.store.incoming import (
 )
 from images.store.locks import Lease, NoLocks, gate, try_lock
 from images.store.memo import known_from_json, known_to_json, memo_path, read_memo, write_memo
-from images.store.shelves import (
-    PARTS,
-    Kind,
-    file_name_of,
-    find_file,
-    is_hex,
-    regular_size,
-    shelf,
-    store_directory,
-)
 from images.store.upkeep import Cleared, StoreCheck, Usage
 from images.system.ownership import another_owner, changed_by_others
 
@@ -212,7 +212,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
             incoming.remove()
             raise mismatch(file_name or f"sha256:{hexa}", hexa, incoming.hex)
         incoming.sync()
-        place = shelf(self.directory, kind)
+        place = kind_directory(self.directory, kind)
         target = place / hexa
         if kind == "wheel":
             target /= file_name_of(hexa, file_name)

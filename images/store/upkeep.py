@@ -16,10 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from images.store.entries import KINDS, Kind, StoreEntry, entries, remove_files, unknown_files
 from images.store.incoming import read_pieces
 from images.store.locks import NoLocks, gate, leased, try_lock
 from images.store.memo import read_memo
-from images.store.shelves import KINDS, Kind, ShelfEntry, entries, remove_files, strangers
 
 LEFTOVER_S = 3 * 86400.0
 """How long a partial download is kept for a later build to resume."""
@@ -56,7 +56,7 @@ class StoreCheck:
     count: int
     size: int
     damaged: tuple[StoreItem, ...]
-    strangers: tuple[str, ...] = ()
+    unknown_files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ def verify(directory: Path, on_bytes: Callable[[str, int], None]) -> StoreCheck:
         count=count,
         size=size,
         damaged=tuple(damaged),
-        strangers=tuple(str(path.relative_to(directory)) for path in strangers(directory)),
+        unknown_files=tuple(str(path.relative_to(directory)) for path in unknown_files(directory)),
     )
 
 
@@ -263,7 +263,7 @@ def hash_file(path: Path, on_bytes: Callable[[int], None] = lambda _: None) -> s
     return sha256.hexdigest()
 
 
-def _found(entry: ShelfEntry, why: str) -> StoreItem:
+def _found(entry: StoreEntry, why: str) -> StoreItem:
     return StoreItem(kind=entry.kind, title=entry.title, size=entry.size, why=why)
 
 

@@ -86,7 +86,7 @@ def account(
             "platforms": [
                 {"platform": str(manifest.platform), "digest": manifest.digest}
                 for one in built
-                if (manifest := one.made.manifest)
+                if (manifest := one.produced.manifest)
             ],
         },
         "plan": plan_to_json(plan),

@@ -38,7 +38,7 @@ class Documenting:
     """Whether documents are made, and where they are kept; `home` has this user's key."""
 
     home: Path
-    wanted: bool = True
+    enabled: bool = True
     bom: Path | None = None
     statement: Path | None = None
     key: Path | None = None
@@ -83,7 +83,7 @@ def refuse_documents(documenting: Documenting, locks: int) -> None:
     for option, path in (("--sbom", documenting.bom), ("--provenance", documenting.statement)):
         if path is None:
             continue
-        if not documenting.wanted:
+        if not documenting.enabled:
             raise BadInputError(
                 f"--no-provenance writes no documents, but {option} names one.",
                 fix="Remove one of them.",
@@ -98,7 +98,7 @@ def refuse_documents(documenting: Documenting, locks: int) -> None:
 
 def signer_for(documenting: Documenting, console: Console) -> Signer | None:
     """The signer; None if nothing is to be signed, or no key can be stored."""
-    if not documenting.wanted:
+    if not documenting.enabled:
         return None
     try:
         return signer_of(documenting.home, documenting.key)

@@ -101,7 +101,7 @@ def build(
     if locks:
         refuse_unlocked(job.request.companions, locks)
     refuse_documents(job.documenting, len(locks))
-    check_names(job.asked, locks[0].plan.framework if locks else job.request.framework)
+    check_names(job.suite, locks[0].plan.framework if locks else job.request.framework)
     planned = None
     engine = cache(lambda: find_engine(job))
     if locks:
@@ -143,13 +143,13 @@ def build(
                 path = scratch / str(number) / "pylock.toml"  # its name in the image, too
                 path.parent.mkdir()
                 write_lock(image.lock, path)
-                one = FinishedImage(lock=image.lock, path=path, made=maker.make(image, path))
+                one = FinishedImage(lock=image.lock, path=path, produced=maker.make(image, path))
                 built.append(one)
-                console.result(made_in_short(one.made))
+                console.result(made_in_short(one.produced))
         kept = [_keep_lock(one.path, tag, one.plan, job.settings) for one in built]
         with kept_if_untested(maker, built, console):
             reports, notes = test(job, maker, built, here, console)
-        images_made = tuple(one.made for one in built)
+        images_made = tuple(one.produced for one in built)
         unfit = any(report["verdict"] == "unfit" for report in reports)
         keep_verdict(job.documenting.home, built, reports, here, known)
         failed = keep_unfit(maker, images_made, console) if unfit else None
@@ -297,10 +297,10 @@ def _images(built: Sequence[FinishedImage], kept: Sequence[Path | None]) -> list
     return [
         OneImage(
             lock=one.lock,
-            image_id=one.made.image_id,
-            manifest=one.made.manifest,
+            image_id=one.produced.image_id,
+            manifest=one.produced.manifest,
             kept_lock=path,
-            cut=one.made.cut,
+            cut=one.produced.cut,
         )
         for one, path in zip(built, kept, strict=True)
     ]

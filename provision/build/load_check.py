@@ -30,10 +30,10 @@ class LoadCheck:
         # a wheel may be in several layers: its files, its byte code, links to its toolkit
         different = {w.sha256: w for source in sources for w in source.wheels}
         wheels = list(different.values())
-        asked = self._subject.asked
+        requested = self._subject.requested
         self._fetching = frozenset(wheel.sha256 for wheel in wheels)
         self._progress.will_fetch(sum(wheel.size or 0 for wheel in wheels))
-        fetcher.prefetch(wheels, read_first(wheels, asked) if asked else ())
+        fetcher.prefetch(wheels, read_first(wheels, requested) if requested else ())
 
     def run(self, stopped: Callable[[], bool]) -> None:
         """Read and judge the wheels as they arrive. WillNotLoadError: see `check_loading`."""

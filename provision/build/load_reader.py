@@ -47,14 +47,14 @@ class Stopped(Exception):  # noqa: N818  never leaves this package
     """The result is not needed any more."""
 
 
-def read_first(wheels: Iterable[Wheel], asked: Collection[str]) -> frozenset[str]:
+def read_first(wheels: Iterable[Wheel], requested: Collection[str]) -> frozenset[str]:
     """The digests of the wheels to read before the others: small ones, and those of the packages
     that were asked for. They name the libraries that they need of others.
     """
     return frozenset(
         wheel.sha256
         for wheel in wheels
-        if (wheel.size or 0) < _SMALL_BYTES or canonicalized(wheel.name) in asked
+        if (wheel.size or 0) < _SMALL_BYTES or canonicalized(wheel.name) in requested
     )
 
 
@@ -89,14 +89,16 @@ class LoadReader:
         """Wait for a wheel. Raises the error of its download."""
         return self._arrivals[sha256]()
 
-    def read_small(self, wheels: Sequence[Wheel], asked: Collection[str]) -> dict[str, LoadFacts]:
+    def read_small(
+        self, wheels: Sequence[Wheel], requested: Collection[str]
+    ) -> dict[str, LoadFacts]:
         """Wait for the wheels that are read first, and read them."""
-        first = read_first(wheels, asked)
+        first = read_first(wheels, requested)
         return self.wheels(wheel for wheel in wheels if wheel.sha256 in first)
 
-    def read_large(self, wheels: Sequence[Wheel], asked: Collection[str]) -> None:
+    def read_large(self, wheels: Sequence[Wheel], requested: Collection[str]) -> None:
         """Read each other wheel, when it is here, that has a library which one of these names."""
-        first = self.read_small(wheels, asked)
+        first = self.read_small(wheels, requested)
         needed = names_needed(first.values())
         others = [wheel for wheel in wheels if wheel.sha256 not in first]
         for wheel in sorted(others, key=lambda wheel: -(wheel.size or 0)):  # as they arrive
@@ -107,9 +109,9 @@ class LoadReader:
 
     def wheels(self, wheels: Iterable[Wheel]) -> dict[str, LoadFacts]:
         """The facts of some wheels, by digest. WheelUnreadableError: one is damaged."""
-        asked = list(wheels)
+        wanted = list(wheels)
         unread: list[Wheel] = []
-        for wheel in asked:
+        for wheel in wanted:
             if wheel.sha256 in self._found:
                 continue
             kept = facts_from_json(self._store.facts(_LOAD_FACTS, _key(wheel.sha256)))
@@ -121,7 +123,7 @@ class LoadReader:
             sizes = {w.sha256: self.path(w.sha256).stat().st_size for w in unread}
             self._tell(f"reading the libraries of {named(wheel.name for wheel in unread)}")
             self._found |= self._read(sizes)
-        return {wheel.sha256: self._found[wheel.sha256] for wheel in asked}
+        return {wheel.sha256: self._found[wheel.sha256] for wheel in wanted}
 
     def base(self, base: Image) -> LoadFacts:
         """The facts of a base. Raises what reading its layers raises."""

@@ -78,7 +78,7 @@ class LoadSubject:
     environment: Mapping[str, str]
 
     @property
-    def asked(self) -> frozenset[str]:
+    def requested(self) -> frozenset[str]:
         """The packages that were asked for, by their canonical names."""
         return frozenset(map(canonicalized, asked_for(self.plan)))
 
@@ -119,8 +119,8 @@ def check_loading(
     `fetching` has the digests of wheels that are being downloaded; others are here or are not
     needed for a layer.
     """
-    asked, wheels = subject.asked, subject.wheels
-    if not asked:
+    requested, wheels = subject.requested, subject.wheels
+    if not requested:
         return None
     key = _key(subject)
     if (kept := _verdict_from_json(store.facts(_VERDICTS, key))) is not None:
@@ -131,12 +131,12 @@ def check_loading(
         return _unchecked(f"{named(absent)} {are} not downloaded, as the layers are known")
     reader = LoadReader(store, arrivals, tell=tell, stopped=stopped)
     try:
-        reader.read_small(wheels, asked)
+        reader.read_small(wheels, requested)
         try:
             base = reader.base(subject.base)
         except Failure as failure:
             return _unchecked(f"the base cannot be read: {failure}")
-        reader.read_large(wheels, asked)
+        reader.read_large(wheels, requested)
         verdict = _judge(subject, reader, base)
     except Stopped:
         return None
@@ -150,7 +150,7 @@ def _key(subject: LoadSubject) -> str:
         "format": [_FORMAT, FORMAT, VERSION],
         "framework": subject.plan.framework,
         "arch": subject.plan.arch,
-        "asked": sorted(subject.asked),
+        "asked": sorted(subject.requested),
         "layers": [layer.key for layer in subject.layers],
         "base": f"{subject.base.digest} {subject.base.platform}",
         "python": subject.python,
@@ -173,10 +173,10 @@ def _verdict_from_json(document: Mapping[str, Any] | None) -> LoadVerdict | None
 
 
 def _judge(subject: LoadSubject, reader: LoadReader, base: LoadFacts) -> LoadVerdict:
-    asked, wheels = subject.asked, subject.wheels
+    requested, wheels = subject.requested, subject.wheels
     with ExitStack() as opened:
         placed = _Placed.of(subject, reader, opened)
-        closure = placed.closure(PACKAGES[subject.plan.framework]) - asked
+        closure = placed.closure(PACKAGES[subject.plan.framework]) - requested
         framework = [wheel for wheel in wheels if canonicalized(wheel.name) in closure]
         others = reader.wheels(wheel for wheel in wheels if wheel not in framework)
         named_by_others = placed.having(names_needed(others.values()))
@@ -185,10 +185,10 @@ def _judge(subject: LoadSubject, reader: LoadReader, base: LoadFacts) -> LoadVer
         if not _is_settled(_of_packages(found, lambda name: name not in closure)):
             beside |= reader.wheels(w for w in framework if w.sha256 not in named_by_others)
             found = placed.inspected(base, others | _defining(beside))
-    ours = _of_packages(found, asked.__contains__)
+    ours = _of_packages(found, requested.__contains__)
     if failures := _failures(ours):
         raise _refusal(ours, failures, subject.plan.base)
-    brought = _of_packages(found, lambda name: name not in closure | asked)
+    brought = _of_packages(found, lambda name: name not in closure | requested)
     failures = _failures(brought)
     refusal = _refusal(brought, failures, subject.plan.base) if failures else None
     return LoadVerdict(

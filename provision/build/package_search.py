@@ -343,7 +343,7 @@ class PackageSearch:
 
         return ask
 
-    def beside(self, name: str, fitting: Sequence[str]) -> list[str]:
+    def other_lines(self, name: str, fitting: Sequence[str]) -> list[str]:
         """What is requested beside a package: the releases of the framework that fit, and the other
         packages; not NVIDIA's, since a build of the framework brings its own.
         """

@@ -211,7 +211,7 @@ class PackageChoice:
         wheels, tell = self._wheels, self._console.progress
         assert wheels is not None
         fitting = fitting_releases(self._hosts, self._request, self._catalog).get(wheels.python)
-        beside = self._search.beside(other.package, fitting or [str(plan.framework_version)])
+        beside = self._search.other_lines(other.package, fitting or [str(plan.framework_version)])
         ask = self._search.newest_below(other.package, wheels, tell, beside=beside)
         instead = newest_that_fits(other, ask, self._runtimes)
         raise no_release(other, plan, self._hosts, self._request, self._catalog, instead)

@@ -37,22 +37,22 @@ def test(
         return [], ()
     gpus = gpus_to_request(here)
     scope = test_scope(job, built, here)
-    what = f"at level {job.asked.level}" if scope is None else scope.words
+    what = f"at level {job.suite.level}" if scope is None else scope.words
     with (
         console.step("verify", f"inside the image, {what}"),
-        maker.ready(image.made) as ready,
+        maker.ready(image.produced) as ready,
     ):
         reports = []
         notes: tuple[str, ...] = ()
-        for plan, asked in _suites(image.plan, job.asked):
+        for plan, request in _suites(image.plan, job.suite):
             console.progress(f"the suite for {TITLES[plan.framework]}")
             report, notes = run_suite(
                 ready.runner,
                 ready.handle,
                 plan,
                 here,
-                asked,
-                image_id=image.made.image_id,
+                request,
+                image_id=image.produced.image_id,
                 gpus=gpus,
                 catalog=job.catalog,
                 console=console,
@@ -66,16 +66,16 @@ def test(
 def test_scope(job: BuildJob, built: Sequence[FinishedImage], here: HostFacts) -> SuiteScope | None:
     """How much is tested here; a level that the user named is tested whole."""
     image = next((one for one in built if runs_here(one.plan, here)), None)
-    if image is None or job.asked.whole or not job.verify:
+    if image is None or job.suite.whole or not job.verify:
         return None
     return scope_of(image.plan, here, job.catalog)
 
 
-def _suites(plan: Plan, asked: SuiteRequest) -> Iterator[tuple[Plan, SuiteRequest]]:
+def _suites(plan: Plan, request: SuiteRequest) -> Iterator[tuple[Plan, SuiteRequest]]:
     """What the suite is run for. Named checks are those of the plan's framework."""
-    yield plan, asked
-    for name in () if asked.only else frameworks_in(plan):
-        yield seen_by(plan, FRAMEWORKS[name]), replace(asked, require=())
+    yield plan, request
+    for name in () if request.only else frameworks_in(plan):
+        yield seen_by(plan, FRAMEWORKS[name]), replace(request, require=())
 
 
 @contextmanager
@@ -88,7 +88,7 @@ def kept_if_untested(
     except Failure as failure:
         state = "unfit" if failure.exit_code == Exit.UNFIT else "untested"
         with suppress(Failure):  # the reason why it was not tested matters more
-            kept = maker.keep(tuple(one.made for one in built), state)
+            kept = maker.keep(tuple(one.produced for one in built), state)
             console.note(f"the image is kept, {state}, as {_place_of(kept)}")
         raise
 
@@ -116,7 +116,7 @@ def keep_verdict(
     tested = next((one for one in built if runs_here(one.plan, here)), None)
     worst = next((one for one in ("unfit", "no-verdict", "fit") if one in verdicts), None)
     if tested is not None and worst is not None:
-        write_verdict(home, tested.made.image_id, worst)
+        write_verdict(home, tested.produced.image_id, worst)
         write_verdict(home, f"sha256:{tested.lock.sha256}", worst)
 
 

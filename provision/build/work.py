@@ -34,7 +34,7 @@ class BuildJob:
     request: Request
     catalog: Catalog
     settings: BuildSettings
-    asked: SuiteRequest
+    suite: SuiteRequest
     making: Making
     images: Path
     documenting: Documenting
@@ -56,7 +56,7 @@ class FinishedImage:
 
     lock: Lock
     path: Path
-    made: MadeImage
+    produced: MadeImage
 
     @property
     def plan(self) -> Plan:

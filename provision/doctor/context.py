@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from provision.doctor.log_facts import Said, first_of
+from provision.doctor.log_facts import ReportedFacts, first_of
 from provision.doctor.model import Evidence, Facts, Hit
 from provision.doctor.outline import IS_RAISED, Outline, is_warning
 from provision.doctor.scope import MESSAGE, PARAGRAPH
@@ -29,7 +29,7 @@ _SOON = 15  # lines: what ended the run stands so near to what it is about
 class TextContext:
     """What is known of the texts besides the first hit of each pattern. `together`: hits near to
     one another of symptoms whose first ones are not; `last`: the last hits; `outlines`: how
-    each text ends, and `reasons` the lines that say why; `said`: what the texts say of the
+    each text ends, and `reasons` the lines that say why; `reported`: what the texts say of the
     machine that they were written on.
     """
 
@@ -37,17 +37,17 @@ class TextContext:
     last: Mapping[str, Hit] = field(default_factory=dict)
     outlines: Sequence[Outline] = ()
     reasons: Sequence[Evidence] = ()
-    said: Said = field(default_factory=dict)
+    reported: ReportedFacts = field(default_factory=dict)
 
     @property
-    def stated(self) -> Facts:
+    def first_reported(self) -> Facts:
         """What the texts say of their machine; of several values the first one."""
-        return first_of(self.said)
+        return first_of(self.reported)
 
     def besides(self, seen: Sequence[Hit]) -> Facts:
         """What the texts state on other lines: a line does not speak for itself."""
         own = {hit.where for hit in seen}
-        return {name: fact for name, fact in self.stated.items() if fact.where not in own}
+        return {name: fact for name, fact in self.first_reported.items() if fact.where not in own}
 
     def is_over(self, hit: Hit) -> bool:
         """Whether the text says further down, at its end, that all is done."""

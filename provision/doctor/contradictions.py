@@ -17,7 +17,7 @@ from packaging.version import InvalidVersion, Version
 
 from provision.catalog.needs import together
 from provision.doctor.conditions import in_words
-from provision.doctor.log_facts import Said
+from provision.doctor.log_facts import ReportedFacts
 from provision.doctor.model import Contradiction, Evidence, Fact, Facts
 
 if TYPE_CHECKING:
@@ -44,11 +44,11 @@ _WORDS = {
 _SAME = "same "  # as another fact: "same major toolkits.nvcc"
 
 
-def contradictions(said: Said) -> tuple[Contradiction, ...]:
+def contradictions(reported: ReportedFacts) -> tuple[Contradiction, ...]:
     """All of them, in the order of the rules."""
     facts = {
         name: values[0]
-        for name, values in said.items()
+        for name, values in reported.items()
         if len({value.value for value in values}) == 1
     }
     return tuple(found for rule in RULES for found in rule(facts))

@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import BinaryIO, cast
 
+from provision.doctor.causes import find_causes
 from provision.doctor.context import TextContext
 from provision.doctor.contradictions import contradictions
-from provision.doctor.judge import judge
 from provision.doctor.knowledge import Knowledge, load
 from provision.doctor.lines import Work
-from provision.doctor.log_facts import Said, merged, origin_of, read_log_facts
+from provision.doctor.log_facts import ReportedFacts, merged, origin_of, read_log_facts
 from provision.doctor.model import (
     Contradiction,
     Diagnosis,
@@ -51,18 +51,18 @@ def diagnose(
     facts = facts or {}
     found, reading, partly = _read(texts, known)
     if facts_of == "subject":
-        judged = judge(known, found, facts, reading)
+        judged = find_causes(known, found, facts, reading)
         conflicts = _contradictions(judged, reading)
         return replace(judged, facts=facts, partly=partly, contradictions=conflicts)
-    origin = origin_of(reading.said, facts)
+    origin = origin_of(reading.reported, facts)
     counts = facts_of == "texts" or origin.agreement == "agrees"
-    judged = judge(known, found, facts if counts else {}, reading, machine=False)
+    judged = find_causes(known, found, facts if counts else {}, reading, machine=False)
     shown = {cause.code for cause in judged.causes}
-    alone = judge(known, {}, facts).causes
+    alone = find_causes(known, {}, facts).causes
     return replace(
         judged,
         origin=replace(origin, counts=counts) if facts else None,
-        facts=facts if facts and counts else reading.stated,
+        facts=facts if facts and counts else reading.first_reported,
         partly=partly,
         besides=tuple(cause for cause in alone if cause.code not in shown),
         contradictions=_contradictions(judged, reading),
@@ -70,7 +70,7 @@ def diagnose(
 
 
 def _contradictions(judged: Diagnosis, reading: TextContext) -> tuple[Contradiction, ...]:
-    return () if judged.ended_well else contradictions(reading.said)
+    return () if judged.ended_well else contradictions(reading.reported)
 
 
 def _read(
@@ -78,7 +78,7 @@ def _read(
 ) -> tuple[dict[str, Hit], TextContext, tuple[PartlyRead, ...]]:
     """The first hit of each pattern, what else is known of the texts, and what is read in part."""
     found: dict[str, Hit] = {}
-    said: Said = {}
+    reported: ReportedFacts = {}
     together: dict[tuple[str, ...], tuple[Hit, ...]] = {}
     last: dict[str, Hit] = {}
     outlines: list[Outline] = []
@@ -112,11 +112,11 @@ def _read(
                     if chosen and is_together(symptom, chosen):
                         together.setdefault(symptom.parts, chosen)
                 hits.update((part, _worst(each)) for part, each in every.items())
-            said = merged(said, read_log_facts(known, hits, every_hit))
+            reported = merged(reported, read_log_facts(known, hits, every_hit))
         found = {**hits, **found}
         partly += [work.partly] if work.partly else []
     reading = TextContext(
-        together=together, last=last, outlines=outlines, reasons=stated_reasons, said=said
+        together=together, last=last, outlines=outlines, reasons=stated_reasons, reported=reported
     )
     return found, reading, tuple(partly)
 

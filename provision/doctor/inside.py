@@ -170,7 +170,7 @@ def inside_machine(run: Callable[[bytes], bytes]) -> ProbedMachine:
             fix="Give it a shell (busybox is enough), or diagnose a log of it instead: "
             "provision doctor FILE",
         )
-    seen = _Seen.of(frames)
+    seen = _FrameSource.of(frames)
     return ProbedMachine(env=seen.env, source=seen)
 
 
@@ -205,7 +205,7 @@ def parse(printed: bytes, mark: str) -> dict[tuple[str, str], bytes]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Seen:
+class _FrameSource:
     """A source that answers out of frames."""
 
     env: Mapping[str, str]
@@ -214,7 +214,7 @@ class _Seen:
     frames: Mapping[tuple[str, str], bytes] = field(repr=False)
 
     @classmethod
-    def of(cls, frames: Mapping[tuple[str, str], bytes]) -> _Seen:
+    def of(cls, frames: Mapping[tuple[str, str], bytes]) -> _FrameSource:
         return cls(
             env={"container": "oci", **dict(_environment(_text(frames.get(("env", "-"), b""))))},
             files={subject: data for (name, subject), data in frames.items() if name == "file"},

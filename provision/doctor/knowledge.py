@@ -104,7 +104,7 @@ class FactKind:
 
     kind: str
     means: str
-    stated: tuple[FactPattern, ...] = ()
+    reported_by: tuple[FactPattern, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Knowledge:
                 *(
                     pattern
                     for kind in self.facts.values()
-                    for one in kind.stated
+                    for one in kind.reported_by
                     for pattern in filter(None, (one.pattern, one.unless))
                 ),
             ],
@@ -174,7 +174,7 @@ def parse(tables: Mapping[str, Mapping[str, Any]]) -> Knowledge:
             facts[fact] = FactKind(
                 kind=row["kind"],
                 means=row["means"],
-                stated=tuple(_stated(one) for one in row.get("stated", ())),
+                reported_by=tuple(_fact_pattern(one) for one in row.get("reported_by", ())),
             )
     failures = tuple(
         _failure(row, recipes, f"{name}: {row.get('code', '?')}")
@@ -184,7 +184,7 @@ def parse(tables: Mapping[str, Mapping[str, Any]]) -> Knowledge:
     return Knowledge(failures=failures, facts=facts)
 
 
-def _stated(row: Mapping[str, Any]) -> FactPattern:
+def _fact_pattern(row: Mapping[str, Any]) -> FactPattern:
     value = row.get("is")
     return FactPattern(
         pattern=row["text"],
@@ -226,9 +226,9 @@ def check(knowledge: Knowledge) -> list[str]:
     after = _after(knowledge.failures)
     codes = {one.code for one in knowledge.failures}
     for fact, kind in knowledge.facts.items():
-        for told in kind.stated:
-            why = problem(told.pattern)
-            found += [f"{fact}: {told.pattern!r}: {why}"] * (why is not None)
+        for row in kind.reported_by:
+            why = problem(row.pattern)
+            found += [f"{fact}: {row.pattern!r}: {why}"] * (why is not None)
     for one in knowledge.failures:
         found += [f"{one.code} comes twice"] * (one.code in seen)
         seen.add(one.code)

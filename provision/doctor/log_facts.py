@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from provision.doctor.knowledge import Knowledge
 
 # By fact, each value that the texts give it, with the first line that does.
-Said: TypeAlias = Mapping[str, tuple[Fact, ...]]
+ReportedFacts: TypeAlias = Mapping[str, tuple[Fact, ...]]
 
 # One of them may be the same by accident: a kernel of a distribution, a host called node1.
 _TELLING = {
@@ -37,14 +37,14 @@ def read_log_facts(
     knowledge: Knowledge,
     hits: Mapping[str, Hit],
     every_hit: Callable[[Collection[str]], Mapping[str, list[Hit]]],
-) -> Said:
+) -> ReportedFacts:
     """The facts that a text's lines state, each value once, in the order of the lines. `every_hit`
     finds all lines of some patterns.
     """
     rows = [
         (fact, kind.kind, one)
         for fact, kind in knowledge.facts.items()
-        for one in kind.stated
+        for one in kind.reported_by
         if one.pattern in hits and one.unless not in hits
     ]
     every = every_hit({one.pattern for _, _, one in rows}) if rows else {}
@@ -65,18 +65,18 @@ def read_log_facts(
     return {fact: tuple(values.values()) for fact, values in found.items()}
 
 
-def merged(one: Said, other: Said) -> Said:
+def merged(one: ReportedFacts, other: ReportedFacts) -> ReportedFacts:
     """What two texts say, the first before the second."""
     return {fact: (*one.get(fact, ()), *other.get(fact, ())) for fact in {**one, **other}}
 
 
-def first_of(said: Said) -> Facts:
-    return {name: values[0] for name, values in said.items()}
+def first_of(reported: ReportedFacts) -> Facts:
+    return {name: values[0] for name, values in reported.items()}
 
 
-def origin_of(said: Said, here: Facts) -> LogOrigin:
+def origin_of(reported: ReportedFacts, here: Facts) -> LogOrigin:
     """Whether the machine that the texts are from is the one that has the facts."""
-    in_container = any(fact.value is True for fact in said.get("machine.container", ()))
+    in_container = any(fact.value is True for fact in reported.get("machine.container", ()))
     agree: list[tuple[str, Evidence]] = []
     differ: list[Evidence] = []
     for name, words in _COMPARED.items():
@@ -85,7 +85,7 @@ def origin_of(said: Said, here: Facts) -> LogOrigin:
         have = _have(name, here)
         if have is None:
             continue
-        for fact in said.get(name, ()):
+        for fact in reported.get(name, ()):
             says = f"{words} {in_words(fact)}"
             if _is_among(name, fact, have):
                 agree.append((name, Evidence(says=says, where=fact.where)))
@@ -109,33 +109,33 @@ def _have(name: str, here: Facts) -> Fact | None:
     return here.get(name)
 
 
-def _is_among(name: str, said: Fact, have: Fact) -> bool:
+def _is_among(name: str, reported: Fact, have: Fact) -> bool:
     mine = have.value if isinstance(have.value, tuple) else (have.value,)
-    theirs = said.value if isinstance(said.value, tuple) else (said.value,)
+    theirs = reported.value if isinstance(reported.value, tuple) else (reported.value,)
     return all(any(_is_same(name, one, other) for other in mine) for one in theirs)
 
 
-def _is_same(name: str, said: Value, have: Value) -> bool:
+def _is_same(name: str, reported: Value, have: Value) -> bool:
     if name == "machine.name":  # with a domain, or without
-        return str(said).split(".")[0].lower() == str(have).split(".")[0].lower()
+        return str(reported).split(".")[0].lower() == str(have).split(".")[0].lower()
     if name == "gpu.names":  # a table of nvidia-smi cuts long ones; old drivers leave out NVIDIA
-        short, long = (str(one).removeprefix("NVIDIA ").strip() for one in (said, have))
+        short, long = (str(one).removeprefix("NVIDIA ").strip() for one in (reported, have))
         return (
             long.startswith(short.removesuffix("...")) if short.endswith("...") else short == long
         )
-    return said == have
+    return reported == have
 
 
-def _value(kind: str, said: str) -> Value | None:
+def _value(kind: str, text: str) -> Value | None:
     if kind == "int":
-        return int(said) if said.isdecimal() else None
-    return (said.strip(),) if kind == "list" else said
+        return int(text) if text.isdecimal() else None
+    return (text.strip(),) if kind == "list" else text
 
 
 def _differing(hits: Iterable[Hit]) -> Iterable[Hit]:
     """The lines that say something else than one before them about the same."""
-    said: dict[str | None, str | None] = {}
+    first: dict[str | None, str | None] = {}
     for hit in hits:
         value = hit.groups.get("value")
-        if said.setdefault(hit.groups.get("of"), value) != value:
+        if first.setdefault(hit.groups.get("of"), value) != value:
             yield hit

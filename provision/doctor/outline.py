@@ -45,7 +45,7 @@ READ_ENOUGH = re.compile(r"^BrokenPipeError: \[Errno 32\]", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Shown:
+class _ProgramEnd:
     """What a program shows at the end of a text: its first line, the lines that follow, and those
     by which something is wrong. `over`: what of the text is settled by it: what it shows of a
     machine says nothing of what failed before.
@@ -64,62 +64,62 @@ _BAD_KERNEL = re.compile(
     r"|out of memory|lockup|blocked for)",
     re.ASCII,
 )
-_SHOWN = (
+_PROGRAM_ENDS = (
     # an installation, and the packages that there are now
-    _Shown(
+    _ProgramEnd(
         first=r"^Successfully (?:installed|uninstalled) |^No broken requirements found\.$",
         then=re.compile(
             r"^Package +Version|^[- ]+$|^[\w.-]+ +\d\S*(?: +\S+)?$|^\[notice\]", re.ASCII
         ),
         over="what was before",
     ),
-    _Shown(
+    _ProgramEnd(
         first=r"^\d+ upgraded, \d+ newly installed, ",
         then=re.compile(
             r"^(?:Inst|Conf|Remv|Purg|Need to get|After this operation) |^\d+ not ", re.ASCII
         ),
         over="what was before",
     ),
-    _Shown(
+    _ProgramEnd(
         first=r"^Would install \d+ packages?$|^(?:Installed|Audited) \d+ packages? in ",
         then=re.compile(r"^ [+~-] \S+$|^[\w.-]+==\S+$", re.ASCII),
         over="what was before",
     ),
-    _Shown(
+    _ProgramEnd(
         first=r"^(?:added|changed|up to date)\b.*\bin \d+\w+$",
         then=re.compile(
             r"^\d+ packages? (?:is|are) looking|^ +run `npm |^[\w@/.-]+@\d\S* /|^[\s│├└─┬]+\S"
         ),
         over="what was before",
     ),
-    _Shown(
+    _ProgramEnd(
         first=r"^verdict     (?:direct|minor-version|compat|likely)",
         then=re.compile(r"^(?:[a-z]+ {2,}| {2,})\S", re.ASCII),
         over="what was before",
     ),
-    _Shown(  # a program's help
+    _ProgramEnd(  # a program's help
         first=r"^ +-h, --help\b",
         then=re.compile(r"^\s+\S|^[A-Za-z][\w -]*:$", re.ASCII),
     ),
     # a pod that is ready: its events tell the past
-    _Shown(
+    _ProgramEnd(
         first=r"^  Ready +True\s*$",
         then=re.compile(r"^\s|^[A-Z][\w -]*:", re.ASCII),
         over="all",
     ),
-    _Shown(
+    _ProgramEnd(
         first=r"^\s+Active: active \((?:running|exited)\) since ",
         then=re.compile(r"^\s|^[A-Z][a-z]{2} +\d+ [\d:]+ ", re.ASCII),
         unwell=re.compile(
             r"(?i)\b(?:error|fail|fatal|denied|refused|cannot|unable)|Active: ", re.ASCII
         ),
     ),
-    _Shown(
+    _ProgramEnd(
         first=r"^\| NVIDIA-SMI \d[\d.]* +Driver Version: [\d.]+ +CUDA Version: \d",
         then=re.compile(r"^[|+]", re.ASCII),
         unwell=re.compile(r"ERR!|Unknown Error|Not Found", re.ASCII),
     ),
-    _Shown(first=r"\[drm\] Initialized nvidia-drm ", then=_KERNEL, unwell=_BAD_KERNEL),
+    _ProgramEnd(first=r"\[drm\] Initialized nvidia-drm ", then=_KERNEL, unwell=_BAD_KERNEL),
 )
 
 
@@ -127,8 +127,8 @@ class _Settling:
     """Reads the lines of a text for what a program shows at its end."""
 
     def __init__(self) -> None:
-        self._firsts = [(re.compile(one.first, re.ASCII), one) for one in _SHOWN]
-        self._shown: _Shown | None = None
+        self._firsts = [(re.compile(one.first, re.ASCII), one) for one in _PROGRAM_ENDS]
+        self._end: _ProgramEnd | None = None
         self._done = 0
 
     def read(self, number: int, lines: Sequence[bytes]) -> None:
@@ -139,27 +139,27 @@ class _Settling:
     def _read(self, number: int, line: str) -> None:
         for first, one in self._firsts:
             if first.search(line):
-                self._shown = one
+                self._end = one
                 self._done = 1 if one.over == "nothing" else number
                 return
-        shown = self._shown
-        if shown is None:
+        end = self._end
+        if end is None:
             return
-        if not shown.then.search(line) or (shown.unwell and shown.unwell.search(line)):
-            self._shown = None
-        elif shown.over == "all":
+        if not end.then.search(line) or (end.unwell and end.unwell.search(line)):
+            self._end = None
+        elif end.over == "all":
             self._done = number
 
     @property
     def is_open(self) -> bool:
-        return self._shown is not None
+        return self._end is not None
 
     @property
     def done(self) -> int:
         """Up to which line nothing counts that was printed, at least 1; 0: the text's end is no
         such thing.
         """
-        return self._done if self._shown is not None else 0
+        return self._done if self._end is not None else 0
 
 
 # The code around a place, as IPython shows it: behind the number of its line.
@@ -238,7 +238,7 @@ class Outline:
 
 def outline(stream: BinaryIO, source: str) -> Outline:
     """Read a text for how it ends."""
-    ends, done, raised, ended, rows, unfit, shown = _patterns()
+    ends, done, raised, ended, rows, unfit, firsts = _patterns()
     found = Outline(source)
     number = 1
     tail: deque[tuple[int, bytes]] = deque(maxlen=_TAIL)
@@ -249,7 +249,7 @@ def outline(stream: BinaryIO, source: str) -> Outline:
         for start, end in ends.in_chunk(chunk):
             at = number + counter.before(start)
             if not found.ends or found.ends[-1][0] != at:
-                found.ends.append((at, _shown(chunk[start:end])))
+                found.ends.append((at, _excerpt(chunk[start:end])))
                 if found.raised is None and raised.match(chunk[start:end]):
                     found.raised = found.ends[-1]
         if any(words in chunk for words in CHAINS):  # which is much faster than the pattern
@@ -258,7 +258,7 @@ def outline(stream: BinaryIO, source: str) -> Outline:
             del found.chains[:-_MOST_ENDS]
         is_unfit = is_unfit or unfit.match(chunk)
         lines = chunk.split(b"\n")
-        if settling.is_open or shown.match(chunk):
+        if settling.is_open or firsts.match(chunk):
             settling.read(number, lines)
         tail.extend(
             (number + i, line)
@@ -310,7 +310,7 @@ def telling(outlines: Sequence[Outline]) -> tuple[Evidence, ...]:
     return tuple(shown.values())[-_MOST_SHOWN:]
 
 
-def _shown(line: bytes) -> str:
+def _excerpt(line: bytes) -> str:
     text = line[: 2 * _LONGEST].decode("utf-8", "replace")
     return shortened(" ".join(printable(text, instead=" ").split()), _LONGEST)
 
@@ -318,10 +318,10 @@ def _shown(line: bytes) -> str:
 def _patterns() -> list[Lines]:
     from provision.doctor.matching import Lines
 
-    shown = [one.first for one in _SHOWN]
+    firsts = [one.first for one in _PROGRAM_ENDS]
     own = table("ends.toml")
     answered = [own["answered"]]  # a row, and said of a program that failed later
     ended, rows = [*own["ended"], *answered], [*own["rows"], *answered]
     done = [*own["done"], *ended, *rows]
-    kinds = ([RAISED, *own["ends"]], done, [RAISED], ended, rows, own["unfit"], shown)
+    kinds = ([RAISED, *own["ends"]], done, [RAISED], ended, rows, own["unfit"], firsts)
     return [Lines(one) for one in kinds]

@@ -60,7 +60,7 @@ def reasons(stream: BinaryIO, outline: Outline) -> tuple[Evidence, ...]:
     """
     if outline.done:
         return ()
-    found = _stated(outline)
+    found = _reasons_found(outline)
     stream.seek(0)
     lines = lines_between(stream, *_around_the_end(outline))
     if found:
@@ -94,7 +94,7 @@ def _evidence(lines: Iterable[tuple[int, str]], outline: Outline) -> tuple[Evide
     return tuple(Evidence(says=says, where=f"{outline.source}:{number}") for number, says in lines)
 
 
-def _stated(outline: Outline) -> list[tuple[int, str]]:
+def _reasons_found(outline: Outline) -> list[tuple[int, str]]:
     """The first of the last lines that something ended by, but wrappers, and the last of them, or
     the last exception.
     """

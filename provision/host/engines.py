@@ -168,7 +168,7 @@ def _ask_docker(machine: ProbedMachine, path: str, timeout_s: float) -> _Cli:
     if "emulate docker cli using podman" in done.err.lower() or "OsArch" in client:
         return _no_docker(path, "it is podman's imitation of docker")
     if not client:
-        return _no_docker(path, done.said if not done.ok else "it does not answer like docker")
+        return _no_docker(path, done.message if not done.ok else "it does not answer like docker")
     version = _version(client)
     server = answer.get("Server")
     server = _version(server) if isinstance(server, dict) else None
@@ -197,7 +197,7 @@ def _find_podman(machine: ProbedMachine, timeout_s: float) -> DetectedEngines:
     answer = parse_object(done.out) or {}
     client = answer.get("Client")
     if not isinstance(client, dict):
-        why = done.said if not done.ok else "it does not answer like podman"
+        why = done.message if not done.ok else "it does not answer like podman"
         return _absent("podman", path, why)
     info = _run(machine, path, "info", "--format", "json", timeout_s=timeout_s)
     version = (parse_object(info.out) or {}).get("version")
@@ -218,7 +218,7 @@ def _run(machine: ProbedMachine, *argv: str, timeout_s: float) -> ProgramResult:
 
 
 def _problem(done: ProgramResult, env: Mapping[str, str]) -> str:
-    return done.problem or explain(done.err.strip() or done.said, env)
+    return done.problem or explain(done.err.strip() or done.message, env)
 
 
 def _version(answer: Object) -> str | None:

@@ -29,7 +29,7 @@ class ProgramResult(NamedTuple):
         return self.code == 0 and self.problem is None
 
     @property
-    def said(self) -> str:
+    def message(self) -> str:
         """Why it failed, in one line: our problem, else its first output, else its exit code."""
         if self.problem:
             return self.problem

@@ -104,7 +104,7 @@ def failure(done: ProgramResult) -> str:
     """Why nvidia-smi gave nothing: our text for its exit code, and its own."""
     if done.problem:
         return done.problem
-    own = done.said if done.out.strip() or done.err.strip() else ""
+    own = done.message if done.out.strip() or done.err.strip() else ""
     known = _REASONS.get(done.code) if done.code is not None else None
     if known is None:
         return f"exit {done.code}: {own}" if own else f"exit {done.code}, no output"

@@ -59,7 +59,7 @@ class Question(NamedTuple):
 
     gpu: str
     drivers: DriverRange
-    asked: Choices
+    choices: Choices
 
 
 class Answers:
@@ -76,21 +76,21 @@ class Answers:
 
     def alike(self, question: Question) -> str:
         """The same text for questions that have the same answers."""
-        examiner = self._examiner(question[:2], question.asked.arch)
-        return str(_without(_read_by_rules(examiner, question.asked), examiner.holes))
+        examiner = self._examiner(question[:2], question.choices.arch)
+        return str(_without(_read_by_rules(examiner, question.choices), examiner.holes))
 
     def block(self, question: Question) -> Node:
         """The answers: `plans` by Python and CUDA, and `matrix`, a cell for each build."""
-        asked, nodes = question.asked, self._nodes
-        examiner = self._examiner(question[:2], asked.arch)
-        builds = builds_of(asked.framework, asked.arch, self._catalog)
-        memory = self._memories.setdefault(asked[:2], _Memory(builds, {}, {}))
+        choices, nodes = question.choices, self._nodes
+        examiner = self._examiner(question[:2], choices.arch)
+        builds = builds_of(choices.framework, choices.arch, self._catalog)
+        memory = self._memories.setdefault(choices[:2], _Memory(builds, {}, {}))
         trial = _Shared(examiner, memory)
         rows: list[Node] = []
-        for _, requests in groupby(asked.requests(), key=lambda request: request.python):
+        for _, requests in groupby(choices.requests(), key=lambda request: request.python):
             plans = [self._plan(examiner, request, trial) for request in requests]
             rows.append(nodes.of(0, plans))
-        cells = matrix_to_json(matrix_with(examiner, Request(framework=asked.framework)))
+        cells = matrix_to_json(matrix_with(examiner, Request(framework=choices.framework)))
         texts = [[cell["verdict"], cell["code"], cell["message"]] for cell in cells]
         matrix = nodes.add(_without(texts, examiner.holes))
         return nodes.of(nodes.shape(("plans", "matrix")), [nodes.of(0, rows), matrix])
@@ -150,11 +150,11 @@ class Answers:
         found = holes(self._gpus[gpu], drivers, self._catalog)
         return _Remembering(read_fleet([host], self._catalog), self._catalog, found)
 
-    def builds(self, gpu: GpuModel, asked: Choices) -> list[dict[str, Any]]:
+    def builds(self, gpu: GpuModel, choices: Choices) -> list[dict[str, Any]]:
         """The builds that the cells of a matrix are for, in their order; the same for any GPU."""
-        fleet = read_fleet([host_of(gpu, None, asked.arch)], self._catalog)
+        fleet = read_fleet([host_of(gpu, None, choices.arch)], self._catalog)
         examiner = Examiner(fleet, self._catalog)
-        cells = matrix_to_json(matrix_with(examiner, Request(framework=asked.framework)))
+        cells = matrix_to_json(matrix_with(examiner, Request(framework=choices.framework)))
         return [{key: cell[key] for key in _BUILD_OF_CELL} for cell in cells]
 
     def _shown(self, plan: Plan) -> dict[str, Any]:
@@ -294,14 +294,14 @@ class _Shared(Trial):
         return self._memory.driven[key]
 
 
-def _read_by_rules(examiner: Examiner, asked: Choices) -> str:
+def _read_by_rules(examiner: Examiner, choices: Choices) -> str:
     """What the rules read of a machine with one kind of GPU, for the builds of a framework."""
     fleet, catalog = examiner.fleet, examiner.catalog
     ((site, device),) = fleet.gpus
-    fits = [examiner.worst_driver(cuda) for cuda in asked.cudas if cuda]
+    fits = [examiner.worst_driver(cuda) for cuda in choices.cudas if cuda]
     verdicts = {fit.verdict for fit in fits}
     read: list[object] = [
-        asked,
+        choices,
         device.capability,
         fits,
         [driver_blocker(site, fit, catalog) for fit in fits],
@@ -312,7 +312,7 @@ def _read_by_rules(examiner: Examiner, asked: Choices) -> str:
     ]
     if blocked or verdicts & {"none", "forward"}:  # with another driver, too, which a fix may name
         read.append(device.takes_compat)
-    builds = builds_of(asked.framework, asked.arch, catalog)
+    builds = builds_of(choices.framework, choices.arch, catalog)
     native, _ = native_cuda(site)
     if native is not None:
         ptx = dict.fromkeys(build.ptx_only_cuda for build in builds if build.ptx_only_cuda)
@@ -325,7 +325,7 @@ def _read_by_rules(examiner: Examiner, asked: Choices) -> str:
         driven = Examiner(fleet.driven_by(needed, [site], catalog), catalog)
         ((there, _),) = driven.fleet.gpus
         if driven_blocker(there, device, catalog) is None:
-            read.append(_read_by_rules(driven, asked))
+            read.append(_read_by_rules(driven, choices))
     if system and (blocked or verdicts != {"direct"}):
         read.append(sorted(brands_of(device)))
     if forward := [fit.cuda for fit in fits if fit.verdict == "forward"]:

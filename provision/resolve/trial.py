@@ -57,7 +57,7 @@ class BestOf(NamedTuple):
     closest, unless there are none.
     """
 
-    asked: Sequence[Build]
+    requested: Sequence[Build]
     best: Build | None
     nearest: Build | None
     alternatives: tuple[Alternative, ...]

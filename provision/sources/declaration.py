@@ -71,7 +71,7 @@ class Lacking(NamedTuple):
     why: str = "images are built from wheels"
 
     @property
-    def said(self) -> str:
+    def message(self) -> str:
         """For messages: "x @ git+https://... (requirements.txt, line 3; why)"."""
         return f"{self.text} ({Declared('', self.file, self.line).where}; {self.why})"
 

@@ -322,6 +322,6 @@ def _miss(
     name = read.name or canonicalize_name(printable(stem, limit=60)) or "."
     missing = Lacking(name, public(content, 80), at.file, at.line, why)
     if limits:
-        found.left_out.append(missing.said)
+        found.left_out.append(missing.message)
     else:
         found.missing.append(missing)

@@ -104,14 +104,14 @@ def _without(
         missing=(),
         left_out=(
             *declared.left_out,
-            *(one.said for one in declared.missing),
+            *(one.message for one in declared.missing),
             *(f"{name} (--without)" for name in accepted),
         ),
     )
 
 
 def _incomplete(source: str, lacking: Sequence[Lacking]) -> ProjectIncompleteError:
-    shown = "; ".join(one.said for one in lacking[:_MOST_SHOWN])
+    shown = "; ".join(one.message for one in lacking[:_MOST_SHOWN])
     more = f" and {len(lacking) - _MOST_SHOWN} more" if len(lacking) > _MOST_SHOWN else ""
     options = " ".join(f"--without {one}" for one in dict.fromkeys(one.name for one in lacking))
     return ProjectIncompleteError(

@@ -62,7 +62,7 @@ class Recording:
 
     home: Path
     folder: str = RECORDS
-    wanted: bool = True
+    enabled: bool = True
     path: Path | None = None
     key: Path | None = None
     attach: bool = False
@@ -73,7 +73,7 @@ class Order:
     """One verification: of which image, how, and what is kept. `framework`: of several, this."""
 
     image: str
-    asked: SuiteRequest
+    suite: SuiteRequest
     recording: Recording
     framework: Framework | None = None
     files: Mapping[str, Path] = field(default_factory=dict)
@@ -103,7 +103,7 @@ def verify(
     invalid; else the error of the image's place or engine.
     """
     refuse_unusable(order.files, order.baseline)
-    if order.recording.wanted and order.recording.path is not None:
+    if order.recording.enabled and order.recording.path is not None:
         refuse_unwritable("--record", order.recording.path)
     with _failure_in_files(order):
         signer = _signer(order.recording, console)
@@ -114,12 +114,12 @@ def verify(
                 fix="Name it by its registry: docker://REGISTRY/PATH:TAG",
             )
         plan = _plan_for(order, plan_of(subject.labels, order.image), console)
-        check_names(order.asked, plan.framework)
+        check_names(order.suite, plan.framework)
         here = facts()
         refuse_other_gpus(subject.labels, order.image, here, catalog)
         compare_tables(subject, places.state, console)
         with (
-            console.step("verify", f"{order.image}, level {order.asked.level}", named=True),
+            console.step("verify", f"{order.image}, level {order.suite.level}", named=True),
             ready(subject, places, console) as (runner, handle),
         ):
             report, notes = run_suite(
@@ -127,7 +127,7 @@ def verify(
                 handle,
                 plan,
                 here,
-                order.asked,
+                order.suite,
                 image_id=subject.image_id,
                 gpus=gpus_to_request(here),
                 catalog=catalog,
@@ -140,8 +140,8 @@ def verify(
         console.note(note)
     trouble = _keep_files(order, report)
     if signer is not None:
-        kept = _Kept(subject, plan, subject.labels.get(LOCK_SHA256), host)
-        trouble = _keep_record(order, report, kept, signer, places, console) or trouble
+        inputs = _RecordInputs(subject, plan, subject.labels.get(LOCK_SHA256), host)
+        trouble = _keep_record(order, report, inputs, signer, places, console) or trouble
     return VerifyResult(report=report, code=_exit_code(report, trouble), trouble=trouble)
 
 
@@ -177,7 +177,7 @@ def _failure_in_files(order: Order) -> Iterator[None]:
 
 def _signer(recording: Recording, console: Console) -> Signer | None:
     """The signer. A named key must be usable; the default one is created if that is possible."""
-    if not recording.wanted:
+    if not recording.enabled:
         return None
     try:
         return signer_of(recording.home, recording.key)
@@ -206,7 +206,7 @@ def _keep_files(order: Order, report: dict[str, Any]) -> Failure | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _RecordInputs:
     """What the record says beside the report."""
 
     subject: Subject
@@ -218,7 +218,7 @@ class _Kept:
 def _keep_record(
     order: Order,
     report: Mapping[str, Any],
-    kept: _Kept,
+    inputs: _RecordInputs,
     signer: Signer,
     places: ImagePlaces,
     console: Console,
@@ -228,17 +228,17 @@ def _keep_record(
         report,
         report_sha256=hashlib.sha256(report_bytes(report)).hexdigest(),
         name=public_name(order.image) or "image",
-        image=kept.subject.image_id,
-        also=(kept.subject.digest,) if kept.subject.digest else (),
-        has_tables=kept.subject.manifest is not None,
-        plan=kept.plan,
-        lock=kept.lock,
-        host=kept.host,
-        level=order.asked.level,
+        image=inputs.subject.image_id,
+        also=(inputs.subject.digest,) if inputs.subject.digest else (),
+        has_tables=inputs.subject.manifest is not None,
+        plan=inputs.plan,
+        lock=inputs.lock,
+        host=inputs.host,
+        level=order.suite.level,
         now=datetime.now(timezone.utc),
     )
     path = recording.path or record_path(
-        recording.home, kept.subject.image_id, kept.host, recording.folder
+        recording.home, inputs.subject.image_id, inputs.host, recording.folder
     )
     try:
         write_record(path, statement, signer)
@@ -251,7 +251,7 @@ def _keep_record(
             fix="Choose another place: --record FILE",
         )
     console.note(f"record: {path}")
-    return _attach_record(kept.subject, path, places, console) if recording.attach else None
+    return _attach_record(inputs.subject, path, places, console) if recording.attach else None
 
 
 def _attach_record(

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from images.engines.listing import (
-    DockerShelf,
+    DockerImages,
     EngineContainer,
     EngineImage,
-    ImageShelf,
-    PodmanShelf,
+    EngineImages,
+    PodmanImages,
 )
 from images.engines.sandbox.roots import Roots
 from images.errors import Failure
@@ -44,21 +44,21 @@ _BASE = "gpu-provision bootstrap "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnImage:
-    """One image in one place. `image_id`: "" if it cannot be read; `made`: seconds since the epoch;
-    `users`: what uses it now, which keeps it from being removed; `release` ends
-    these uses. `held`: tags of runs that loaded it for themselves.
+    """One image in one place. `image_id`: "" if it cannot be read; `created`: seconds since the
+    epoch; `users`: what uses it now, which keeps it from being removed; `release` ends these uses.
+    `run_tags`: tags of runs that loaded it for themselves.
     """
 
     where: Where
     names: tuple[str, ...]
     image_id: str
     size: int
-    made: float | None
+    created: float | None
     plan: Plan | None
     verdict: str
     users: tuple[str, ...] = ()
     release: str = ""
-    held: tuple[str, ...] = ()
+    run_tags: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -94,7 +94,7 @@ class OwnImages:
     """All images that were found, the engines that answered, and those that did not."""
 
     images: tuple[OwnImage, ...]
-    shelves: tuple[ImageShelf, ...]
+    engines: tuple[EngineImages, ...]
     skipped: tuple[SkippedEngine, ...]
 
 
@@ -114,34 +114,34 @@ def list_images(
     *,
     roots: Path,
     home: Path,
-    shelves: Mapping[Where, Callable[[], ImageShelf]] | None = None,
+    engines: Mapping[Where, Callable[[], EngineImages]] | None = None,
 ) -> OwnImages:
     """All images that provision built: in the layout `images`, and on the engines of this machine.
     `roots`: where images are unpacked; `home`: where records are kept.
     """
     found: list[OwnImage] = []
-    answered: list[ImageShelf] = []
+    answered: list[EngineImages] = []
     skipped: list[SkippedEngine] = []
     verdict = partial(verdict_of, home)
-    engines = engine_shelves() if shelves is None else shelves
+    engines = image_engines() if engines is None else engines
     for where, connect in engines.items():
         try:
-            shelf = connect()
-            here = [one for one in shelf.labelled(PLAN) if is_whole(one.history)]
+            engine = connect()
+            here = [one for one in engine.labelled(PLAN) if is_whole(one.history)]
         except Failure as problem:
             skipped.append(SkippedEngine(where=where, problem=problem))
             continue
-        answered.append(shelf)
+        answered.append(engine)
         found += [_of_engine(where, one, verdict) for one in here]
     found += _of_layout(images, roots, verdict)
-    found.sort(key=lambda one: (-(one.made or 0), one.title, one.where))
-    return OwnImages(images=tuple(found), shelves=tuple(answered), skipped=tuple(skipped))
+    found.sort(key=lambda one: (-(one.created or 0), one.title, one.where))
+    return OwnImages(images=tuple(found), engines=tuple(answered), skipped=tuple(skipped))
 
 
-def engine_shelves() -> dict[Where, Callable[[], ImageShelf]]:
+def image_engines() -> dict[Where, Callable[[], EngineImages]]:
     """What connects to Docker and to podman."""
     fix = "Start it: provision doctor says how"
-    return {"docker": lambda: DockerShelf.find(fix=fix), "podman": PodmanShelf.find}
+    return {"docker": lambda: DockerImages.find(fix=fix), "podman": PodmanImages.find}
 
 
 def is_whole(history: Sequence[str]) -> bool:
@@ -183,12 +183,12 @@ def _of_engine(where: Where, one: EngineImage, verdict: Callable[[str], str]) ->
         names=one.names,
         image_id=one.image_id,
         size=one.size,
-        made=one.made,
+        created=one.created,
         plan=_plan(one.labels),
         verdict=verdict(one.image_id),
         users=tuple(f"container {box.name}{'' if box.running else ' (ended)'}" for box in boxes),
         release=_release(where, boxes),
-        held=one.held,
+        run_tags=one.run_tags,
     )
 
 
@@ -219,7 +219,7 @@ def _of_layout(images: Path, roots: Path, verdict: Callable[[str], str]) -> list
                 names=(name,),
                 image_id=image_id,
                 size=sum(one.blobs.values()),
-                made=one.made,
+                created=one.created,
                 plan=_plan(labels),
                 verdict=verdict(image_id),
                 users=users,
@@ -248,7 +248,7 @@ def remove_images(
     """
     removed: list[OwnImage] = []
     kept: list[tuple[OwnImage, str]] = [(one, used_by(one)) for one, _ in chosen if one.users]
-    shelves = {shelf.name: shelf for shelf in found.shelves}
+    engines = {engine.name: engine for engine in found.engines}
     of_layout = []
     for one, names in chosen:
         if one.users:
@@ -258,7 +258,7 @@ def remove_images(
             continue
         try:
             for name in names or (one.image_id,):
-                shelves[one.where].remove(name)
+                engines[one.where].remove(name)
         except Failure as failure:
             kept.append((one, failure.message))
         else:

@@ -111,13 +111,13 @@ def suite_directory() -> Path:
     return Path(next(iter(found.submodule_search_locations)))
 
 
-def check_names(asked: SuiteRequest, framework: str) -> None:
+def check_names(request: SuiteRequest, framework: str) -> None:
     """Refuse, before anything slow, names of checks that the suite would refuse later. Raises
     BadInputError, which names the nearest.
     """
-    if not asked.words():
+    if not request.words():
         return
-    done = run_here(["--list", "--framework", framework, *asked.words()])
+    done = run_here(["--list", "--framework", framework, *request.words()])
     if not done.ok:
         raise BadInputError(
             done.last_lines(1).removeprefix("verify: "),
@@ -157,7 +157,7 @@ def run_suite(
     image: str,
     plan: Plan,
     facts: HostFacts | None,
-    asked: SuiteRequest,
+    request: SuiteRequest,
     *,
     image_id: str,
     gpus: str,
@@ -191,16 +191,16 @@ def run_suite(
         cut=cut,
         scope=None if scope is None else scope.to_json(),
     )
-    command = ["python3", SUITE, "--json", "--level", asked.level, "--expect", _EXPECT_PATH]
+    command = ["python3", SUITE, "--json", "--level", request.level, "--expect", _EXPECT_PATH]
     job = RunJob(
         image=image,
-        command=(*command, *asked.words()),
+        command=(*command, *request.words()),
         gpus=gpus,
         files={_EXPECT_PATH: json.dumps(expect).encode()},
         environment={"GPU_PROVISION_PROGRESS": "1"},  # a line for each check
         shm_bytes=_SHM_BYTES,
         stack_bytes=_STACK_BYTES,
-        timeout_s=asked.timeout_s,
+        timeout_s=request.timeout_s,
     )
     by = runner.name  # queried now: an engine that stops later must not cost the report
     lines = _Lines(console)
@@ -216,7 +216,7 @@ def run_suite(
             fix="Its last lines say why. Run it by hand in the image: verify",
             detail=result.stderr_tail or result.stdout[-2000:],
         )
-    _set_at_fault(report, _refuse_untrue(report, result.exit_code, asked, expect))
+    _set_at_fault(report, _refuse_untrue(report, result.exit_code, request, expect))
     console.result(f"{in_numbers(report)}, using {by}")
     return report, result.notes
 
@@ -242,13 +242,13 @@ class _Lines:
 
 
 def _refuse_untrue(
-    report: Mapping[str, Any], exit_code: int, asked: SuiteRequest, expect: Mapping[str, Any]
+    report: Mapping[str, Any], exit_code: int, request: SuiteRequest, expect: Mapping[str, Any]
 ) -> Recomputed:
     """Check a report against its own checks, and against the request."""
     claimed = report["verdict"]
     if "comparison" in report:
         raise BadReportError("it has a comparison, which was not requested")
-    found = recompute(report, ["--level", asked.level, *asked.words()], expect)
+    found = recompute(report, ["--level", request.level, *request.words()], expect)
     if found.verdict != claimed:
         raise ContradictoryReportError(
             claimed, f"its checks add up to {found.verdict}: {found.why}"

@@ -21,7 +21,7 @@ import pytest
 import provision.doctor
 from provision.doctor import diagnose
 from provision.doctor.knowledge import Knowledge, parse
-from provision.doctor.mending import FixEffects, mend, read_journal, undo
+from provision.doctor.mending import FixIO, mend, read_journal, undo
 from provision.doctor.mending.shell import commands, without_sudo
 from provision.doctor.model import Fact, Fix
 from provision.errors import Exit
@@ -115,7 +115,7 @@ class Case:
         self.machine, self.folder, self.confirm = machine, folder, confirm
         self.facts = {name: Fact(value=value, where="test") for name, value in facts.items()}
         self.said: list[str] = []
-        self.doors = FixEffects(
+        self.io = FixIO(
             say=self.said.append,
             ask=None,
             run=machine.run,
@@ -139,9 +139,9 @@ class Case:
         return mend(
             causes,
             knowledge=self.knowledge,
-            doors=self.doors,
+            io=self.io,
             journals=self.folder,
-            assume_yes=self.doors.ask is None,
+            assume_yes=self.io.ask is None,
         )
 
     def must_mend(self, text: str) -> None:
@@ -153,7 +153,7 @@ class Case:
         return max(self.folder.iterdir())
 
     def undo(self) -> Exit:
-        return undo(self.journal(), knowledge=self.knowledge, doors=self.doors, assume_yes=True)
+        return undo(self.journal(), knowledge=self.knowledge, io=self.io, assume_yes=True)
 
     def take_back(self, *, restart: bool = True) -> None:
         assert self.undo() is Exit.DONE
@@ -331,7 +331,7 @@ def test_a_full_disk_of_docker_gets_room(settled: DebianMachine, tmp_path: Path)
         text = settled.output(case.confirm)[1]
         assert case.mend(text) is Exit.HOST_UNFIT
         assert "--yes takes no packages or images away" in case.text
-        case.doors = replace(case.doors, ask=lambda _: True)
+        case.io = replace(case.io, ask=lambda _: True)
         case.must_mend(text)
         assert "same" in settled.must("docker images --format '{{.Repository}}'")
     finally:
@@ -349,7 +349,7 @@ def test_a_user_may_use_the_engine_at_the_next_login(engine: DebianMachine, tmp_
     )
     run = engine.run
     # as sudo does
-    case.doors = FixEffects(
+    case.io = FixIO(
         say=case.said.append,
         ask=None,
         run=lambda command, limit_s, on_line: run(

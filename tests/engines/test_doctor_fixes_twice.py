@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from provision.doctor import load
-from provision.doctor.judge import explained
+from provision.doctor.causes import explained
 from provision.doctor.mending.effects import effects
 from tests import need
 from tests.engines.debian_machine import make_tree

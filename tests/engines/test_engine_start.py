@@ -42,7 +42,7 @@ def test_an_engine_starts_with_less_and_is_stopped_by_its_id(place: Path) -> Non
         host=host,
         log=log,
         say=said.append,
-        doors=engine_start.real_doors(host, log),
+        io=engine_start.local_io(host, log),
         arguments=arguments,
     )
     try:

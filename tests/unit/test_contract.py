@@ -148,7 +148,7 @@ def test_no_login_is_in_a_plan() -> None:
 
 def test_the_images_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.setattr(own_images, "engine_shelves", dict)
+    monkeypatch.setattr(own_images, "image_engines", dict)
     layout = LayoutTarget.open(tmp_path / "gpu-provision" / "images")
     engine = Engine()
     labels = engine.labels(engine.digest)

@@ -845,7 +845,7 @@ def test_project_files(name: str, tmp_path: Path) -> None:
             one = found.declared
             rows = [*one.packages, *one.constraints, *filter(None, (one.python, one.cuda))]
             said = [*(row.text for row in rows), *one.left_out, *found.notes]
-            said += [word for row in one.missing for word in (row.name, row.said)]
+            said += [word for row in one.missing for word in (row.name, row.message)]
             for row in one.packages:
                 assert len(row.text.splitlines()) == 1, "a line of what uv reads"
         check(f"project: {name}", case, Ran(0, "\n".join(said), ""), ["build"])

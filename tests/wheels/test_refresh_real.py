@@ -89,7 +89,7 @@ def test_a_usual_refresh_of_the_index_is_small() -> None:
     found = read_index(load(), *(name for name, one in SOURCES.items() if one.group == "pypi"))
     assert found.failures == ()
     fresh = sum(change.kind == "new" for change in found.changes)
-    assert sum(asked.received for asked in found.asked) < (6 + 8 * fresh) * 1_000_000
+    assert sum(asked.received for asked in found.requests) < (6 + 8 * fresh) * 1_000_000
 
 
 @pytest.mark.skipif("CI" in os.environ, reason="CI does not reach NVIDIA's download server")

@@ -152,7 +152,7 @@ def find_provenance(
             continue
         held.append((judge(provenance, name=name, images=images, lock=lock), keyid))
     if held:
-        return max(held, key=lambda found: (found[0].stated, _finished(found[0])))
+        return max(held, key=lambda found: (found[0].verified, _finished(found[0])))
     return _most_telling(refused, _ERRORS) or missing(name), None
 
 

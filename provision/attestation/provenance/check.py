@@ -26,7 +26,7 @@ class Origin:
     provenance: Provenance | None = None
 
     @property
-    def stated(self) -> bool:
+    def verified(self) -> bool:
         return self.code is None
 
 
@@ -108,7 +108,7 @@ def check_to_json(
 ) -> dict[str, Any]:
     """The result of a check; the format is always the same."""
     provenance = outcome.provenance if isinstance(outcome, Origin) else None
-    wrong = None if isinstance(outcome, Origin) and outcome.stated else outcome
+    wrong = None if isinstance(outcome, Origin) and outcome.verified else outcome
     return {
         "schema": 1,
         "stated": wrong is None,

@@ -110,7 +110,7 @@ class PageFetcher:
         self._ends = time.monotonic() + self.limits.total_s
 
     @property
-    def asked(self) -> tuple[AnsweredRequest, ...]:
+    def requests(self) -> tuple[AnsweredRequest, ...]:
         """Every answered request, by URL."""
         with self._lock:
             return tuple(sorted(self._asked, key=lambda row: (row.url, row.status, row.received)))

@@ -131,7 +131,7 @@ def refresh(
         changes=tuple(_judged(change, refused) for change in changes),
         failures=tuple(failures),
         readings=readings,
-        asked=asking.fetcher.asked,
+        requests=asking.fetcher.requests,
         seconds=time.monotonic() - started,
     )
 

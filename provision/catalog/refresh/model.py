@@ -128,7 +128,7 @@ class Refreshed:
     changes: tuple[CatalogChange, ...]
     failures: tuple[SourceFailure, ...]
     readings: Mapping[str, SourceReading]
-    asked: tuple[AnsweredRequest, ...]
+    requests: tuple[AnsweredRequest, ...]
     seconds: float
 
     @property

@@ -84,10 +84,10 @@ def describe_changes(refreshed: Refreshed, among: Mapping[str, CatalogSource]) -
         part = ", in part" if partial else ""
         lines += labelled("not read", f"{', '.join(names)}{part}: {message}")
         lines += labelled("  fix", fix)
-    size = sum(row.received for row in refreshed.asked)
+    size = sum(row.received for row in refreshed.requests)
     lines += labelled(
         "asked",
-        f"{len(refreshed.asked)} requests, {size / 1e6:.1f} MB, {refreshed.seconds:.1f} s; "
+        f"{len(refreshed.requests)} requests, {size / 1e6:.1f} MB, {refreshed.seconds:.1f} s; "
         f"sources: {', '.join(refreshed.names)}",
     )
     return "\n".join(lines)
@@ -104,8 +104,8 @@ def refreshed_to_json(refreshed: Refreshed) -> dict[str, Any]:
         "notes": refreshed.notes,
         "failures": [asdict(failure) for failure in refreshed.failures],
         "asked": {
-            "requests": len(refreshed.asked),
-            "bytes": sum(row.received for row in refreshed.asked),
+            "requests": len(refreshed.requests),
+            "bytes": sum(row.received for row in refreshed.requests),
             "seconds": round(refreshed.seconds, 3),
         },
         "error": None,

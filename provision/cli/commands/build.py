@@ -185,7 +185,7 @@ def _read_build(
         code=code,
         without=tuple(args.without),
         settings=read_settings(args),
-        asked=read_asked(args),
+        suite=read_asked(args),
         making=Making(
             exclude_unneeded=args.exclude_unneeded,
             bytecode=args.bytecode or args.lazy is not None,
@@ -198,7 +198,7 @@ def _read_build(
         images=image_home(),
         documenting=Documenting(
             home=record_home(),
-            wanted=not args.no_provenance,
+            enabled=not args.no_provenance,
             bom=None if args.sbom is None else absolute_file("--sbom", args.sbom),
             statement=None
             if args.provenance is None

@@ -24,7 +24,7 @@ from provision.output.stdout import print_json, print_result
 from provision.output.text import listed, row, table
 
 if TYPE_CHECKING:
-    from images.engines.listing import ImageShelf
+    from images.engines.listing import EngineImages
     from provision.output.console import Console
     from provision.verification.own_images import OwnImages
 
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from provision.lock.uv import uv_cache
 
     found = images_here(console)
-    parts, rest = parts_here(), list(_rest(found.shelves))
+    parts, rest = parts_here(), list(_rest(found.engines))
     done = Cleaning()
     if found.images or parts or rest:
         _show(found, parts, rest, console)
@@ -136,18 +136,18 @@ def _homes() -> tuple[tuple[Path, dict[str, str]], ...]:
     )
 
 
-def _rest(shelves: Sequence[ImageShelf]) -> Iterator[EngineRest]:
+def _rest(engines: Sequence[EngineImages]) -> Iterator[EngineRest]:
     from provision.verification.own_images import is_base
 
-    for shelf in shelves:
+    for engine in engines:
         with contextlib.suppress(Failure):
-            for box in shelf.leftovers():
-                remove = partial(shelf.remove_container, box.name)
-                yield EngineRest(where=shelf.name, kind="container", name=box.name, remove=remove)
-            for base in shelf.loaded(_BASES):
+            for box in engine.leftovers():
+                remove = partial(engine.remove_container, box.name)
+                yield EngineRest(where=engine.name, kind="container", name=box.name, remove=remove)
+            for base in engine.loaded(_BASES):
                 for name in base.names if is_base(base.history) and not base.containers else ():
-                    remove = partial(shelf.remove, name)
-                    yield EngineRest(where=shelf.name, kind="base", name=name, remove=remove)
+                    remove = partial(engine.remove, name)
+                    yield EngineRest(where=engine.name, kind="base", name=name, remove=remove)
 
 
 def _show(
@@ -175,7 +175,7 @@ def clean(found: OwnImages, parts: Sequence[DiskPart], rest: Sequence[EngineRest
     before = sum(disk_bytes(home) for home, _ in _homes())
     with alone(state_directory()) as is_alone:
         # without builds, the tags of runs belong to processes that were killed
-        chosen = [(one, (*one.names, *(one.held if is_alone else ()))) for one in found.images]
+        chosen = [(one, (*one.names, *(one.run_tags if is_alone else ()))) for one in found.images]
         chosen = [pair for pair in chosen if pair[1] or is_alone]
         paths = {"images": image_home(), "roots": state_directory() / "roots"}
         removal = remove_images(chosen, found, **paths, home=record_home())
@@ -194,7 +194,7 @@ def clean(found: OwnImages, parts: Sequence[DiskPart], rest: Sequence[EngineRest
         if is_alone:
             (state_directory() / PRESENCE).unlink(missing_ok=True)
     for home, _ in _homes():
-        done.kept += [(str(path), _UNKNOWN) for path in _strangers(home, done)]
+        done.kept += [(str(path), _UNKNOWN) for path in _unknown_files(home, done)]
     _remove_empty_homes()
     done.freed = max(0, before - sum(disk_bytes(home) for home, _ in _homes()))
     import tempfile
@@ -264,7 +264,7 @@ def _remove_roots(path: Path) -> str:
 def _empty_store(path: Path) -> str:
     """Remove from a store what nothing uses; returns why its directory cannot go, too."""
     from images.store import Store, store_directory
-    from images.store.shelves import strangers
+    from images.store.entries import unknown_files
 
     if path != store_directory(path.parent):  # of another version
         return ""
@@ -272,11 +272,11 @@ def _empty_store(path: Path) -> str:
         left = store.gc(everything=True)
     if left.in_use:
         return _BUSY
-    foreign = strangers(path)
+    foreign = unknown_files(path)
     return f"{foreign[0]} was not made by gpu-provision" if foreign else ""
 
 
-def _strangers(home: Path, done: Cleaning) -> list[Path]:
+def _unknown_files(home: Path, done: Cleaning) -> list[Path]:
     """What is left in a directory of ours and was not kept for a reason."""
     named = {name for name, _ in done.kept}
     left = sorted(home.iterdir()) if home.is_dir() else []

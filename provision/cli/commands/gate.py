@@ -102,7 +102,7 @@ def _run(
 
     order = Order(
         image=args.image,
-        asked=SuiteRequest(level=level, timeout_s=timeout_s),
+        suite=SuiteRequest(level=level, timeout_s=timeout_s),
         recording=Recording(home=record_home(), folder=GATE_RECORDS),
     )
     places = read_places(args, console)

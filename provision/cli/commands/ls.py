@@ -66,7 +66,7 @@ def image_table(images: Sequence[OwnImage], now: float) -> list[str]:
             one.packages or "-",
             one.verdict,
             in_units(one.size),
-            "-" if one.made is None else in_age(now - one.made),
+            "-" if one.created is None else in_age(now - one.created),
             one.where,
         )
         for one in images
@@ -92,8 +92,8 @@ def image_json(one: OwnImage) -> dict[str, Any]:
         },
         "verdict": one.verdict,
         "bytes": one.size,
-        "made": one.made
-        and datetime.fromtimestamp(one.made, timezone.utc).isoformat(timespec="seconds"),
+        "made": one.created
+        and datetime.fromtimestamp(one.created, timezone.utc).isoformat(timespec="seconds"),
         "in_use": list(one.users),
     }
 

@@ -119,11 +119,11 @@ def choose(text: str, found: OwnImages) -> list[tuple[OwnImage, tuple[str, ...]]
 def _none_of_ours(name: str, found: OwnImages) -> NotOurImageError:
     from images.text.suggestions import alike, did_you_mean
 
-    for shelf in found.shelves:
-        if shelf.has(name):
+    for engine in found.engines:
+        if engine.has(name):
             return NotOurImageError(
-                f"The image {name} is in {shelf.name}, but was not built by gpu-provision.",
-                fix=f"Remove it with its own tool: {shelf.name} rmi {shlex.quote(name)}",
+                f"The image {name} is in {engine.name}, but was not built by gpu-provision.",
+                fix=f"Remove it with its own tool: {engine.name} rmi {shlex.quote(name)}",
             )
     near = did_you_mean(alike(name, [own for one in found.images for own in one.names]))
     return NotOurImageError(

@@ -163,7 +163,7 @@ def _read_order(args: argparse.Namespace) -> Order:
         )
     return Order(
         image=read_image(args.image),
-        asked=asked,
+        suite=asked,
         framework=args.framework,
         files={
             name: absolute_file(f"--{name}", given)
@@ -173,7 +173,7 @@ def _read_order(args: argparse.Namespace) -> Order:
         baseline=None if args.baseline is None else absolute_file("--baseline", args.baseline),
         recording=Recording(
             home=record_home(),
-            wanted=not args.no_record and not asked.only and args.framework is None,
+            enabled=not args.no_record and not asked.only and args.framework is None,
             path=None if args.record is None else absolute_file("--record", args.record),
             key=None if args.key is None else absolute_file("--key", args.key),
             attach=args.attach_record,

@@ -92,10 +92,10 @@ def _read_order(args: argparse.Namespace, catalog: Catalog) -> WheelOrder:
         request=read_request(args, catalog),
         catalog=catalog,
         settings=read_settings(args),
-        asked=SuiteRequest(),
+        suite=SuiteRequest(),
         making=Making(store_limit=store_limit(os.environ)),
         images=image_home(),
-        documenting=Documenting(home=record_home(), wanted=False),
+        documenting=Documenting(home=record_home(), enabled=False),
         builder=args.builder,
         verify=False,
     )

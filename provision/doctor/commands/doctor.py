@@ -121,10 +121,10 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
 def _undo(path: Path, args: argparse.Namespace, console: Console) -> int:
     from provision.doctor import load
-    from provision.doctor.mending import local_doors, undo
+    from provision.doctor.mending import local_io, undo
 
     _refuse_missing_journal(path)
-    return undo(path, knowledge=load(), doors=local_doors(console.say), assume_yes=args.yes)
+    return undo(path, knowledge=load(), io=local_io(console.say), assume_yes=args.yes)
 
 
 def _refuse_missing_journal(path: Path) -> None:
@@ -139,7 +139,7 @@ def _refuse_missing_journal(path: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
+class _DoctorInput:
     """The input of a diagnosis: texts (opened when read), facts, and how to describe it."""
 
     kind: Kind
@@ -211,11 +211,13 @@ def _diagnose(image: str | None, args: argparse.Namespace, console: Console) -> 
 
 def _look(
     image: str | None, args: argparse.Namespace, console: Console, stack: contextlib.ExitStack
-) -> _Seen:
+) -> _DoctorInput:
     """The facts of the subject: an image's contents, a bundle, this machine, or none."""
     logs = tuple(name_of_log(log) for log in args.logs)
     about = ", ".join(logs)
-    alone = _Seen(kind="log", names=logs, about=about, facts_of="texts" if logs else "subject")
+    alone = _DoctorInput(
+        kind="log", names=logs, about=about, facts_of="texts" if logs else "subject"
+    )
     if image is not None:
         facts = _inside(image, args, console)
         names: tuple[str, ...] = (image,)
@@ -249,7 +251,7 @@ def _look(
     )
 
 
-def _refuse_elsewhere(diagnosis: Diagnosis, seen: _Seen, args: argparse.Namespace) -> None:
+def _refuse_elsewhere(diagnosis: Diagnosis, seen: _DoctorInput, args: argparse.Namespace) -> None:
     """A log that says that it is from another machine is no reason to change this one."""
     origin = diagnosis.origin
     if args.fix and not args.here and origin is not None and origin.agreement == "differs":
@@ -285,7 +287,7 @@ def _gpus_of(facts: Facts) -> Facts:
 
 def _mend(diagnosis: Diagnosis, args: argparse.Namespace, console: Console) -> int:
     from provision.doctor import load
-    from provision.doctor.mending import local_doors, mend
+    from provision.doctor.mending import local_io, mend
 
     causes = diagnosis.causes
     if args.what:  # the facts are those of an image, not of this machine
@@ -293,7 +295,7 @@ def _mend(diagnosis: Diagnosis, args: argparse.Namespace, console: Console) -> i
     return mend(
         causes,
         knowledge=load(),
-        doors=local_doors(console.say),
+        io=local_io(console.say),
         journals=mended_home(),
         assume_yes=args.yes,
     )
@@ -306,8 +308,8 @@ def _explain(codes: Sequence[str], args: argparse.Namespace) -> int:
     from images.text.suggestions import alike, did_you_mean
     from provision.doctor import load
     from provision.doctor.account import causes_json
+    from provision.doctor.causes import explained
     from provision.doctor.commands.text import describe_known, list_known
-    from provision.doctor.judge import explained
 
     known = load()
     unknown = [code for code in codes if code not in known.by_code]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from provision.doctor.judge import PLACEHOLDER
+from provision.doctor.causes import PLACEHOLDER
 from provision.doctor.knowledge import Knowledge
 from provision.doctor.mending.backup import is_pattern, not_kept
 from provision.doctor.mending.shell import commands, programs, words

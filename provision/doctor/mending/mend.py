@@ -17,8 +17,8 @@ from provision.doctor.mending.choice import (
     lacks_sudo,
     other_cause,
 )
-from provision.doctor.mending.doors import FixEffects
 from provision.doctor.mending.effects import effects, stops
+from provision.doctor.mending.fix_io import FixIO
 from provision.doctor.mending.run import LOOK_LIMIT_S, FixJob, FixRun, asked
 from provision.doctor.mending.shell import commands, needs_sudo
 from provision.doctor.mending.written_files import written
@@ -30,7 +30,7 @@ def mend(
     causes: Sequence[Cause],
     *,
     knowledge: Knowledge,
-    doors: FixEffects,
+    io: FixIO,
     journals: Path,
     assume_yes: bool = False,
 ) -> Exit:
@@ -41,26 +41,26 @@ def mend(
     """
     roots = [cause for cause in causes if cause.follows_from is None]
     if not roots:
-        doors.say("Nothing to fix: no cause was found.")
+        io.say("Nothing to fix: no cause was found.")
         return Exit.DONE
-    if doors.ask is None and not assume_yes:
-        doors.say(
+    if io.ask is None and not assume_yes:
+        io.say(
             messages.wrapped(
                 "error: --fix asks before it runs anything, and there is no terminal to ask at."
             )
         )
-        doors.say("  fix: Run it at a terminal, or add --yes.")
+        io.say("  fix: Run it at a terminal, or add --yes.")
         return Exit.USAGE
     ends: list[Exit] = []
     for cause in roots:
-        doors.say("")
-        doors.say(messages.cause_text(cause))
+        io.say("")
+        io.say(messages.cause_text(cause))
         try:
             end = _mend_cause(
-                FixJob(cause, knowledge, doors, journals, assume_yes), again=Exit.DONE in ends
+                FixJob(cause, knowledge, io, journals, assume_yes), again=Exit.DONE in ends
             )
         except KeyboardInterrupt:  # while none of our commands ran
-            doors.say("Interrupted. Nothing more was changed.")
+            io.say("Interrupted. Nothing more was changed.")
             return Exit.INTERRUPTED
         if end is None:
             continue
@@ -78,25 +78,23 @@ def mend(
 
 def _mend_cause(job: FixJob, *, again: bool) -> Exit | None:
     """None if this machine does not have the cause. `again`: another cause was fixed before."""
-    doors = job.doors
-    fixes = automatic_fixes(job.cause, job.knowledge, is_root=doors.is_root)
+    io = job.io
+    fixes = automatic_fixes(job.cause, job.knowledge, is_root=io.is_root)
     if isinstance(fixes, Refusal):
-        doors.say(messages.by_hand_text(job.cause, fixes))
+        io.say(messages.by_hand_text(job.cause, fixes))
         return Exit.HOST_UNFIT
     if job.cause.confidence == "low" and job.assume_yes:
-        doors.say("  not run: It is one cause of several, and --yes only does what is likely.")
-        doors.say("  Look at each: the same command without --yes asks.")
+        io.say("  not run: It is one cause of several, and --yes only does what is likely.")
+        io.say("  Look at each: the same command without --yes asks.")
         return Exit.HOST_UNFIT
     look = _look(job)
     if look.state == "healthy" and (again or job.cause.machine != "proves"):
-        doors.say(
-            "  It is gone too." if again else "  Nothing to fix: this machine does not have it."
-        )
+        io.say("  It is gone too." if again else "  Nothing to fix: this machine does not have it.")
         return None
     doubt = _doubt(job, look) if job.assume_yes else ""
     if doubt:
-        doors.say(messages.wrapped(f"not run: {doubt}", "  "))
-        doors.say(messages.wrapped(_BY_HAND, "  "))
+        io.say(messages.wrapped(f"not run: {doubt}", "  "))
+        io.say(messages.wrapped(_BY_HAND, "  "))
         return Exit.NO_VERDICT
     end = Exit.HOST_UNFIT
     for fix in fixes:
@@ -126,10 +124,10 @@ class _Look:
 
 
 def _look(job: FixJob) -> _Look:
-    doors, confirm = job.doors, job.confirm
-    if not confirm or (needs_sudo(confirm) and not doors.has_sudo):
+    io, confirm = job.io, job.confirm
+    if not confirm or (needs_sudo(confirm) and not io.has_sudo):
         return _Look("unknown")
-    doors.say(f"? {confirm}")
+    io.say(f"? {confirm}")
     code, lines = asked(job)
     state: _State = "unknown" if code is None else "faulty" if code else "healthy"
     return _Look(state, "\n".join(lines))
@@ -155,45 +153,45 @@ def _doubt(job: FixJob, look: _Look) -> str:
 
 def _try_fix(job: FixJob, fix: Fix) -> Exit:
     """After HOST_UNFIT the next fix is tried."""
-    doors = job.doors
-    if lacks_sudo(fix, is_root=doors.is_root, has_sudo=doors.has_sudo):
-        doors.say(messages.wrapped("error: The commands need root, and there is no sudo here."))
-        doors.say("  fix: Become root (su -) and run the same command again.")
+    io = job.io
+    if lacks_sudo(fix, is_root=io.is_root, has_sudo=io.has_sudo):
+        io.say(messages.wrapped("error: The commands need root, and there is no sudo here."))
+        io.say("  fix: Become root (su -) and run the same command again.")
         return Exit.USAGE
     steps = tuple(job.plain(command) for command in commands(fix.run))
-    files = backup.kept_files(fix.backup, doors.home)
-    doors.say(messages.fix_text(fix, steps, files))
+    files = backup.kept_files(fix.backup, io.home)
+    io.say(messages.fix_text(fix, steps, files))
     lost = list(backup.not_kept(steps, fix.backup))
     if lost:
         named = ", ".join(path or "files that the commands do not name" for path in lost)
-        doors.say(messages.wrapped(f"not kept, and not restored by --undo: {named}", "  "))
+        io.say(messages.wrapped(f"not kept, and not restored by --undo: {named}", "  "))
         if job.assume_yes:
-            doors.say("  not run: --yes changes only files that are kept. Run this without --yes.")
+            io.say("  not run: --yes changes only files that are kept. Run this without --yes.")
             return Exit.HOST_UNFIT
     taken = {"removes", "deletes"} & set(effects(fix.run)) and not written(fix.run)
     if taken and job.assume_yes:  # for files, the check above is more precise
-        doors.say("  not run: --yes takes no packages or images away. Run this without --yes.")
+        io.say("  not run: --yes takes no packages or images away. Run this without --yes.")
         return Exit.HOST_UNFIT
-    stopped = _containers_stopped_by(steps, doors)
+    stopped = _containers_stopped_by(steps, io)
     if stopped:
-        doors.say(
+        io.say(
             messages.wrapped(f"The restart of Docker stops {stopped} running container(s).", "  ")
         )
         if job.assume_yes:
-            doors.say("  not run: Stop them first (docker ps), or run this without --yes.")
+            io.say("  not run: Stop them first (docker ps), or run this without --yes.")
             return Exit.HOST_UNFIT
     question = "Run this command?" if len(steps) == 1 else f"Run these {len(steps)} commands?"
-    if not job.assume_yes and not (doors.ask and doors.ask(question)):
-        doors.say("  Left as it is.")
+    if not job.assume_yes and not (io.ask and io.ask(question)):
+        io.say("  Left as it is.")
         return Exit.HOST_UNFIT
     return FixRun(job, fix, files, steps).to_the_end()
 
 
-def _containers_stopped_by(steps: Sequence[str], doors: FixEffects) -> int:
+def _containers_stopped_by(steps: Sequence[str], io: FixIO) -> int:
     if not any("running containers" in stops(step) for step in steps):
         return 0
     ids: list[str] = []
-    code = doors.run("docker ps -q", LOOK_LIMIT_S, ids.append)
+    code = io.run("docker ps -q", LOOK_LIMIT_S, ids.append)
     return len(ids) if code == 0 else 0
 
 

@@ -11,7 +11,7 @@ from provision.doctor.knowledge import Knowledge
 from provision.doctor.mending import backup, messages
 from provision.doctor.mending.backup import KeptFile
 from provision.doctor.mending.choice import confirmed_by
-from provision.doctor.mending.doors import FixEffects
+from provision.doctor.mending.fix_io import FixIO
 from provision.doctor.mending.journal import Journal, Result, write_journal
 from provision.doctor.mending.shell import without_sudo
 from provision.doctor.model import Cause, Fix
@@ -39,12 +39,12 @@ class FixRun:
     journal: Journal = field(init=False)
 
     def __post_init__(self) -> None:
-        now = self.job.doors.now()
+        now = self.job.io.now()
         self.path, self.stamp = _place(self.job, now.strftime("%Y%m%dT%H%M%SZ"))
         self.journal = Journal(code=self.job.cause.code, started=now.isoformat())
 
     def to_the_end(self) -> Exit:
-        say = self.job.doors.say
+        say = self.job.io.say
         self._write()
         under_way = "keeping files"
         try:
@@ -74,12 +74,12 @@ class FixRun:
 
     def _keep_files(self) -> str:
         """Why a file could not be kept; "" if all are."""
-        doors = self.job.doors
+        io = self.job.io
         for name in self.files:
             found = [name]
             if backup.is_pattern(name):
                 found = []
-                code = doors.run(backup.list_command(name), LOOK_LIMIT_S, found.append)
+                code = io.run(backup.list_command(name), LOOK_LIMIT_S, found.append)
                 if code != 0:
                     return f"{name} could not be listed ({_how(code)})."
             for file in found:
@@ -89,10 +89,10 @@ class FixRun:
         return ""
 
     def _keep(self, file: str) -> str:
-        doors = self.job.doors
-        sudo = backup.sudo_for(file, is_root=doors.is_root, home=doors.home)
+        io = self.job.io
+        sudo = backup.sudo_for(file, is_root=io.is_root, home=io.home)
         lines: list[str] = []
-        code = doors.run(backup.look_command(file, sudo), LOOK_LIMIT_S, lines.append)
+        code = io.run(backup.look_command(file, sudo), LOOK_LIMIT_S, lines.append)
         seen = lines[-1].strip() if lines else ""
         if code != 0 or seen not in {backup.THERE, backup.ABSENT}:
             return f"{file} could not be looked at ({seen or _how(code)})."
@@ -108,14 +108,14 @@ class FixRun:
         return ""
 
     def _failed(self, code: int | None) -> Exit:
-        say = self.job.doors.say
+        say = self.job.io.say
         say(messages.wrapped(f"error: The last command {_how(code)}; no other was run."))
         self._say_undo()
         self._end("failed")
         return Exit.HOST_UNFIT
 
     def _prove(self) -> Exit:
-        say = self.job.doors.say
+        say = self.job.io.say
         if not self.job.confirm:
             say("The commands ran. No command is known that shows the effect: look yourself.")
             if self.job.cause.confirm:
@@ -134,25 +134,23 @@ class FixRun:
         return Exit.HOST_UNFIT
 
     def _run(self, command: str, limit_s: float) -> int | None:
-        say = self.job.doors.say
-        return self.job.doors.run(command, limit_s, lambda line: say(messages.output_line(line)))
+        say = self.job.io.say
+        return self.job.io.run(command, limit_s, lambda line: say(messages.output_line(line)))
 
     def _say_undo(self) -> None:
-        doors, kept = self.job.doors, self.journal.kept
+        io, kept = self.job.io, self.journal.kept
         restores = [
-            backup.restore_command(
-                one, backup.sudo_for(one.path, is_root=doors.is_root, home=doors.home)
-            )
+            backup.restore_command(one, backup.sudo_for(one.path, is_root=io.is_root, home=io.home))
             for one in kept
         ]
         done = [one.command for one in self.journal.done if one.code == 0]
         if kept or done:
-            doors.say(messages.undo_text(kept, restores, done))
+            io.say(messages.undo_text(kept, restores, done))
 
     def _end(self, result: Result) -> None:
         self.journal = replace(self.journal, result=result)
         self._write()
-        self.job.doors.say(f"  What was done: {self.path}")
+        self.job.io.say(f"  What was done: {self.path}")
 
     def _write(self) -> None:
         try:
@@ -181,7 +179,7 @@ def _how(code: int | None) -> str:
 class FixJob:
     cause: Cause
     knowledge: Knowledge
-    doors: FixEffects
+    io: FixIO
     journals: Path
     assume_yes: bool
 
@@ -191,7 +189,7 @@ class FixJob:
 
     def plain(self, command: str) -> str:
         """A command as this user types it: root needs no sudo."""
-        return without_sudo(command) if self.doors.is_root else command
+        return without_sudo(command) if self.io.is_root else command
 
 
 def asked(job: FixJob, *, tries: int = 1) -> tuple[int | None, list[str]]:
@@ -202,11 +200,11 @@ def asked(job: FixJob, *, tries: int = 1) -> tuple[int | None, list[str]]:
     code: int | None = None
     for number in range(tries):
         if number:
-            job.doors.sleep(_PAUSE_S)
+            job.io.sleep(_PAUSE_S)
         lines.clear()
-        code = job.doors.run(job.confirm, CONFIRM_LIMIT_S, lines.append)
+        code = job.io.run(job.confirm, CONFIRM_LIMIT_S, lines.append)
         if code == 0:
             break
     for line in lines[-_LINES_SHOWN:]:
-        job.doors.say(messages.output_line(line))
+        job.io.say(messages.output_line(line))
     return code, lines

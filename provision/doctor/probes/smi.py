@@ -65,7 +65,7 @@ def read_smi(machine: ProbedMachine) -> Smi | None:
         return None
     found = parse_smi(done.out)
     if found is None:
-        return Smi(failed=done.said)
+        return Smi(failed=done.message)
     return found
 
 

@@ -167,7 +167,7 @@ def _job(args: argparse.Namespace, request: Request, catalog: Catalog) -> BuildJ
         request=request,
         catalog=catalog,
         settings=read_settings(args),
-        asked=SuiteRequest(),
+        suite=SuiteRequest(),
         making=Making(store_limit=store_limit(os.environ)),
         images=image_home(),
         documenting=Documenting(home=record_home()),

@@ -31,7 +31,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         with console.step("verify", f"reading {in_units(total)} in {directory()}"):
             reports = [room.verify(_teller(console)) for room in found]
     damaged = [one for report in reports for one in report.damaged]
-    strangers = [name for report in reports for name in report.strangers]
+    unknown = [name for report in reports for name in report.unknown_files]
     count, size = sum(r.count for r in reports), sum(r.size for r in reports)
     if args.json:
         print_json(
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
                 "checked": count,
                 "bytes": size,
                 "damaged": items_json(damaged),
-                "strangers": strangers,
+                "strangers": unknown,
             }
         )
     else:
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         lines = row("store", "damaged files were removed" if damaged else "intact")
         lines += row("checked", read)
         lines += listed("removed", described(damaged))
-        lines += listed("unknown", [f"{name} (not touched)" for name in strangers[:SHOWN]])
+        lines += listed("unknown", [f"{name} (not touched)" for name in unknown[:SHOWN]])
         print_result("\n".join(lines))
     return Exit.UNFIT if damaged else Exit.DONE
 

@@ -18,7 +18,7 @@ from images.engines.start import (
     EngineAnswer,
     EngineSetupError,
     StartedEngine,
-    StartEffects,
+    StartIO,
     next_step,
     start_engine,
     telling_line,
@@ -230,7 +230,7 @@ class Machine:
         self.now += seconds
 
     def start(self, *arguments: str, said: list[str] | None = None) -> StartedEngine:
-        doors = StartEffects(
+        io = StartIO(
             detach=self.detach,
             is_alive=lambda _: self.hangs,
             ask=lambda: self.answer,
@@ -241,7 +241,7 @@ class Machine:
         )
         say = (said if said is not None else []).append
         host, log = "unix:///x.sock", Path("/x.log")
-        return start_engine(host=host, log=log, say=say, doors=doors, arguments=arguments)
+        return start_engine(host=host, log=log, say=say, io=io, arguments=arguments)
 
 
 def test_a_machine_that_allows_all_gets_all() -> None:

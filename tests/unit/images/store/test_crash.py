@@ -96,7 +96,7 @@ def test_killed_at_any_moment_nothing_is_left_that_looks_whole(tmp_path: Path) -
                 known = store.known(digest)
                 assert known is None or known.digest == f"sha256:{digest}", seed
             report = store.verify()
-            assert (report.damaged, report.strangers) == ((), ()), seed
+            assert (report.damaged, report.unknown_files) == ((), ()), seed
     assert kept  # it did write
     assert left  # it was killed in the middle of writing
     with Store.open(tmp_path) as store:

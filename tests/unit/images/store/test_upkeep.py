@@ -187,7 +187,7 @@ def test_what_is_not_ours_is_named_and_left_alone(tmp_path: Path) -> None:
         report = store.verify()
         store.gc(everything=True)
     found = [f"blobs/{digest_of(3)}", "blobs/notes.txt", f"wheels/{'f' * 64}"]
-    assert sorted(report.strangers) == sorted(found)
+    assert sorted(report.unknown_files) == sorted(found)
     assert all((directory / name).is_symlink() or (directory / name).exists() for name in found)
 
 

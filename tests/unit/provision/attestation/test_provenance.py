@@ -732,9 +732,9 @@ def test_a_statement_is_worth_what_it_is_of(
 ) -> None:
     provenance, _ = read_statement(BUNDLED, TRUSTED)
     found = judge(provenance, name="a:1", images=images, lock=lock)
-    assert (found.code, int(found.exit_code), found.stated) == (code, exit_code, code is None)
+    assert (found.code, int(found.exit_code), found.verified) == (code, exit_code, code is None)
     assert words in found.message
-    assert (found.fix is None) == found.stated
+    assert (found.fix is None) == found.verified
 
 
 def test_no_statement_is_said_with_the_way_to_one() -> None:

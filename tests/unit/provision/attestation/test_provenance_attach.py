@@ -119,7 +119,7 @@ def test_what_is_attached_is_found_with_who_signed_it() -> None:
     assert attached.annotations[CREATED] == "2026-11-21T07:30:00Z"
     outcome, keyid = found(shelf)
     assert isinstance(outcome, Origin)
-    assert (outcome.stated, keyid) == (True, MINE.keyid)
+    assert (outcome.verified, keyid) == (True, MINE.keyid)
 
 
 def test_the_image_s_index_is_asked_too() -> None:
@@ -128,7 +128,7 @@ def test_the_image_s_index_is_asked_too() -> None:
     asked: Any = {"name": "a:1", "images": [SUBJECT.digest], "trusted": TRUSTED}
     outcome, _ = find_provenance(shelf, [SUBJECT, INDEX, SUBJECT], **asked)
     assert isinstance(outcome, Origin)
-    assert outcome.stated
+    assert outcome.verified
 
 
 def test_the_same_build_is_stated_once() -> None:
@@ -200,7 +200,7 @@ def test_no_junk_hides_a_sound_statement(before: list[bytes], after: list[bytes]
         put(shelf, content)
     outcome, keyid = found(shelf)
     assert isinstance(outcome, Origin)
-    assert (outcome.stated, keyid) == (True, MINE.keyid)
+    assert (outcome.verified, keyid) == (True, MINE.keyid)
 
 
 def test_what_is_damaged_takes_nothing_from_what_is_not() -> None:

@@ -140,7 +140,7 @@ def test_a_wheel_of_several_layers_is_fetched_and_counted_once(tmp_path: Path) -
     asked: list[object] = []
     progress: Any = SimpleNamespace(will_fetch=total.append)
     fetcher: Any = SimpleNamespace(prefetch=lambda wheels, _: asked.extend(wheels))
-    subject: Any = SimpleNamespace(asked=frozenset())
+    subject: Any = SimpleNamespace(requested=frozenset())
     store: Any = None
     LoadCheck(subject, store, progress).prefetch(fetcher, layers)
     assert (total, asked) == ([7], [wheel])

@@ -94,7 +94,7 @@ def test_a_usual_place_that_cannot_be_written_is_a_warning(
 
 
 def test_nothing_is_signed_where_nothing_is_wanted(tmp_path: Path) -> None:
-    assert signer_for(Documenting(home=tmp_path, wanted=False), Console()) is None
+    assert signer_for(Documenting(home=tmp_path, enabled=False), Console()) is None
     assert list(tmp_path.iterdir()) == []
 
 
@@ -109,7 +109,7 @@ def test_a_key_that_cannot_be_kept_is_a_warning_unless_somebody_relies_on_it(
 @pytest.mark.parametrize(
     ("more", "locks"),
     [
-        pytest.param({"wanted": False}, 1, id="wanted and not wanted"),
+        pytest.param({"enabled": False}, 1, id="wanted and not wanted"),
         pytest.param({}, 2, id="one file for two images"),
         pytest.param({"bom": Path("/nonexistent/x.json")}, 1, id="no such directory"),
     ],

@@ -126,7 +126,7 @@ def test_an_image_that_cannot_be_tested_is_kept(
             assert made == (MADE,)
             return KeptImage(tag=f"t:1-{state}", destination=Destination(kind="local"))
 
-    built: Any = [SimpleNamespace(made=MADE)]
+    built: Any = [SimpleNamespace(produced=MADE)]
     maker: Any = Keeper()
     with pytest.raises(Broken), kept_if_untested(maker, built, Console()):
         raise Broken("It does not work.", fix="Do so.")
@@ -172,7 +172,7 @@ def test_packages_that_were_tested_are_not_tested_again(
 ) -> None:
     def image(name: str) -> Any:
         lock = SimpleNamespace(sha256=name * 64)
-        return SimpleNamespace(lock=lock, made=MADE, plan=SimpleNamespace(arch=None))
+        return SimpleNamespace(lock=lock, produced=MADE, plan=SimpleNamespace(arch=None))
 
     found = [{"verdict": one} for one in reports]
     keep_verdict(tmp_path, [image("a")], found, HostFacts(), None)
@@ -182,6 +182,6 @@ def test_packages_that_were_tested_are_not_tested_again(
 
 def test_an_image_whose_packages_were_tested_has_their_verdict(tmp_path: Path) -> None:
     lock = SimpleNamespace(sha256="a" * 64)
-    image: Any = SimpleNamespace(lock=lock, made=MADE, plan=SimpleNamespace(arch=None))
+    image: Any = SimpleNamespace(lock=lock, produced=MADE, plan=SimpleNamespace(arch=None))
     keep_verdict(tmp_path, [image], [], HostFacts(), "fit")
     assert last_verdict(tmp_path, MADE.image_id) == "fit"

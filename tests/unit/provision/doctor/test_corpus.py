@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from provision.doctor import Diagnosis, Fact, diagnose, load
-from provision.doctor.judge import PLACEHOLDER
+from provision.doctor.causes import PLACEHOLDER
 from tests import DATA
 from tests.kit.personal import personal
 

@@ -14,7 +14,7 @@ import pytest
 import provision.doctor
 from provision.catalog.catalog import Catalog
 from provision.doctor import Fact, load
-from provision.doctor.judge import explained, judge
+from provision.doctor.causes import explained, find_causes
 from provision.doctor.knowledge import Knowledge, check, parse
 from provision.doctor.model import Fix, Hit, Value
 from provision.errors import CatalogError
@@ -77,7 +77,7 @@ def offered(each: Alone, known: dict[str, Fact]) -> dict[str, tuple[Fix, ...]]:
     return {
         cause.code: cause.fixes
         for knowledge, hits in each
-        for cause in judge(knowledge, hits, known).causes
+        for cause in find_causes(knowledge, hits, known).causes
     }
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from provision.doctor import Diagnosis, Fact, diagnose, load
 from provision.doctor.account import verdict_of
+from provision.doctor.causes import find_causes
 from provision.doctor.context import TextContext
-from provision.doctor.judge import judge
 from provision.doctor.model import Hit, KnownFailure, Symptom
 from provision.doctor.outline import outline
 from provision.doctor.scope import MESSAGE, PARAGRAPH, closest, is_together, within
@@ -55,7 +55,7 @@ def test_no_conjunction_is_sure_whose_parts_are_a_thousand_lines_apart() -> None
     wrong = []
     for failure, symptom in CONJUNCTIONS:
         hits = {part: hit(1 + 1000 * i) for i, part in enumerate(symptom.parts)}
-        causes = judge(load(), hits, {}).causes
+        causes = find_causes(load(), hits, {}).causes
         alone = _shown_by_one_line(failure, symptom)
         found = [one for one in causes if one.code == failure.code and one.confidence == "high"]
         wrong += [(failure.code, symptom.parts)] if found and not alone else []
@@ -429,7 +429,7 @@ def test_what_is_unknown_shows_the_lines_by_which_it_ended() -> None:
 
 
 def test_without_texts_nothing_ended() -> None:
-    assert not judge(load(), {}, {}, TextContext()).ended_well
+    assert not find_causes(load(), {}, {}, TextContext()).ended_well
 
 
 # --- what ended the run, and what it went on after ----------------------------------------------

@@ -22,7 +22,7 @@ def test_output_and_exit_code_come_back(tmp_path: Path) -> None:
     done = RUN([script(tmp_path / "tool", "echo out; echo err >&2; exit 3")], 5)
     assert (done.code, done.out, done.err, done.problem) == (3, "out\n", "err", None)
     assert not done.ok
-    assert done.said == "err"
+    assert done.message == "err"
 
 
 @pytest.mark.parametrize(
@@ -89,4 +89,4 @@ def test_the_program_reads_nothing_and_speaks_english(tmp_path: Path) -> None:
     ],
 )
 def test_a_failure_is_said_in_one_line(tmp_path: Path, body: str, said: str) -> None:
-    assert RUN([script(tmp_path / "tool", body)], 5).said == said
+    assert RUN([script(tmp_path / "tool", body)], 5).message == said

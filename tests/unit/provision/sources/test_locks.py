@@ -173,7 +173,7 @@ def test_the_index_of_pytorch_names_the_cuda(tmp_path: Path) -> None:
 
 def test_what_is_not_taken_of_a_uv_lock_is_listed(tmp_path: Path) -> None:
     found = uv_lock(tmp_path)
-    said = "; ".join((*(one.said for one in found.missing), *found.left_out))
+    said = "; ".join((*(one.message for one in found.missing), *found.left_out))
     assert "forked (uv.lock, line" in said
     assert "from url" in said
     assert [(one.kind, one.name) for one in found.optional] == [("group", "dev")]
@@ -198,7 +198,7 @@ def test_a_pylock_without_a_project_is_installed_as_a_whole(tmp_path: Path) -> N
     assert (found.constraints, found.locked) == ((), True)
     assert found.hashes == {"torch": frozenset({"a" * 64})}
     (one,) = found.missing
-    assert one.said.startswith("forked (pylock.toml, line")
+    assert one.message.startswith("forked (pylock.toml, line")
 
 
 def test_beside_a_pyproject_a_pylock_holds_the_versions(tmp_path: Path) -> None:

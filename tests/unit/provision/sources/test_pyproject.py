@@ -55,7 +55,7 @@ def test_the_standard_s_table(tmp_path: Path) -> None:
     ]
     assert found.python is not None
     assert (found.python.text, found.python.line) == (">=3.10", 3)
-    assert [one.said for one in found.missing] == [
+    assert [one.message for one in found.missing] == [
         "y @ https://h.example/y.tgz (pyproject.toml, line 8; images are built from wheels)"
     ]
     assert [(one.kind, one.name, one.default) for one in found.optional] == [
@@ -203,7 +203,7 @@ def test_what_uv_takes_from_elsewhere_is_not_taken_from_an_index(tmp_path: Path)
     assert found.packages[1].text == "fork @ git+https://h.example/fork@1f2e#subdirectory=py"
     assert found.cuda is not None
     assert (found.cuda.text, found.cuda.line) == ("12.1", 18)
-    said = "; ".join(one.said for one in found.missing)
+    said = "; ".join(one.message for one in found.missing)
     assert "lib (pyproject.toml, line 3; from workspace" in said
     assert "secret" not in said
     line = SOURCES.splitlines().index('url = "https://user:secret@own.example/simple"') + 1

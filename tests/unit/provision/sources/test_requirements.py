@@ -113,8 +113,8 @@ def test_other_variables_are_named(
 ) -> None:
     monkeypatch.setenv("TOKEN", "s3cret")
     [one] = read(tmp_path, requirements_txt=line).missing
-    assert why in one.said
-    assert "s3cret" not in one.said
+    assert why in one.message
+    assert "s3cret" not in one.message
 
 
 def test_an_index_with_a_variable_in_its_login_is_asked_with_the_users_own(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_what_is_not_taken_is_listed(line: str, listed: str, name: str, tmp_path
     found = read(tmp_path, requirements_txt=line)
     assert found.packages == ()
     assert [one.name for one in found.missing] == [name] * bool(name)
-    (said,) = [*found.left_out, *(one.said for one in found.missing)]
+    (said,) = [*found.left_out, *(one.message for one in found.missing)]
     assert listed in said
     assert "line 1" in said
     assert "secret" not in said
@@ -292,7 +292,7 @@ def test_a_checkout_of_git_is_one_project(
 def test_a_malformed_line_is_quoted_without_its_secrets(line: str, tmp_path: Path) -> None:
     try:
         found = read(tmp_path, requirements_txt=line)
-        (said,) = [*found.left_out, *(one.said for one in found.missing)]
+        (said,) = [*found.left_out, *(one.message for one in found.missing)]
     except ProjectError as error:
         said = error.message
     assert "line 1" in said

@@ -65,7 +65,7 @@ def test_an_image_on_top_of_ours_is_the_users(history: Sequence[str], *, whole: 
 
 
 @dataclass
-class Shelf:
+class FakeEngineImages:
     """An engine with images, some of which it does not remove."""
 
     name: str = "docker"
@@ -106,10 +106,9 @@ def in_docker(
 ) -> EngineImage:
     image_id = f"sha256:{number:064x}"
     boxes = [EngineContainer(name=box, image_id=image_id, running=True)] if box else []
-    fields: dict[str, Any] = {"labels": labels(), "size": 7_000_000, "made": 2e9 - number, **more}
-    return EngineImage(
-        image_id=image_id, names=names, history=tuple(history), containers=tuple(boxes), **fields
-    )
+    fields: dict[str, Any] = {"labels": labels(), "size": 7_000_000, "created": 2e9 - number}
+    fields |= {"history": tuple(history), "containers": tuple(boxes), **more}
+    return EngineImage(image_id=image_id, names=names, **fields)
 
 
 @dataclass
@@ -117,8 +116,8 @@ class Machine:
     """A layout, roots, records, and what answers as Docker and podman."""
 
     place: Path
-    docker: Shelf = field(default_factory=Shelf)
-    podman: Shelf | Exception = field(
+    docker: FakeEngineImages = field(default_factory=FakeEngineImages)
+    podman: FakeEngineImages | Exception = field(
         default_factory=lambda: NoEngineError("podman is not installed.", fix="Install it")
     )
 
@@ -145,13 +144,13 @@ class Machine:
         return str(json.loads(manifest)["config"]["digest"])
 
     def find(self) -> OwnImages:
-        def podman() -> Shelf:
+        def podman() -> FakeEngineImages:
             if isinstance(self.podman, Exception):
                 raise self.podman
             return self.podman
 
-        shelves: dict[Any, Callable[[], Any]] = {"docker": lambda: self.docker, "podman": podman}
-        return list_images(self.layout, roots=self.roots, home=self.home, shelves=shelves)
+        engines: dict[Any, Callable[[], Any]] = {"docker": lambda: self.docker, "podman": podman}
+        return list_images(self.layout, roots=self.roots, home=self.home, engines=engines)
 
     def remove(self, *texts: str) -> Removal:
         found = self.find()
@@ -177,7 +176,7 @@ def test_all_places_are_listed_the_newest_first(machine: Machine) -> None:
     machine.docker.images = [
         in_docker("app:1", "app:2"),
         in_docker("users:1", number=2, history=[*BUILDKIT, "RUN pip install x"]),
-        in_docker(number=3, made=None),
+        in_docker(number=3, created=None),
     ]
     write_verdict(machine.home, f"sha256:{1:064x}", "unfit")
     found = machine.find()
@@ -289,7 +288,7 @@ def test_what_a_name_means(machine: Machine, text: str, removed: list[str] | Non
     ],
 )
 def test_what_is_not_removed(machine: Machine, text: str, message: str, fix: str) -> None:
-    machine.docker = Shelf(images=[in_docker("app:1")], others=("debian:12",))
+    machine.docker = FakeEngineImages(images=[in_docker("app:1")], others=("debian:12",))
     with pytest.raises(NotOurImageError, match=message) as caught:
         machine.remove(text)
     assert fix in caught.value.fix
@@ -297,7 +296,7 @@ def test_what_is_not_removed(machine: Machine, text: str, message: str, fix: str
 
 
 def test_what_an_engine_refuses_is_kept(machine: Machine) -> None:
-    machine.docker = Shelf(
+    machine.docker = FakeEngineImages(
         images=[in_docker("a:1"), in_docker("b:1", number=2, box="job")], refuses="a:1"
     )
     write_verdict(machine.home, f"sha256:{1:064x}", "fit")
@@ -352,5 +351,5 @@ def test_what_an_engine_says(
     box = EngineContainer(name="box", image_id=str(about["Id"]), running=False)
     found = read_image(about, ["step"], [box])
     assert found.names == ("gpu-provision:x",) * names
-    assert (len(found.held), found.containers) == (held, (box,))
-    assert (None if found.made is None else int(found.made)) == made
+    assert (len(found.run_tags), found.containers) == (held, (box,))
+    assert (None if found.created is None else int(found.created)) == made

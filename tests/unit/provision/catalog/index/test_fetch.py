@@ -101,7 +101,7 @@ def test_a_packed_page_is_unpacked(index: SimpleIndex, *, json: bool) -> None:
     files = read_page(f"{index.url}/torch/", using).files
     assert len(files) == 30
     assert (files[0].size is not None) is json  # JSON is preferred where an index has both
-    (asked,) = using.asked
+    (asked,) = using.requests
     assert (asked.url, asked.status, asked.received < 6000) == (f"{index.url}/torch/", 200, True)
 
 

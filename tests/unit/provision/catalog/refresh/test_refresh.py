@@ -171,7 +171,7 @@ def test_the_pytorch_index_confirms_and_adds_builds(catalog: Catalog, index: Sim
     assert changes(found, "confirmed", "builds")[0].key["tag"] == "cu118"
     both = row(found, "builds", tag="cu130", arch="x86_64")
     assert both["at"] == ["pytorch", "pypi"]
-    assert f"{index.whl}/cu130/torch/" in {a.url for a in found.asked}
+    assert f"{index.whl}/cu130/torch/" in {a.url for a in found.requests}
 
 
 def test_the_pytorch_index_alone_adds_no_build_of_an_unknown_release(
@@ -468,7 +468,7 @@ def test_an_index_without_the_project_fails_that_source(
 def test_progress_hears_every_request(catalog: Catalog, index: SimpleIndex) -> None:
     heard: list[str] = []
     found = refreshed(catalog, index, *DEFAULT, on_progress=heard.append)
-    assert sorted(line.partition(": ")[0] for line in heard) == [a.url for a in found.asked]
+    assert sorted(line.partition(": ")[0] for line in heard) == [a.url for a in found.requests]
     assert all(": HTTP " in line for line in heard)
 
 

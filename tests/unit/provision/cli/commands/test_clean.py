@@ -19,7 +19,7 @@ from provision.attestation.record.store import write_verdict
 from provision.verification import own_images
 from tests.kit.oci_images import write_image
 from tests.kit.sandbox_images import entry, image, layer
-from tests.unit.provision.verification.test_own_images import Shelf, in_docker, labels
+from tests.unit.provision.verification.test_own_images import FakeEngineImages, in_docker, labels
 from tests.unit.test_contract import run
 
 BLOB = bytes(20_000)
@@ -34,7 +34,7 @@ class Home:
         self.cache = place / ".cache" / "gpu-provision"
         self.data = place / ".local" / "share" / "gpu-provision"
         self.state = place / ".local" / "state" / "gpu-provision"
-        self.shelf = Shelf()
+        self.engine = FakeEngineImages()
 
     def fill(self) -> None:
         """Something of every kind."""
@@ -82,7 +82,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     place.mkdir()
     monkeypatch.setenv("HOME", str(place))
     found = Home(place)
-    monkeypatch.setattr(own_images, "engine_shelves", lambda: {"docker": lambda: found.shelf})
+    monkeypatch.setattr(own_images, "image_engines", lambda: {"docker": lambda: found.engine})
     return found
 
 
@@ -136,7 +136,7 @@ def test_what_is_not_ours_stays(home: Home, tmp_path: Path) -> None:
 
 def test_a_running_build_keeps_what_it_may_need(home: Home) -> None:
     home.fill()
-    home.shelf.images = [in_docker("app:1", held=("gpu-provision-in-use:a",))]
+    home.engine.images = [in_docker("app:1", run_tags=("gpu-provision-in-use:a",))]
     root = Roots(home.cache / "roots").use(unpackable("b"), lambda _: None)
     with present(home.cache), alone(home.cache) as is_alone:
         assert not is_alone
@@ -145,7 +145,7 @@ def test_a_running_build_keeps_what_it_may_need(home: Home) -> None:
     assert why.pop("roots") == "a process uses an unpacked image"
     assert set(why.values()) == {"a build or a test is running"}
     assert why.keys() >= {"store-1", "bases", "locks", "keys", "wheels"}
-    assert home.shelf.removed == ["app:1"]
+    assert home.engine.removed == ["app:1"]
     root.release()
     assert home.clean()["kept"] == []
     assert home.files() == []
@@ -156,7 +156,7 @@ def test_a_running_build_keeps_what_it_may_need(home: Home) -> None:
     [
         pytest.param(in_docker("app:1", "app:2"), ["app:1", "app:2"],
                      id="all names of an image of ours"),
-        pytest.param(in_docker(held=("gpu-provision-in-use:a",)), ["gpu-provision-in-use:a"],
+        pytest.param(in_docker(run_tags=("gpu-provision-in-use:a",)), ["gpu-provision-in-use:a"],
                      id="a tag of a run that was killed"),
         pytest.param(in_docker(), [f"sha256:{1:064x}"], id="an image without a name"),
         pytest.param(in_docker("app:1", box="job"), [], id="not what a container uses"),
@@ -166,9 +166,9 @@ def test_a_running_build_keeps_what_it_may_need(home: Home) -> None:
     ],
 )  # fmt: skip
 def test_images_of_an_engine(home: Home, image: EngineImage, removed: Sequence[str]) -> None:
-    home.shelf.images = [image]
+    home.engine.images = [image]
     home.clean()
-    assert home.shelf.removed == removed
+    assert home.engine.removed == removed
 
 
 def test_what_builds_and_tests_left_in_an_engine(
@@ -181,15 +181,15 @@ def test_what_builds_and_tests_left_in_an_engine(
         in_docker("gpu-provision/base:c", labels={}, history=[*base, "RUN x"]),
     ]
     box = EngineContainer(name="suite", image_id="", running=False)
-    monkeypatch.setattr(Shelf, "loaded", lambda *_: tuple(bases))
-    monkeypatch.setattr(Shelf, "leftovers", lambda _: (box,))
+    monkeypatch.setattr(FakeEngineImages, "loaded", lambda *_: tuple(bases))
+    monkeypatch.setattr(FakeEngineImages, "leftovers", lambda _: (box,))
     boxes: list[str] = []
-    monkeypatch.setattr(Shelf, "remove_container", lambda _, name: boxes.append(name))
+    monkeypatch.setattr(FakeEngineImages, "remove_container", lambda _, name: boxes.append(name))
     with present(home.cache):
         home.clean()
-    assert (boxes, home.shelf.removed) == ([], [])
+    assert (boxes, home.engine.removed) == ([], [])
     data = home.clean()
-    assert (boxes, home.shelf.removed) == (["suite"], ["gpu-provision/base:a"])
+    assert (boxes, home.engine.removed) == (["suite"], ["gpu-provision/base:a"])
     assert [(one["kind"], one["name"]) for one in data["engines"]] == [
         ("container", "suite"),
         ("base", "gpu-provision/base:a"),

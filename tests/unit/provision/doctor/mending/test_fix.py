@@ -22,12 +22,12 @@ from typing import Any
 import pytest
 
 from provision.doctor import diagnose
+from provision.doctor.causes import explained, find_causes
 from provision.doctor.fixes import narrowed
-from provision.doctor.judge import explained, judge
 from provision.doctor.knowledge import Knowledge, load, parse
-from provision.doctor.mending import FixEffects, mend, read_journal, undo
-from provision.doctor.mending.doors import run_in_shell
+from provision.doctor.mending import FixIO, mend, read_journal, undo
 from provision.doctor.mending.effects import effects
+from provision.doctor.mending.fix_io import run_in_shell
 from provision.doctor.mending.shell import needs_sudo, without_sudo
 from provision.doctor.model import Cause, Fact, Fix, KnownFailure
 from provision.errors import BadInputError, Exit
@@ -65,7 +65,7 @@ class Scene:
     def copies(self) -> list[Path]:
         return sorted(self.folder.glob("*.before-*"))
 
-    def doors(self) -> FixEffects:
+    def io(self) -> FixIO:
         def ask(question: str) -> bool:
             assert self.answers is not None
             self.asked.append(question)
@@ -75,7 +75,7 @@ class Scene:
             self.ran.append(command)
             return self.run(command, limit_s, on_line)
 
-        return FixEffects(
+        return FixIO(
             say=self.said.append,
             ask=None if self.answers is None else ask,
             run=run,
@@ -111,7 +111,7 @@ class Scene:
         return mend(
             self.causes(knowledge, text),
             knowledge=knowledge,
-            doors=self.doors(),
+            io=self.io(),
             journals=self.journals,
             assume_yes=assume_yes,
         )
@@ -120,7 +120,7 @@ class Scene:
         """By the knowledge of the last fix; `changes` are to it."""
         knowledge = self.knowledge(*self.fixes, **changes)
         path = path or self.journal()
-        return undo(path, knowledge=knowledge, doors=self.doors(), assume_yes=assume_yes)
+        return undo(path, knowledge=knowledge, io=self.io(), assume_yes=assume_yes)
 
     @property
     def text(self) -> str:
@@ -157,7 +157,7 @@ def test_everything_is_shown_before_it_is_asked_and_asked_before_it_is_run(scene
     knowledge = scene.knowledge()
     shown: list[str] = []
     scene.answers = [False]
-    doors = scene.doors()
+    io = scene.io()
 
     def ask(_: str) -> bool:
         shown.extend(scene.said)
@@ -166,7 +166,7 @@ def test_everything_is_shown_before_it_is_asked_and_asked_before_it_is_run(scene
     end = mend(
         scene.causes(knowledge),
         knowledge=knowledge,
-        doors=replace(doors, ask=ask),
+        io=replace(io, ask=ask),
         journals=scene.journals,
     )
     assert end is Exit.HOST_UNFIT
@@ -222,9 +222,7 @@ def test_a_cause_that_is_not_here_makes_no_other_one_look_mended(scene: Scene) -
         automatic, failures=(*automatic.failures, *parse({"x": {"failure": [by_hand]}}).failures)
     )
     causes = sorted(scene.causes(knowledge), key=lambda one: one.code != CODE)
-    end = mend(
-        causes, knowledge=knowledge, doors=scene.doors(), journals=scene.journals, assume_yes=True
-    )
+    end = mend(causes, knowledge=knowledge, io=scene.io(), journals=scene.journals, assume_yes=True)
     assert end is Exit.HOST_UNFIT
     assert "gone too" not in scene.text
     assert "true" not in scene.ran
@@ -323,7 +321,7 @@ def test_with_yes_a_fact_of_this_machine_must_agree_with_the_text(
     result = mend(
         causes,
         knowledge=knowledge,
-        doors=scene.doors(),
+        io=scene.io(),
         journals=scene.journals,
         assume_yes=True,
     )
@@ -344,9 +342,9 @@ def test_what_the_machine_itself_proves_is_mended_though_a_command_is_content(
     scene: Scene,
 ) -> None:
     knowledge = scene.knowledge(host=HOST, confirm="true")
-    (cause,) = judge(knowledge, {}, FACTS).causes
+    (cause,) = find_causes(knowledge, {}, FACTS).causes
     end = mend(
-        [cause], knowledge=knowledge, doors=scene.doors(), journals=scene.journals, assume_yes=True
+        [cause], knowledge=knowledge, io=scene.io(), journals=scene.journals, assume_yes=True
     )
     assert end is Exit.DONE
     assert scene.file.read_text() == "whole\n"
@@ -382,7 +380,7 @@ def test_a_shipped_fix_runs_on_a_sick_machine_and_never_on_a_healthy_one(
                 on_line("absent")
             return code if command == check else 0
 
-        doors = FixEffects(
+        io = FixIO(
             say=lambda _: None,
             ask=None,
             run=answer,
@@ -391,7 +389,7 @@ def test_a_shipped_fix_runs_on_a_sick_machine_and_never_on_a_healthy_one(
             home=tmp_path,
             sleep=lambda _: None,
         )
-        end = mend([cause], knowledge=load(), doors=doors, journals=tmp_path, assume_yes=True)
+        end = mend([cause], knowledge=load(), io=io, journals=tmp_path, assume_yes=True)
         ends.append(end)
         ran.append([one for one in commands if one != check])
     if not check:
@@ -649,11 +647,11 @@ def test_ctrl_c_says_what_was_done_and_how_to_go_back(scene: Scene, where: str) 
         "backup": [str(scene.file)],
     }
     knowledge = scene.knowledge(fix)
-    doors = scene.doors()
+    io = scene.io()
     end = mend(
         scene.causes(knowledge),
         knowledge=knowledge,
-        doors=replace(doors, ask=never) if where == "the question" else doors,
+        io=replace(io, ask=never) if where == "the question" else io,
         journals=scene.journals,
     )
     assert end is Exit.INTERRUPTED
@@ -673,7 +671,7 @@ def test_a_real_interrupt_ends_the_command_with_all_that_it_started(tmp_path: Pa
     ready, survived = tmp_path / "ready", tmp_path / "survived"
     code = (
         "import sys\n"
-        "from provision.doctor.mending.doors import run_in_shell\n"
+        "from provision.doctor.mending.fix_io import run_in_shell\n"
         "try:\n"
         f"    run_in_shell('echo $$ > {ready}.part; mv {ready}.part {ready}; sleep 600 & wait;"
         f" touch {survived}', 600, print)\n"
@@ -736,7 +734,7 @@ def test_a_cause_from_elsewhere_brings_no_commands(scene: Scene) -> None:
     end = mend(
         [forged, replace(forged, code="unknown")],
         knowledge=knowledge,
-        doors=scene.doors(),
+        io=scene.io(),
         journals=scene.journals,
         assume_yes=True,
     )
@@ -763,7 +761,7 @@ def test_what_follows_from_another_cause_is_not_mended_by_itself(scene: Scene) -
     end = mend(
         [replace(cause, follows_from="another")],
         knowledge=knowledge,
-        doors=scene.doors(),
+        io=scene.io(),
         journals=scene.journals,
     )
     assert end is Exit.DONE
@@ -774,7 +772,7 @@ def test_a_cause_that_went_with_another_is_not_mended_again(scene: Scene) -> Non
     knowledge = scene.knowledge()
     (cause,) = scene.causes(knowledge)
     scene.answers = [True]
-    end = mend([cause, cause], knowledge=knowledge, doors=scene.doors(), journals=scene.journals)
+    end = mend([cause, cause], knowledge=knowledge, io=scene.io(), journals=scene.journals)
     assert end is Exit.DONE
     assert "gone too" in scene.text
     assert len(scene.asked) == 1
@@ -924,7 +922,7 @@ def test_the_fix_that_fits_closest_is_taken(name: str) -> None:
             }
         }
     )
-    (cause,) = judge(knowledge, {}, facts).causes
+    (cause,) = find_causes(knowledge, {}, facts).causes
     assert [fix.run for fix in narrowed(cause.fixes)] == expected
 
 
@@ -1124,12 +1122,12 @@ import sys
 from pathlib import Path
 from provision.doctor import diagnose
 from provision.doctor.knowledge import parse
-from provision.doctor.mending import local_doors, mend
+from provision.doctor.mending import local_io, mend
 fix = {"run": "echo first\\nsleep 600", "automatic": True}
 row = {"code": "one", "layer": "disk", "title": "t", "cause": "c", "symptoms": ["x"], "fix": [fix]}
 known = parse({"own": {"failure": [row]}})
 causes = diagnose([("log", "x")], knowledge=known).causes
-sys.exit(mend(causes, knowledge=known, doors=local_doors(print), journals=Path(sys.argv[1])))
+sys.exit(mend(causes, knowledge=known, io=local_io(print), journals=Path(sys.argv[1])))
 """
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from provision.doctor.causes import explained
 from provision.doctor.commands.text import describe_known, describe_step
-from provision.doctor.judge import explained
 from provision.doctor.knowledge import load
 from provision.doctor.mending.choice import Refusal
 from provision.doctor.mending.effects import changes_anything, effects, stops

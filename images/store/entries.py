@@ -30,7 +30,7 @@ _HEX = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShelfEntry:
+class StoreEntry:
     """One wheel or blob; `used` is when it was last used, in seconds since the epoch."""
 
     kind: Kind
@@ -50,7 +50,7 @@ def store_directory(root: Path) -> Path:
     return root.absolute() / _FORMAT
 
 
-def shelf(directory: Path, kind: Kind) -> Path:
+def kind_directory(directory: Path, kind: Kind) -> Path:
     return directory / f"{kind}s"
 
 
@@ -59,16 +59,16 @@ def is_hex(text: str) -> bool:
     return _HEX.fullmatch(text) is not None
 
 
-def entries(directory: Path, kind: Kind) -> Iterator[ShelfEntry]:
+def entries(directory: Path, kind: Kind) -> Iterator[StoreEntry]:
     """Yield all entries of a kind; skips what disappears meanwhile."""
-    for place in _names(shelf(directory, kind)):
+    for place in _names(kind_directory(directory, kind)):
         if not is_hex(place.name):
             continue
         files = _names(place) if kind == "wheel" else [place]
         found = [(path, status) for path in files if (status := _regular(path))]
         if found:
             inodes = {status.st_ino: status for _, status in found}.values()
-            yield ShelfEntry(
+            yield StoreEntry(
                 kind=kind,
                 hex=place.name,
                 files=tuple(path for path, _ in found),
@@ -77,11 +77,11 @@ def entries(directory: Path, kind: Kind) -> Iterator[ShelfEntry]:
             )
 
 
-def strangers(directory: Path) -> list[Path]:
+def unknown_files(directory: Path) -> list[Path]:
     """List files among the wheels and blobs that are neither: we must not remove them."""
     found = []
     for kind in KINDS:
-        for place in _names(shelf(directory, kind)):
+        for place in _names(kind_directory(directory, kind)):
             directory_of_wheels = place.is_dir() and not place.is_symlink()
             right = directory_of_wheels if kind == "wheel" else _regular(place)
             if not is_hex(place.name) or not right:
@@ -100,7 +100,7 @@ def file_name_of(hexa: str, wanted: str | None) -> str:
 
 def find_file(directory: Path, kind: Kind, hexa: str, file_name: str | None) -> Path | None:
     """Find the file of a digest; a wheel under its own file name, which its readers parse."""
-    place = shelf(directory, kind) / hexa
+    place = kind_directory(directory, kind) / hexa
     if kind == "blob":
         return place if _regular(place) else None
     files = [path for path in _names(place) if _regular(path)]
@@ -117,7 +117,7 @@ def find_file(directory: Path, kind: Kind, hexa: str, file_name: str | None) -> 
     return wanted
 
 
-def remove_files(entry: ShelfEntry) -> None:
+def remove_files(entry: StoreEntry) -> None:
     """Remove an entry from the store; requires the exclusive gate."""
     for path in entry.files:
         path.unlink(missing_ok=True)

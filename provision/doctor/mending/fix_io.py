@@ -21,7 +21,7 @@ Run: TypeAlias = Callable[[str, float, Say], "int | None"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FixEffects:
+class FixIO:
     """`ask` is None if nobody can answer; `home` is the user's home, where no sudo is needed."""
 
     say: Say
@@ -34,9 +34,9 @@ class FixEffects:
     sleep: Callable[[float], None] = time.sleep
 
 
-def local_doors(say: Say) -> FixEffects:
+def local_io(say: Say) -> FixIO:
     """The real I/O: this machine and the person at its terminal."""
-    return FixEffects(
+    return FixIO(
         say=say,
         ask=ask_at_terminal if sys.stdin is not None and sys.stdin.isatty() else None,
         run=run_in_shell,

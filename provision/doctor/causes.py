@@ -51,7 +51,7 @@ PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 _EVIDENCE_SHOWN = 4
 
 
-def judge(
+def find_causes(
     knowledge: Knowledge,
     hits: Mapping[str, Hit],
     facts: Facts,
@@ -69,7 +69,7 @@ def judge(
         if (suspect := _suspect(failure, hits, facts, reading)) is not None
         and (machine or suspect.strength is not None)
     ]
-    facts = {**reading.stated, **facts}  # a fix is for the machine here
+    facts = {**reading.first_reported, **facts}  # a fix is for the machine here
     ranked = in_order(
         [one for one in suspects if not one.refuted and (one.at_end or not one.failure.generic)]
     )
@@ -141,9 +141,9 @@ def _suspect(
 ) -> Suspect | None:
     if any(pattern in hits for pattern in failure.unless):
         return None
-    shown = _shown(failure, hits, reading)
-    strength, seen = _strongest(shown)
-    if shown:
+    found = _find_symptoms(failure, hits, reading)
+    strength, seen = _strongest(found)
+    if found:
         facts = {**facts, **reading.besides(seen)}
     proven = bool(failure.host) and all(holds(one, facts) for one in failure.host)
     if strength is None and not proven:
@@ -155,16 +155,16 @@ def _suspect(
     against = [clue.condition for clue in failure.clues if not clue.supports]
     if strength == "proof":
         against = []  # the text itself says otherwise
-    alone = [one for one in shown if one.strength == "proof" and not one.shared]
+    alone = [one for one in found if one.strength == "proof" and not one.shared]
     closing = any(reading.after(hit) <= 1 for hit in seen)
-    at_end = proven or not shown or any(one.at_end for one in shown)
-    says_why = any(one.says_why for one in shown)
+    at_end = proven or not found or any(one.at_end for one in found)
+    says_why = any(one.says_why for one in found)
     supported = tuple(dict.fromkeys(_evidence(conditions, facts)))
     doubted = strength == "proof" and not (at_end or supported or failure.is_hardware_failure)
     if doubted and all(reading.ends_by_itself(hit.source) for hit in seen):
         strength = "typical"
-    elsewhere = shown and not (strength == "proof" or supported)
-    elsewhere = elsewhere and _is_elsewhere(shown, seen, reading, outcome=failure.outcome)
+    elsewhere = found and not (strength == "proof" or supported)
+    elsewhere = elsewhere and _is_elsewhere(found, seen, reading, outcome=failure.outcome)
     return Suspect(
         failure=failure,
         strength=strength,
@@ -173,7 +173,7 @@ def _suspect(
         decided=any(clue.decisive for clue in speaking),
         proven=proven,
         refuted=next(_evidence(against, facts), None),
-        survived=bool(shown) and not proven and all(one.survived for one in shown),
+        survived=bool(found) and not proven and all(one.survived for one in found),
         at_end=at_end,
         end="is elsewhere" if elsewhere else "says why" if at_end and says_why else "is near",
         is_sure=any(one.says_why or closing or failure.is_hardware_failure for one in alone),
@@ -181,21 +181,21 @@ def _suspect(
 
 
 def _is_elsewhere(
-    shown: Sequence[_Shown], seen: Sequence[Hit], reading: TextContext, *, outcome: bool
+    found: Sequence[_FoundSymptom], seen: Sequence[Hit], reading: TextContext, *, outcome: bool
 ) -> bool:
     """Whether what is no proof stands apart from the lines that say why a text ended, or says less
     than they do: a hint or, in other lines, an outcome or no failure.
     """
-    if not any(one.by_a_reason for one in shown):
+    if not any(one.by_a_reason for one in found):
         return True
-    says_why = any(one.says_why for one in shown if one.strength == shown[0].strength)
+    says_why = any(one.says_why for one in found if one.strength == found[0].strength)
     says_less = outcome or not any(reads_like_a_reason(hit.line) for hit in seen)
-    less = shown[0].strength == "hint" or (says_less and not says_why)
+    less = found[0].strength == "hint" or (says_less and not says_why)
     return less and all(map(reading.is_stated, seen))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Shown:
+class _FoundSymptom:
     """A symptom that is there, with the lines that show it."""
 
     strength: Strength
@@ -207,7 +207,9 @@ class _Shown:
     shared: bool
 
 
-def _shown(failure: KnownFailure, hits: Mapping[str, Hit], reading: TextContext) -> list[_Shown]:
+def _find_symptoms(
+    failure: KnownFailure, hits: Mapping[str, Hit], reading: TextContext
+) -> list[_FoundSymptom]:
     """The symptoms that are there. One whose parts are of several messages is a hint."""
     found = []
     for symptom in failure.symptoms:
@@ -234,7 +236,7 @@ def _shown(failure: KnownFailure, hits: Mapping[str, Hit], reading: TextContext)
         latest = [*seen, *(reading.last[part] for part in symptom.parts if part in reading.last)]
         ends = reading.ends_with if failure.generic else reading.is_at_end
         found.append(
-            _Shown(
+            _FoundSymptom(
                 strength=strength,
                 hits=seen,
                 survived=over or gone_on,
@@ -247,13 +249,13 @@ def _shown(failure: KnownFailure, hits: Mapping[str, Hit], reading: TextContext)
     return sorted(found, key=lambda one: STRENGTHS.index(one.strength))
 
 
-def _strongest(shown: Sequence[_Shown]) -> tuple[Strength | None, tuple[Hit, ...]]:
+def _strongest(found: Sequence[_FoundSymptom]) -> tuple[Strength | None, tuple[Hit, ...]]:
     """How strong the strongest symptom is, and the lines of all, the strongest first."""
-    if not shown:
+    if not found:
         return None, ()
-    seen = [hit for one in shown for hit in one.hits]
+    seen = [hit for one in found for hit in one.hits]
     by_line = {(hit.source, hit.number): hit for hit in reversed(seen)}
-    return shown[0].strength, tuple(by_line.values())[::-1]
+    return found[0].strength, tuple(by_line.values())[::-1]
 
 
 def _evidence(conditions: Iterable[Condition], facts: Facts) -> Iterator[Evidence]:

@@ -13,239 +13,77 @@ import pytest
 from provision.doctor import diagnose
 from verify.running.symptoms import SYMPTOMS, explain
 
-TEXTS = [
-    pytest.param(
-        (
-            "Unable to determine the device handle for GPU 0000:02:00.0: GPU is lost.  "
-            "Reboot the system to recover this GPU"
-        ),
-        "nvidia-smi-device-handle-unknown",
-        id="GPU is lost",
-    ),
-    pytest.param(
-        "RuntimeError: CUDA error: uncorrectable ECC error encountered",
-        "cuda-ecc-uncorrectable",
-        id="cuda ecc uncorrectable",
-    ),
-    pytest.param(
-        ("RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution"),
+TEXTS = {
+    ("Unable to determine the device handle for GPU 0000:02:00.0: GPU is lost.  Reboot the system "
+     "to recover this GPU"): "nvidia-smi-device-handle-unknown",
+    "RuntimeError: CUDA error: uncorrectable ECC error encountered": "cuda-ecc-uncorrectable",
+    "RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution":
         "xid-74-nvlink",
-        id="xid 74 nvlink",
-    ),
-    pytest.param(
-        "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+    "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable":
         "compute-mode-exclusive-busy",
-        id="compute mode exclusive busy",
-    ),
-    pytest.param(
-        "RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable",
+    "RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable":
         "compute-mode-exclusive-busy",
-        id="compute mode exclusive busy again",
-    ),
-    pytest.param(
-        ("RuntimeError: CUDA error: the provided PTX was compiled with an unsupported toolchain."),
+    "RuntimeError: CUDA error: the provided PTX was compiled with an unsupported toolchain.":
         "ptx-unsupported-toolchain",
-        id="ptx unsupported toolchain",
-    ),
-    pytest.param(
-        "RuntimeError: GET was unable to find an engine to execute this computation",
+    "RuntimeError: GET was unable to find an engine to execute this computation":
         "cudnn-no-algorithm",
-        id="cudnn no algorithm",
-    ),
-    pytest.param(
-        ("RuntimeError: CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmEx(...)`"),
+    "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmEx(...)`":
         "cublas-type-not-supported",
-        id="cublas type not supported",
-    ),
-    pytest.param(
-        (
-            "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling "
-            "`cublasCreate(handle)`"
-        ),
+    "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`":
         "cublas-handle-out-of-memory",
-        id="cublas handle out of memory",
-    ),
-    pytest.param(
-        "RuntimeError: CUDA error: invalid device ordinal",
-        "cuda-invalid-device-ordinal",
-        id="cuda invalid device ordinal",
-    ),
-    pytest.param(
-        "RuntimeError: CUDA error: the launch timed out and was terminated",
-        "kernel-launch-timeout",
-        id="kernel launch timeout",
-    ),
-    pytest.param(
-        ("RuntimeError: CUDA error: peer access is not supported between these two devices"),
+    "RuntimeError: CUDA error: invalid device ordinal": "cuda-invalid-device-ordinal",
+    "RuntimeError: CUDA error: the launch timed out and was terminated": "kernel-launch-timeout",
+    "RuntimeError: CUDA error: peer access is not supported between these two devices":
         "peer-access-unsupported",
-        id="peer access unsupported",
-    ),
-    pytest.param(
-        "RuntimeError: CUDA error: an illegal memory access was encountered",
-        "illegal-memory-access",
-        id="illegal memory access",
-    ),
-    pytest.param(
-        (
-            "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA "
-            "with multiprocessing, you must use the 'spawn' start method"
-        ),
-        "cuda-fork-reinit",
-        id="cuda fork reinit",
-    ),
-    pytest.param(
-        "ModuleNotFoundError: No module named 'torch'",
-        "python-package-not-there",
-        id="python package not there",
-    ),
-    pytest.param(
-        ("RuntimeError: CUDA error: no kernel image is available for execution on the device"),
+    "RuntimeError: CUDA error: an illegal memory access was encountered": "illegal-memory-access",
+    ("RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with "
+     "multiprocessing, you must use the 'spawn' start method"): "cuda-fork-reinit",
+    "ModuleNotFoundError: No module named 'torch'": "python-package-not-there",
+    "RuntimeError: CUDA error: no kernel image is available for execution on the device":
         "gpu-newer-than-build",
-        id="gpu newer than build",
-    ),
-    pytest.param(
-        "AssertionError: Torch not compiled with CUDA enabled",
-        "torch-cpu-wheel",
-        id="torch cpu wheel",
-    ),
-    pytest.param(
-        (
-            "RuntimeError: The NVIDIA driver on your system is too old (found version "
-            "10020). Please update your GPU driver"
-        ),
-        "driver-too-old-for-runtime",
-        id="driver too old for runtime",
-    ),
-    pytest.param(
-        (
-            "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 803: system "
-            "has unsupported display driver / cuda driver combination"
-        ),
-        "libcuda-other-than-module",
-        id="libcuda other than module",
-    ),
-    pytest.param(
-        (
-            "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system "
-            "not yet initialized"
-        ),
-        "cuda-802-fabric-manager",
-        id="cuda 802 fabric manager",
-    ),
-    pytest.param(
-        (
-            "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 804: forward "
-            "compatibility was attempted on non supported HW"
-        ),
-        "cuda-compat-shadows-driver",
-        id="cuda compat shadows driver",
-    ),
-    pytest.param(
-        (
-            "RuntimeError: Found no NVIDIA driver on your system. Please check that you "
-            "have an NVIDIA GPU and installed a driver"
-        ),
-        "no-driver-visible",
-        id="no driver visible",
-    ),
-    pytest.param(
-        "RuntimeError: No CUDA GPUs are available",
-        "cuda-visible-devices-hardcoded",
-        id="cuda visible devices hardcoded",
-    ),
-    pytest.param(
-        (
-            "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up "
-            "environment, e.g. changing env variable CUDA_VISIBLE_DEVICES after program "
-            "start. Setting the available devices to be zero."
-        ),
-        "cuda-unknown-error-uvm",
-        id="cuda unknown error uvm",
-    ),
-    pytest.param(
-        "Failed to initialize NVML: Driver/library version mismatch",
-        "driver-library-mismatch",
-        id="driver library mismatch",
-    ),
-    pytest.param(
-        (
-            "RuntimeError: cuDNN version incompatibility: PyTorch was compiled  against "
-            "(8, 7, 0) but found runtime version (8, 2, 1)."
-        ),
-        "cudnn-version-mismatch",
-        id="cudnn version mismatch",
-    ),
-    pytest.param(
-        "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
-        "cudnn-not-initialized-oom",
-        id="cudnn not initialized oom",
-    ),
-    pytest.param(
-        "RuntimeError: cuDNN error: CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH",
+    "AssertionError: Torch not compiled with CUDA enabled": "torch-cpu-wheel",
+    ("RuntimeError: The NVIDIA driver on your system is too old (found version 10020). Please "
+     "update your GPU driver"): "driver-too-old-for-runtime",
+    ("RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 803: system has unsupported "
+     "display driver / cuda driver combination"): "libcuda-other-than-module",
+    ("RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet "
+     "initialized"): "cuda-802-fabric-manager",
+    ("RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 804: forward compatibility "
+     "was attempted on non supported HW"): "cuda-compat-shadows-driver",
+    ("RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA "
+     "GPU and installed a driver"): "no-driver-visible",
+    "RuntimeError: No CUDA GPUs are available": "cuda-visible-devices-hardcoded",
+    ("RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment, "
+     "e.g. changing env variable CUDA_VISIBLE_DEVICES after program start. Setting the available "
+     "devices to be zero."): "cuda-unknown-error-uvm",
+    "Failed to initialize NVML: Driver/library version mismatch": "driver-library-mismatch",
+    ("RuntimeError: cuDNN version incompatibility: PyTorch was compiled  against (8, 7, 0) but "
+     "found runtime version (8, 2, 1)."): "cudnn-version-mismatch",
+    "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_INITIALIZED": "cudnn-not-initialized-oom",
+    "RuntimeError: cuDNN error: CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH":
         "cudnn-sublibrary-version-mismatch",
-        id="cudnn sublibrary version mismatch",
-    ),
-    pytest.param(
-        (
-            "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB "
-            "(GPU 0; 23.65 GiB total capacity; 22.00 GiB already allocated; 1.20 GiB free; "
-            "22.10 GiB reserved in total by PyTorch)"
-        ),
-        "gpu-out-of-memory",
-        id="gpu out of memory",
-    ),
-    pytest.param(
-        (
-            "ncclSystemError: Error while creating shared memory segment "
-            "/dev/shm/nccl-4xUHbC (size 9637888)"
-        ),
-        "nccl-shm-too-small",
-        id="nccl shm too small",
-    ),
-    pytest.param(
-        ("ncclInvalidUsage: Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 4000"),
+    ("torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 23.65 "
+     "GiB total capacity; 22.00 GiB already allocated; 1.20 GiB free; 22.10 GiB reserved in total "
+     "by PyTorch)"): "gpu-out-of-memory",
+    ("ncclSystemError: Error while creating shared memory segment /dev/shm/nccl-4xUHbC (size "
+     "9637888)"): "nccl-shm-too-small",
+    "ncclInvalidUsage: Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 4000":
         "nccl-duplicate-gpu",
-        id="nccl duplicate gpu",
-    ),
-    pytest.param(
-        "NCCL WARN Bootstrap : no socket interface found",
-        "nccl-socket-ifname-wrong",
-        id="nccl socket ifname wrong",
-    ),
-    pytest.param("RuntimeError: Numpy is not available", "numpy2-abi", id="numpy2 abi"),
-    pytest.param(
-        (
-            "ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.35' not found "
-            "(required by /app/libtorch.so)"
-        ),
-        "extension-newer-glibc",
-        id="extension newer glibc",
-    ),
-    pytest.param(
-        ("ImportError: libcublas.so.11: cannot open shared object file: No such file or directory"),
+    "NCCL WARN Bootstrap : no socket interface found": "nccl-socket-ifname-wrong",
+    "RuntimeError: Numpy is not available": "numpy2-abi",
+    ("ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.35' not found (required by "
+     "/app/libtorch.so)"): "extension-newer-glibc",
+    "ImportError: libcublas.so.11: cannot open shared object file: No such file or directory":
         "cuda-library-missing",
-        id="cuda library missing",
-    ),
-    pytest.param(
-        (
-            "ImportError: /app/libcudnn_cnn_train.so.8: undefined symbol: "
-            "_ZN5cudnn3cnn34layerNormFwd_execute_internal_implERKNS_7backend11VariantPackE"
-        ),
+    ("ImportError: /app/libcudnn_cnn_train.so.8: undefined symbol: "
+     "_ZN5cudnn3cnn34layerNormFwd_execute_internal_implERKNS_7backend11VariantPackE"):
         "cudnn-sublibrary-version-mismatch",
-        id="cudnn sublibrary version mismatch again",
-    ),
-    pytest.param(
-        (
-            "ImportError: libtorch_cpu.so: cannot enable executable stack as shared object "
-            "requires: Invalid argument"
-        ),
-        "library-wants-executable-stack",
-        id="library wants executable stack",
-    ),
-]
+    ("ImportError: libtorch_cpu.so: cannot enable executable stack as shared object requires: "
+     "Invalid argument"): "library-wants-executable-stack",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "code"), TEXTS)
+@pytest.mark.parametrize(("text", "code"), TEXTS.items(), ids=TEXTS)
 def test_both_know_the_error(text: str, code: str) -> None:
     cause, fix = explain(text)
     assert cause
@@ -255,6 +93,5 @@ def test_both_know_the_error(text: str, code: str) -> None:
 
 
 def test_each_row_of_the_suite_has_its_text() -> None:
-    texts = [str(case.values[0]) for case in TEXTS]
-    found = {next(row[1] for row in SYMPTOMS if re.search(row[1], text)) for text in texts}
+    found = {next(row[1] for row in SYMPTOMS if re.search(row[1], text)) for text in TEXTS}
     assert {row[1] for row in SYMPTOMS} == found

@@ -57,359 +57,185 @@ def test_the_words_for_why_a_log_ended(begin: str, words: str) -> None:
     assert words in " ".join(said(case["text"]))
 
 
-@pytest.mark.parametrize(
-    ("text", "lines"),
-    [
-        pytest.param("", [], id="an empty log"),
-        pytest.param("step 1\nstep 2\n", [], id="a log that just stops"),
-        pytest.param(
-            "error: cannot open x\nmake: *** [all] Error 1\nSuccessfully built x\n",
-            [],
-            id="it ended well",
-        ),
-        pytest.param(
-            "FileNotFoundError: no a.jpg\n[ERROR] killing subprocess 7\nDone.\n",
-            ["FileNotFoundError: no a.jpg"],
-            id="a script that says that it is done, after a failure",
-        ),
-        pytest.param(
-            "copied 3 files\n12 passed, 0 failed\nDone.\n", [], id="nothing failed, and done"
-        ),
-        pytest.param(
-            "GET /health 200\nlibc++abi: terminating due to uncaught exception: no memory\n",
-            ["libc++abi: terminating due to uncaught exception: no memory"],
-            id="an exception that nothing caught",
-        ),
-        pytest.param(
-            "tar (child): /usr/share/nvidia-kmod.tar.xz: Cannot open: No such file or directory\n"
-            "tar (child): Error is not recoverable: exiting now\ntar: Child returned status 2\n"
-            "error: Bad exit status from /var/tmp/rpm-tmp.a1 (%prep)\n"
-            "akmods: Building rpms failed; see /var/cache/akmods/nvidia/a.failed.log for details\n",
-            ["tar (child): /usr/share/nvidia-kmod.tar.xz: Cannot open: No such file or directory"],
-            id="akmods without its source",
-        ),
-        pytest.param(
-            '  17 | print("error: ", x)\na.c:(.text+0x7): undefined reference to `f\'\n'
-            "collect2: error: ld returned 1 exit status\nmake: *** [all] Error 1\n",
-            ["a.c:(.text+0x7): undefined reference to `f'"],
-            id="a linker, after a compiler that shows the source",
-        ),
-        pytest.param(
-            "error: Failed to build `numba==0.58.1`\n  cause: Call to `setuptools.build_meta`"
-            " failed (exit status: 1)\n\n         [stderr]\n"
-            + '           File "<string>", line 14, in <module>\n             run_setup()\n'
-            * 9
-            + "         RuntimeError: Cannot install on Python version 3.13.0\n\n"
-            "hint: Build failures usually indicate a problem with the package\n",
-            ["RuntimeError: Cannot install on Python version 3.13.0"],
-            id="the output of a build, which uv prints after its own error",
-        ),
-        pytest.param(
-            "-- Detecting CUDA compiler ABI info - failed\n"
-            "  nvcc fatal   : Unsupported gpu architecture 'compute_70'\n"
-            "CMake will not be able to correctly generate this project.\n"
-            "*** CMake configuration failed\n",
-            ["nvcc fatal : Unsupported gpu architecture 'compute_70'"],
-            id="CMake's status, and what nvcc says",
-        ),
-        pytest.param(
-            "E1102 10:00:02.000100  1 main.go:132] error starting plugins: no NVML here\n"
-            "panic: cannot start: no NVML here\n\ngoroutine 1 [running]:\nmain.main()\n"
-            "\t/src/main.go:9 +0x2b\nexit status 2\n",
-            ["panic: cannot start: no NVML here"],
-            id="a crash of a program in Go",
-        ),
-        pytest.param(
-            "[Nov 02 2026 09:00:01] [INFO] [tid 39] the daemon starts\n"
-            "[Nov 02 2026 09:00:02] [ERROR] [tid 39] Cannot open the session (IN_USE)\n"
-            "[Nov 02 2026 09:00:02] [ERROR] [tid 39] The fabric was not set up\n"
-            "[Nov 02 2026 09:00:03] [ERROR] [tid 41] Failed to start\n",
-            [
-                "[Nov 02 2026 09:00:02] [ERROR] [tid 39] Cannot open the session (IN_USE)",
-                "[Nov 02 2026 09:00:02] [ERROR] [tid 39] The fabric was not set up",
-                "[Nov 02 2026 09:00:03] [ERROR] [tid 41] Failed to start",
-            ],
-            id="a daemon's errors, the first of them first",
-        ),
-        pytest.param(
-            "(EngineCore_DP0 pid=8) ERROR 11-02 10:00:02 [core.py:8] ValueError: 4 GiB are left\n"
-            "(APIServer pid=7) RuntimeError: Engine core initialization failed. See root cause"
-            " above. Failed core proc(s): {'EngineCore_DP0': 1}\n",
-            ["(EngineCore_DP0 pid=8) ERROR 11-02 10:00:02 [core.py:8] ValueError: 4 GiB are left"],
-            id="what vLLM points at, and not the pointer",
-        ),
-        pytest.param(
-            "./fit: /lib/libc.so.6: version `GLIBC_2.38' not found (required by ./fit)\n",
-            [
-                "./fit: /lib/libc.so.6: version `GLIBC_2.38' not found (required by ./fit)",
-            ],
-            id="the loader misses a version of a symbol",
-        ),
-        pytest.param(
-            "STATE      ERRORS   FAILED\nidle       0        0\nmake: *** [x] Error 1\n",
-            [],
-            id="headings of a table",
-        ),
-        pytest.param(
-            "Cannot find the headers\nFailed command:\nmake -j2 MISMATCH=1\n",
-            ["Cannot find the headers"],
-            id="a command that failed is no reason",
-        ),
-        pytest.param(
-            "[10:00:01] warning: asked for NVML, but this was not built with NVML support\n"
-            "[10:00:02] error: count reported lower than configured (0 < 4)\n",
-            [
-                "[10:00:01] warning: asked for NVML, but this was not built with NVML support",
-                "[10:00:02] error: count reported lower than configured (0 < 4)",
-            ],
-            id="a daemon warns of what it lacks, and fails later",
-        ),
-        pytest.param("make: *** [all] Error 2\n", [], id="a wrapper alone"),
-        pytest.param(
-            "E   ValueError: bad shape\nFAILED test_a.py::test_b - ValueError: bad shape\n"
-            "========= 1 failed, 6 passed in 3.07s =========\n",
-            ["E ValueError: bad shape FAILED test_a.py::test_b - ValueError: bad shape"],
-            id="a test that failed, among others that passed",
-        ),
-        pytest.param("======= 7 passed in 3.07s =======\n", [], id="tests that passed"),
-        pytest.param(
-            'Traceback (most recent call last):\n  File "a.py", line 3, in fit\n'
-            "    assert sigma > 0\n           ^^^^^^^^^\nAssertionError\n",
-            ["assert sigma > 0 AssertionError"],
-            id="an exception without words",
-        ),
-        pytest.param(
-            "ValueError: the rows differ in length\n\n"
-            "During handling of the above exception, another exception occurred:\n\n"
-            + '  File "a.py", line 3, in fit\n' * 200
-            + "UnicodeEncodeError: no such character\n",
-            ["ValueError: the rows differ in length", "UnicodeEncodeError: no such character"],
-            id="a chain of exceptions with many frames",
-        ),
-        pytest.param(
-            "ValueError: the rows differ in length\n"
-            + "step\n" * 200
-            + "UnicodeEncodeError: no such character\n",
-            ["UnicodeEncodeError: no such character"],
-            id="two exceptions far apart that are no chain",
-        ),
-        pytest.param(
-            "AssertionError\n", ["AssertionError"], id="one without a line of code above it"
-        ),
-        pytest.param(
-            "Traceback (most recent call last):\n  File 'a.py'\nException: it was renamed\n",
-            ["Exception: it was renamed"],
-            id="an exception of no special kind",
-        ),
-        pytest.param(
-            "677.2s 4438 ImportError: no broadcast_to\n",
-            ["677.2s 4438 ImportError: no broadcast_to"],
-            id="Kaggle's log",
-        ),
-        pytest.param(
-            "pydantic_core.ValidationError: 1 validation error for A\n\n"
-            "  Value error, no such GPU\n",
-            ["pydantic_core.ValidationError: 1 validation error for A Value error, no such GPU"],
-            id="a message behind a blank line",
-        ),
-        pytest.param(
-            "[42908.5] [drm:i915_reset] *ERROR* GPU hanging too fast, declaring wedged!\n"
-            "[43223.1] wlan0: failed to remove key (-5)\n[43224.0] usb 1-1: device not found\n",
-            ["[42908.5] [drm:i915_reset] *ERROR* GPU hanging too fast, declaring wedged!"],
-            id="a kernel's lines about a GPU, among others",
-        ),
-        pytest.param(
-            "start.sh: line 13: HOME: unbound variable\n",
-            ["start.sh: line 13: HOME: unbound variable"],
-            id="a shell",
-        ),
-        pytest.param(
-            "10.0% proc'd: 452 (1694 Gflop/s)   errors: 0   temps: 50 C\n        GPU 0: OK\n"
-            "        GPU 1: FAULTY\n0 errors were corrected\n",
-            [],
-            id="errors that were counted, and are none",
-        ),
-        pytest.param(
-            "npm error code 1\nnpm error RequestError: read ECONNRESET\n"
-            "npm error     at ClientRequest.<anonymous> (index.js:970:111)\n",
-            ["npm error RequestError: read ECONNRESET"],
-            id="npm, behind its own prefix",
-        ),
-        pytest.param(
-            "(EE) Backtrace:\n(EE) 0: /usr/lib/xorg/Xorg (failed+0x4d) [0x5577d9a3b64d]\n"
-            "frame #3: <unknown function> + 0xe0a53 (0x14ac2227ea53 in libc.so)\n"
-            "fatal: the display is lost\n",
-            ["fatal: the display is lost"],
-            id="frames of compiled code",
-        ),
-        pytest.param(
-            "    graceful_termination_timeout: 90,\ncannot load the tokenizer\n"
-            "make: *** [serve] Error 1\n",
-            ["cannot load the tokenizer"],
-            id="a setting",
-        ),
-        pytest.param(
-            "TypeError: string indices must be integers\n"
-            "[I ProcessGroupNCCL.cpp:844] [Rank 0] NCCL watchdog thread terminated normally\n",
-            ["TypeError: string indices must be integers"],
-            id="a message, and what another program says next",
-        ),
-        pytest.param(
-            "a.c:1: error: no x\nmake: *** [all] Error 2\n", ["a.c:1: error: no x"], id="a compiler"
-        ),
-        pytest.param(
-            "OSError: no route\n\nThe above exception was the direct cause of the following:\n\n"
-            "RuntimeError: no download\nsubprocess.CalledProcessError: Command 'x' returned"
-            " non-zero exit status 1.\n",
-            ["OSError: no route", "RuntimeError: no download"],
-            id="a chain of exceptions",
-        ),
-        pytest.param(
-            "  -- Looking for CUDA\n  You must set CUDA_HOME\n  [end of output]\n"
-            "error: subprocess-exited-with-error\n",
-            ["You must set CUDA_HOME"],
-            id="words that are no error to a program",
-        ),
-        pytest.param("Fatal error:\nNo GPU fits\n", ["Fatal error: No GPU fits"], id="two lines"),
-        pytest.param(
-            "RuntimeError: cannot open the file\n+ docker rm web\nmake: *** [all] Error 1\n",
-            ["RuntimeError: cannot open the file"],
-            id="a command that the shell shows is no part of a message",
-        ),
-        pytest.param(
-            "OSError: [Errno 28] No space left on device\n\nuser@host:~$ pip list\n",
-            ["OSError: [Errno 28] No space left on device"],
-            id="a prompt",
-        ),
-        pytest.param(
-            "ImportError: libGL.so.1: No such file or directory\nPython 3.11.2 on linux\n",
-            ["ImportError: libGL.so.1: No such file or directory"],
-            id="a message that is whole",
-        ),
-        pytest.param(
-            "RuntimeError: the weights are 12 GB and the limit is 8\n\nsee you later\n",
-            ["RuntimeError: the weights are 12 GB and the limit is 8"],
-            id="a message ends with its paragraph",
-        ),
-        pytest.param(
-            'error: subprocess-exited-with-error\n  File "<string>", line 14, in <module>\n'
-            "    requires = get_requires_for_build({})\n  cannot run on this Python\n"
-            "ERROR: Failed to build installable wheels for some pyproject.toml based projects\n",
-            ["cannot run on this Python"],
-            id="a line of a traceback's code",
-        ),
-        pytest.param(
-            "[n1:7] Signal: Segmentation fault (11)\n[n1:7] *** End of error message ***\n"
-            "mpirun noticed that process rank 2 exited on signal 11 (Segmentation fault).\n",
-            ["[n1:7] Signal: Segmentation fault (11)"],
-            id="a rank's signal",
-        ),
-        pytest.param("step 1\nKilled\n", [], id="the last word is a wrapper"),
-        pytest.param(
-            "step 9\nOSError: no room\n\nKilled\n", ["OSError: no room"], id="killed afterwards"
-        ),
-        pytest.param(
-            "  error: subprocess-exited-with-error\n  exit code: 1\n"
-            "      ModuleNotFoundError: No module named 'torch'\n"
-            "      [end of output]\nerror: metadata-generation-failed\n",
-            ["ModuleNotFoundError: No module named 'torch'"],
-            id="an exception in pip's box",
-        ),
-        pytest.param(
-            "RuntimeError:\n\nThe detected CUDA version (12.2) is another one.\n"
-            "error: subprocess-exited-with-error\n",
-            ["RuntimeError: The detected CUDA version (12.2) is another one."],
-            id="a message that begins on the next line",
-        ),
-        pytest.param(
-            "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 03:04:05 DUE TO TIME LIMIT\n",
-            ["slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 03:04:05 DUE TO TIME LIMIT"],
-            id="Slurm's time limit",
-        ),
-        pytest.param(
-            "slurmstepd: error: *** JOB 7 ON node1 CANCELLED AT 2026-01-02T03:04:05 ***\n",
-            [],
-            id="a job that somebody cancelled",
-        ),
-        pytest.param(
-            "RuntimeError: a worker died\nslurmstepd: error: Detected 1 oom_kill event\n",
-            ["RuntimeError: a worker died", "slurmstepd: error: Detected 1 oom_kill event"],
-            id="an exception, and what killed the step",
-        ),
-        pytest.param(
-            "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO)\n"
-            "Last error:\nnvmlInit_v2() failed: Driver/library version mismatch\n",
-            ["nvmlInit_v2() failed: Driver/library version mismatch"],
-            id="words behind the last end",
-        ),
-        pytest.param(
-            "[rank0]: torch.distributed.DistBackendError: NCCL error in: a.cpp:7, internal error\n"
-            "[rank0]: Last error:\n[rank0]: Bootstrap : no usable interface found\n",
-            ["[rank0]: Bootstrap : no usable interface found"],
-            id="a rank's words behind the last end",
-        ),
-        pytest.param(
-            "nvcc error : 'cicc' died due to signal 9 (Kill signal)\n"
-            "gmake[2]: *** Waiting for unfinished jobs....\n",
-            ["nvcc error : 'cicc' died due to signal 9 (Kill signal)"],
-            id="gmake waits for others",
-        ),
-        pytest.param(
-            "slurmstepd: error: pyxis: [ERROR] Command not found: nvidia-container-cli\n"
-            "slurmstepd: error: pyxis: container start failed with error code: 1\n"
-            "slurmstepd: error: Failed to invoke spank plugin stack\n",
-            ["slurmstepd: error: pyxis: [ERROR] Command not found: nvidia-container-cli"],
-            id="pyxis below its hook",
-        ),
-        pytest.param(
-            "Warning  FailedScheduling  3m  0/2 nodes are available: 2 Insufficient gpu.\n",
-            ["Warning FailedScheduling 3m 0/2 nodes are available: 2 Insufficient gpu."],
-            id="only warnings",
-        ),
-        pytest.param(
-            "WARNING: no hostfile, unable to use it\nprocess 7 exits with return code = -9\n",
-            [],
-            id="a warning before a wrapper",
-        ),
-        pytest.param(
-            "[  1.0] (WW) Open ACPI failed\n[  1.1] (EE) NVIDIA: Failed to load module nv\n"
-            "[  1.2] (EE)\nFatal server error:\n[  1.2] (EE) no screens found\n[  1.3] (EE) Server"
-            " terminated with error (1). Closing log file.\n",
-            ["[ 1.1] (EE) NVIDIA: Failed to load module nv", "[ 1.2] (EE) no screens found"],
-            id="an X server",
-        ),
-        pytest.param(
-            "#7 51.7 nvcc fatal : Unsupported gpu architecture\n"
-            '#7 ERROR: process "/bin/sh -c pip" did not complete successfully: exit code: 1\n'
-            " => ERROR [3/4] RUN pip install x  9.9s\n",
-            ["#7 51.7 nvcc fatal : Unsupported gpu architecture"],
-            id="a step of BuildKit",
-        ),
-        pytest.param(
-            "ERROR: Service 'x' failed to build: write /var/lib/x: no space left on device\n",
-            ["ERROR: Service 'x' failed to build: write /var/lib/x: no space left on device"],
-            id="a wrapper that says why",
-        ),
-        pytest.param(
-            ">>> import ext\nImportError: ext.so: undefined symbol: _Zx\n>>> import torch\n"
-            ">>> torch.__version__\n'2.6.0+cu124'\n",
-            ["ImportError: ext.so: undefined symbol: _Zx"],
-            id="what is typed behind an error is no part of it",
-        ),
-        pytest.param(
-            "In [1]: run_missing_file()\nFileNotFoundError: x\n",
-            ["FileNotFoundError: x"],
-            id="what is typed is no reason",
-        ),
-        pytest.param(
-            "ValueError: bad\n" + "step\n" * 900 + "make: *** [all] Error 2\n",
-            [],
-            id="an error long before",
-        ),
-    ],
-)
-def test_what_states_a_reason(text: str, lines: list[str]) -> None:
-    assert said(text) == lines
+REASONS = {
+    "an empty log": "",
+    "a log that just stops": "step 1\nstep 2\n",
+    "it ended well": "error: cannot open x\nmake: *** [all] Error 1\nSuccessfully built x\n",
+    "a script that says that it is done, after a failure":
+        "=> FileNotFoundError: no a.jpg\n[ERROR] killing subprocess 7\nDone.\n",
+    "nothing failed, and done": "copied 3 files\n12 passed, 0 failed\nDone.\n",
+    "an exception that nothing caught":
+        "GET /health 200\n=> libc++abi: terminating due to uncaught exception: no memory\n",
+    "akmods without its source": (
+        "=> tar (child): /usr/share/nvidia-kmod.tar.xz: Cannot open: No such file or directory\n"
+        "tar (child): Error is not recoverable: exiting now\ntar: Child returned status 2\n"
+        "error: Bad exit status from /var/tmp/rpm-tmp.a1 (%prep)\n"
+        "akmods: Building rpms failed; see /var/cache/akmods/nvidia/a.failed.log for details\n"),
+    "a linker, after a compiler that shows the source": (
+        '  17 | print("error: ", x)\n=> a.c:(.text+0x7): undefined reference to `f\'\n'
+        "collect2: error: ld returned 1 exit status\nmake: *** [all] Error 1\n"),
+    "the output of a build, which uv prints after its own error": (
+        "error: Failed to build `numba==0.58.1`\n"
+        "  cause: Call to `setuptools.build_meta` failed (exit status: 1)\n\n"
+        "         [stderr]\n"
+        + '           File "<string>", line 14, in <module>\n             run_setup()\n' * 9
+        + "=>          RuntimeError: Cannot install on Python version 3.13.0\n\n"
+        "hint: Build failures usually indicate a problem with the package\n"),
+    "CMake's status, and what nvcc says": (
+        "-- Detecting CUDA compiler ABI info - failed\n"
+        "=>   nvcc fatal   : Unsupported gpu architecture 'compute_70'\n"
+        "CMake will not be able to correctly generate this project.\n"
+        "*** CMake configuration failed\n"),
+    "a crash of a program in Go": (
+        "E1102 10:00:02.000100  1 main.go:132] error starting plugins: no NVML here\n"
+        "=> panic: cannot start: no NVML here\n\ngoroutine 1 [running]:\nmain.main()\n"
+        "\t/src/main.go:9 +0x2b\nexit status 2\n"),
+    "a daemon's errors, the first of them first": (
+        "[Nov 02 2026 09:00:01] [INFO] [tid 39] the daemon starts\n"
+        "=> [Nov 02 2026 09:00:02] [ERROR] [tid 39] Cannot open the session (IN_USE)\n"
+        "=> [Nov 02 2026 09:00:02] [ERROR] [tid 39] The fabric was not set up\n"
+        "=> [Nov 02 2026 09:00:03] [ERROR] [tid 41] Failed to start\n"),
+    "what vLLM points at, and not the pointer": (
+        "=> (EngineCore_DP0 pid=8) ERROR 11-02 10:00:02 [core.py:8] ValueError: 4 GiB are left\n"
+        "(APIServer pid=7) RuntimeError: Engine core initialization failed. See root cause "
+        "above. Failed core proc(s): {'EngineCore_DP0': 1}\n"),
+    "the loader misses a version of a symbol":
+        "=> ./fit: /lib/libc.so.6: version `GLIBC_2.38' not found (required by ./fit)\n",
+    "headings of a table":
+        "STATE      ERRORS   FAILED\nidle       0        0\nmake: *** [x] Error 1\n",
+    "a command that failed is no reason":
+        "=> Cannot find the headers\nFailed command:\nmake -j2 MISMATCH=1\n",
+    "a daemon warns of what it lacks, and fails later": (
+        "=> [10:00:01] warning: asked for NVML, but this was not built with NVML support\n"
+        "=> [10:00:02] error: count reported lower than configured (0 < 4)\n"),
+    "a wrapper alone": "make: *** [all] Error 2\n",
+    "a test that failed, among others that passed": (
+        "=> E   ValueError: bad shape\n+> FAILED test_a.py::test_b - ValueError: bad shape\n"
+        "========= 1 failed, 6 passed in 3.07s =========\n"),
+    "tests that passed": "======= 7 passed in 3.07s =======\n",
+    "an exception without words": (
+        'Traceback (most recent call last):\n  File "a.py", line 3, in fit\n'
+        "=>     assert sigma > 0\n           ^^^^^^^^^\n+> AssertionError\n"),
+    "a chain of exceptions with many frames": (
+        "=> ValueError: the rows differ in length\n\n"
+        "During handling of the above exception, another exception occurred:\n\n"
+        + '  File "a.py", line 3, in fit\n' * 200
+        + "=> UnicodeEncodeError: no such character\n"),
+    "two exceptions far apart that are no chain": (
+        "ValueError: the rows differ in length\n"
+        + "step\n" * 200
+        + "=> UnicodeEncodeError: no such character\n"),
+    "one without a line of code above it": "=> AssertionError\n",
+    "an exception of no special kind":
+        "Traceback (most recent call last):\n  File 'a.py'\n=> Exception: it was renamed\n",
+    "Kaggle's log": "=> 677.2s 4438 ImportError: no broadcast_to\n",
+    "a message behind a blank line": (
+        "=> pydantic_core.ValidationError: 1 validation error for A\n\n"
+        "+>   Value error, no such GPU\n"),
+    "a kernel's lines about a GPU, among others": (
+        "=> [42908.5] [drm:i915_reset] *ERROR* GPU hanging too fast, declaring wedged!\n"
+        "[43223.1] wlan0: failed to remove key (-5)\n[43224.0] usb 1-1: device not found\n"),
+    "a shell": "=> start.sh: line 13: HOME: unbound variable\n",
+    "errors that were counted, and are none": (
+        "10.0% proc'd: 452 (1694 Gflop/s)   errors: 0   temps: 50 C\n        GPU 0: OK\n"
+        "        GPU 1: FAULTY\n0 errors were corrected\n"),
+    "npm, behind its own prefix": (
+        "npm error code 1\n=> npm error RequestError: read ECONNRESET\n"
+        "npm error     at ClientRequest.<anonymous> (index.js:970:111)\n"),
+    "frames of compiled code": (
+        "(EE) Backtrace:\n(EE) 0: /usr/lib/xorg/Xorg (failed+0x4d) [0x5577d9a3b64d]\n"
+        "frame #3: <unknown function> + 0xe0a53 (0x14ac2227ea53 in libc.so)\n"
+        "=> fatal: the display is lost\n"),
+    "a setting": (
+        "    graceful_termination_timeout: 90,\n=> cannot load the tokenizer\n"
+        "make: *** [serve] Error 1\n"),
+    "a message, and what another program says next": (
+        "=> TypeError: string indices must be integers\n"
+        "[I ProcessGroupNCCL.cpp:844] [Rank 0] NCCL watchdog thread terminated normally\n"),
+    "a compiler": "=> a.c:1: error: no x\nmake: *** [all] Error 2\n",
+    "a chain of exceptions": (
+        "=> OSError: no route\n\nThe above exception was the direct cause of the following:\n\n"
+        "=> RuntimeError: no download\n"
+        "subprocess.CalledProcessError: Command 'x' returned non-zero exit status 1.\n"),
+    "words that are no error to a program": (
+        "  -- Looking for CUDA\n=>   You must set CUDA_HOME\n  [end of output]\n"
+        "error: subprocess-exited-with-error\n"),
+    "two lines": "=> Fatal error:\n+> No GPU fits\n",
+    "a command that the shell shows is no part of a message":
+        "=> RuntimeError: cannot open the file\n+ docker rm web\nmake: *** [all] Error 1\n",
+    "a prompt": "=> OSError: [Errno 28] No space left on device\n\nuser@host:~$ pip list\n",
+    "a message that is whole":
+        "=> ImportError: libGL.so.1: No such file or directory\nPython 3.11.2 on linux\n",
+    "a message ends with its paragraph":
+        "=> RuntimeError: the weights are 12 GB and the limit is 8\n\nsee you later\n",
+    "a line of a traceback's code": (
+        'error: subprocess-exited-with-error\n  File "<string>", line 14, in <module>\n'
+        "    requires = get_requires_for_build({})\n=>   cannot run on this Python\n"
+        "ERROR: Failed to build installable wheels for some pyproject.toml based projects\n"),
+    "a rank's signal": (
+        "=> [n1:7] Signal: Segmentation fault (11)\n[n1:7] *** End of error message ***\n"
+        "mpirun noticed that process rank 2 exited on signal 11 (Segmentation fault).\n"),
+    "the last word is a wrapper": "step 1\nKilled\n",
+    "killed afterwards": "step 9\n=> OSError: no room\n\nKilled\n",
+    "an exception in pip's box": (
+        "  error: subprocess-exited-with-error\n  exit code: 1\n"
+        "=>       ModuleNotFoundError: No module named 'torch'\n      [end of output]\n"
+        "error: metadata-generation-failed\n"),
+    "a message that begins on the next line": (
+        "=> RuntimeError:\n\n+> The detected CUDA version (12.2) is another one.\n"
+        "error: subprocess-exited-with-error\n"),
+    "Slurm's time limit":
+        "=> slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 03:04:05 DUE TO TIME LIMIT\n",
+    "a job that somebody cancelled":
+        "slurmstepd: error: *** JOB 7 ON node1 CANCELLED AT 2026-01-02T03:04:05 ***\n",
+    "an exception, and what killed the step":
+        "=> RuntimeError: a worker died\n=> slurmstepd: error: Detected 1 oom_kill event\n",
+    "words behind the last end": (
+        "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO)\n"
+        "Last error:\n=> nvmlInit_v2() failed: Driver/library version mismatch\n"),
+    "a rank's words behind the last end": (
+        "[rank0]: torch.distributed.DistBackendError: NCCL error in: a.cpp:7, internal error\n"
+        "[rank0]: Last error:\n=> [rank0]: Bootstrap : no usable interface found\n"),
+    "gmake waits for others": (
+        "=> nvcc error : 'cicc' died due to signal 9 (Kill signal)\n"
+        "gmake[2]: *** Waiting for unfinished jobs....\n"),
+    "pyxis below its hook": (
+        "=> slurmstepd: error: pyxis: [ERROR] Command not found: nvidia-container-cli\n"
+        "slurmstepd: error: pyxis: container start failed with error code: 1\n"
+        "slurmstepd: error: Failed to invoke spank plugin stack\n"),
+    "only warnings":
+        "=> Warning  FailedScheduling  3m  0/2 nodes are available: 2 Insufficient gpu.\n",
+    "a warning before a wrapper":
+        "WARNING: no hostfile, unable to use it\nprocess 7 exits with return code = -9\n",
+    "an X server": (
+        "[  1.0] (WW) Open ACPI failed\n=> [  1.1] (EE) NVIDIA: Failed to load module nv\n"
+        "[  1.2] (EE)\nFatal server error:\n=> [  1.2] (EE) no screens found\n"
+        "[  1.3] (EE) Server terminated with error (1). Closing log file.\n"),
+    "a step of BuildKit": (
+        "=> #7 51.7 nvcc fatal : Unsupported gpu architecture\n"
+        '#7 ERROR: process "/bin/sh -c pip" did not complete successfully: exit code: 1\n'
+        " => ERROR [3/4] RUN pip install x  9.9s\n"),
+    "a wrapper that says why":
+        "=> ERROR: Service 'x' failed to build: write /var/lib/x: no space left on device\n",
+    "what is typed behind an error is no part of it": (
+        ">>> import ext\n=> ImportError: ext.so: undefined symbol: _Zx\n>>> import torch\n"
+        ">>> torch.__version__\n'2.6.0+cu124'\n"),
+    "what is typed is no reason": "In [1]: run_missing_file()\n=> FileNotFoundError: x\n",
+    "an error long before": (
+        "ValueError: bad\n"
+        + "step\n" * 900
+        + "make: *** [all] Error 2\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("log", REASONS.values(), ids=REASONS)
+def test_what_states_a_reason(log: str) -> None:
+    """Lines with "=> " are what is said of a log; "+> " goes on with the one before."""
+    lines: list[str] = []
+    for mark, line in re.findall(r"^([=+])> (.*)", log, re.MULTILINE):
+        before = f"{lines.pop()} " if mark == "+" else ""
+        lines.append(before + " ".join(line.split()))
+    assert said(re.sub(r"^[=+]> ", "", log, flags=re.MULTILINE)) == lines
 
 
 def test_the_line_that_states_the_failure_is_among_the_first_three_shown() -> None:

@@ -359,20 +359,14 @@ class TestMerging:
             pytest.param({"as_of": TODAY, "glibc": "2.28"}, "2.28", id="a newer row counts"),
             pytest.param({"as_of": SHIPPED, "glibc": "2.28"}, "2.28", id="so does one of the day"),
             pytest.param({"as_of": "2026-11-20", "glibc": "2.28"}, "2.17", id="an older does not"),
-            pytest.param(
-                {"as_of": "2020-01-01", "glibc": "2.28", "measured": True},
-                "2.28",
-                id="a measured one counts whatever its day",
-            ),
-            pytest.param(
-                {"as_of": "2020-01-01", "glibc": "2.28", "measured": False},
-                "2.17",
-                id="one that says it was not measured is as any other",
-            ),
+            pytest.param({"as_of": "2020-01-01", "glibc": "2.28", "measured": True}, "2.28",
+                         id="a measured one counts whatever its day"),
+            pytest.param({"as_of": "2020-01-01", "glibc": "2.28", "measured": False}, "2.17",
+                         id="one that says it was not measured is as any other"),
             pytest.param({"as_of": TODAY, "glibc": None}, None, id="unknown is a value too"),
             pytest.param({"as_of": TODAY}, "2.17", id="a column that it lacks stays"),
         ],
-    )
+    )  # fmt: skip
     def test_which_of_two_counts(self, changes: dict[str, object], expected: str | None) -> None:
         row = {key: OLD[key] for key in ("version", "tag", "arch")} | {"source": "seen"} | changes
         (found,) = merged("builds", [OLD], [row], SHIPPED)
@@ -503,18 +497,10 @@ class TestLoading:
     @pytest.mark.parametrize(
         ("table", "row", "message"),
         [
-            pytest.param(
-                "images",
-                {
-                    "tag": "latest",
-                    "archs": None,
-                    "status": "seen",
-                    "source": "seen",
-                    "as_of": TODAY,
-                },
-                "'latest' is not a tag such as",
-                id="a tag that cannot be read, in a table that is read later",
-            ),
+            pytest.param("images",
+                         {"tag": "latest", "archs": None, "status": "seen", "source": "seen",
+                          "as_of": TODAY}, "'latest' is not a tag such as",
+                         id="a tag that cannot be read, in a table that is read later"),
             pytest.param("builds", {**BUILD, "sm": ["86"]}, r"\.sm: expected list of sm_NN",
                          id="a wrong value"),
             pytest.param("builds", {k: BUILD[k] for k in BUILD if k != "python_tags"},

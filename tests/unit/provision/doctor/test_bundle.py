@@ -206,20 +206,15 @@ def test_no_login_of_a_file_or_a_programs_output_survives(place: str, value: str
 @pytest.mark.parametrize(
     ("name", "value", "kept"),
     [
-        pytest.param(
-            "http_proxy", "http://10.0.0.1:3128", "http://192.0.2.1:3128", id="an address"
-        ),
+        pytest.param("http_proxy", "http://10.0.0.1:3128", "http://192.0.2.1:3128",
+                     id="an address"),
         pytest.param("http_proxy", "localhost:3128", "localhost:3128", id="no scheme and no login"),
         pytest.param("http_proxy", "http://[::1]:3128", "http://[::1]:3128", id="an IPv6 address"),
         pytest.param("http_proxy", "", "", id="nothing"),
         pytest.param("no_proxy", "localhost,.svc", "localhost,.svc", id="what needs no proxy"),
         pytest.param("PIP_CERT", "/etc/ca.pem", "/etc/ca.pem", id="a file of pip's"),
-        pytest.param(
-            "UV_INDEX_URL",
-            "https://download.pytorch.org/whl/cu126",
-            "https://download.pytorch.org/whl/cu126",
-            id="a public index",
-        ),
+        pytest.param("UV_INDEX_URL", "https://download.pytorch.org/whl/cu126",
+                     "https://download.pytorch.org/whl/cu126", id="a public index"),
         pytest.param("DOCKER_HOST", "unix:///run/d.sock", "unix:///run/d.sock", id="a socket"),
         pytest.param("NCCL_DEBUG", "INFO", "INFO", id="a word of NCCL's"),
         pytest.param("NCCL_VERSION", "2.28.3-1", "2.28.3-1", id="the version, of NVIDIA's images"),
@@ -233,7 +228,7 @@ def test_no_login_of_a_file_or_a_programs_output_survives(place: str, value: str
         pytest.param("NCCL_MINE", "1", "secret-1", id="a setting that NCCL does not have"),
         pytest.param("NCCL_TOPO_FILE", "/mnt/hunter2", "secret-1", id="a file of NCCL's"),
     ],
-)
+)  # fmt: skip
 def test_of_a_variable_only_what_is_harmless_is_kept(name: str, value: str, kept: str) -> None:
     redactor = Redactor()
     assert redactor.variable(name, value) == kept

@@ -346,16 +346,12 @@ def test_the_machine_decides_for_a_log_from_there(
 @pytest.mark.parametrize(
     ("text", "says", "line"),
     [
-        pytest.param(
-            "", "silent",
-            "machine     Only the log was judged. If it was written here, add --here.",
-            id="a log that does not say where it is from",
-        ),
-        pytest.param(
-            NAMED.replace("6.8", "6.5"), "differs",
-            "machine     The log is from another one: kernel 6.5.0-1-x (6.8.0-1-x here)",
-            id="a log of another kernel",
-        ),
+        pytest.param("", "silent",
+                     "machine     Only the log was judged. If it was written here, add --here.",
+                     id="a log that does not say where it is from"),
+        pytest.param(NAMED.replace("6.8", "6.5"), "differs",
+                     "machine     The log is from another one: kernel 6.5.0-1-x (6.8.0-1-x here)",
+                     id="a log of another kernel"),
     ],
 )  # fmt: skip
 def test_the_machine_that_reads_a_log_from_elsewhere_decides_nothing(
@@ -536,14 +532,10 @@ def test_a_failed_step_is_diagnosed(
     [
         pytest.param(Refused("x", fix="y", detail=UNRELATED), [], id="an unknown text"),
         pytest.param(Refused("x", fix="y"), [], id="no text"),
-        pytest.param(
-            Refused("x", fix="y", detail="last line", log=FALLEN), ["xid-79-fallen-off-bus"],
-            id="all that was kept is read, not its end alone",
-        ),
-        pytest.param(
-            Refused("x", fix="y", log="torch 2.13.0+cpu\n" + UNRELATED * 30 + OWN_ERROR), [],
-            id="what is known does not say why it failed",
-        ),
+        pytest.param(Refused("x", fix="y", detail="last line", log=FALLEN),
+                     ["xid-79-fallen-off-bus"], id="all that was kept is read, not its end alone"),
+        pytest.param(Refused("x", fix="y", log="torch 2.13.0+cpu\n" + UNRELATED * 30 + OWN_ERROR),
+                     [], id="what is known does not say why it failed"),
     ],
 )  # fmt: skip
 def test_causes_of_a_failure(failure: Failure, codes: list[str]) -> None:

@@ -51,21 +51,16 @@ def agreement(text: str, here: dict[str, Value]) -> tuple[str, list[str]]:
                      id="an older table cuts the GPU's name"),
         pytest.param(COLLECTED, id="collect_env has the kernel, the driver and a GPU"),
         pytest.param(COLLECTED.replace("\n", "\r\n"), id="the ends of lines do not matter"),
-        pytest.param(
-            "Mar  1 10:00:00 box-1 kernel: Linux version 6.8.0-1-x (build@x) (gcc 13)\n",
-            id="the journal has the host name and, at the start, the kernel",
-        ),
+        pytest.param("Mar  1 10:00:00 box-1 kernel: Linux version 6.8.0-1-x (build@x) (gcc 13)\n",
+                     id="the journal has the host name and, at the start, the kernel"),
         pytest.param(
             "[ 0.0] Linux version 6.8.0-1-x (build@x) (gcc 13)\n"
             "[ 9.0] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.86.15  Tue Jan 1\n",
-            id="the kernel's log has the kernel and the driver",
-        ),
+            id="the kernel's log has the kernel and the driver"),
         pytest.param("ann@box-1:~/a$ cat /proc/version\nLinux version 6.8.0-1-x (b@x)\n",
                      id="a prompt has the host name"),
-        pytest.param(
-            "   Static hostname: box-1.lab.example\n            Kernel: Linux 6.8.0-1-x\n",
-            id="a host name may have its domain",
-        ),
+        pytest.param("   Static hostname: box-1.lab.example\n            Kernel: Linux 6.8.0-1-x\n",
+                     id="a host name may have its domain"),
         pytest.param("root@0a1b2c3d4e5f:/# nvidia-smi\n" + SMI, id="a container's own name"),
         pytest.param(
             "root@abcdef012345:/# uname\nLinux abcdef012345 6.8.0-1-x #1 SMP x86_64 GNU/Linux\n"
@@ -99,35 +94,25 @@ def test_a_log_that_says_too_little(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "here", "says"),
     [
-        pytest.param(
-            UNAME.replace("6.8", "6.5"), HERE, ["kernel 6.5.0-1-x (6.8.0-1-x here) [a.log:1]"],
-            id="another kernel on a host of that name",
-        ),
-        pytest.param(
-            UNAME.replace("box-1", "box-2"), HERE, ["host name box-2 (another here) [a.log:1]"],
-            id="another host of that kernel",
-        ),
-        pytest.param(
-            UNAME.replace("x86_64", "aarch64"), HERE,
-            ["architecture aarch64 (x86_64 here) [a.log:1]"], id="another architecture",
-        ),
-        pytest.param(
-            SMI.replace("A100-SXM4-40GB", "H100 PCIe     "), HERE,
-            [f"GPU NVIDIA H100 PCIe ({', '.join(GPUS)} here) [a.log:2]"], id="another GPU",
-        ),
-        pytest.param(
-            SMI, LAPTOP,
-            ["driver 570.86.15 (none here) [a.log:1]",
-             "GPU NVIDIA A100-SXM4-40GB (none here) [a.log:2]"], id="a GPU where none is",
-        ),
-        pytest.param(
-            UNAME + UNAME.replace("box-1", "box-2"), HERE,
-            ["host name box-2 (another here) [a.log:2]"], id="several hosts, one of them this one",
-        ),
-        pytest.param(
-            "6.6.87.2-microsoft-standard-WSL2\n", HERE, ["WSL yes (no here) [a.log:1]"],
-            id="Windows",
-        ),
+        pytest.param(UNAME.replace("6.8", "6.5"), HERE,
+                     ["kernel 6.5.0-1-x (6.8.0-1-x here) [a.log:1]"],
+                     id="another kernel on a host of that name"),
+        pytest.param(UNAME.replace("box-1", "box-2"), HERE,
+                     ["host name box-2 (another here) [a.log:1]"],
+                     id="another host of that kernel"),
+        pytest.param(UNAME.replace("x86_64", "aarch64"), HERE,
+                     ["architecture aarch64 (x86_64 here) [a.log:1]"], id="another architecture"),
+        pytest.param(SMI.replace("A100-SXM4-40GB", "H100 PCIe     "), HERE,
+                     [f"GPU NVIDIA H100 PCIe ({', '.join(GPUS)} here) [a.log:2]"],
+                     id="another GPU"),
+        pytest.param(SMI, LAPTOP,
+                     ["driver 570.86.15 (none here) [a.log:1]",
+                      "GPU NVIDIA A100-SXM4-40GB (none here) [a.log:2]"], id="a GPU where none is"),
+        pytest.param(UNAME + UNAME.replace("box-1", "box-2"), HERE,
+                     ["host name box-2 (another here) [a.log:2]"],
+                     id="several hosts, one of them this one"),
+        pytest.param("6.6.87.2-microsoft-standard-WSL2\n", HERE, ["WSL yes (no here) [a.log:1]"],
+                     id="Windows"),
     ],
 )  # fmt: skip
 def test_a_log_from_another_machine(text: str, here: dict[str, Value], says: list[str]) -> None:

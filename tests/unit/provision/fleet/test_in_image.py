@@ -147,22 +147,16 @@ def test_limits_that_a_machine_refuses_are_omitted(node: Node) -> None:
 @pytest.mark.parametrize(
     ("body", "code"),
     [
-        pytest.param(
-            'sys.exit(print("manifest unknown", file=sys.stderr) or 125)',
-            "no-image-on-node",
-            id="the engine cannot get the image",
-        ),
-        pytest.param(
-            'sys.exit(print("no GPU runtime", file=sys.stderr) or 125)',
-            "node-run-failed",
-            id="the container does not start",
-        ),
+        pytest.param('sys.exit(print("manifest unknown", file=sys.stderr) or 125)',
+                     "no-image-on-node", id="the engine cannot get the image"),
+        pytest.param('sys.exit(print("no GPU runtime", file=sys.stderr) or 125)', "node-run-failed",
+                     id="the container does not start"),
         pytest.param("sys.exit(3)", "node-no-report", id="the suite says nothing"),
         pytest.param('print("{"); sys.exit(0)', "node-no-report", id="half a report"),
         pytest.param('print("x" * (17 << 20))', "node-no-report", id="a flood"),
         pytest.param("import time; time.sleep(600)", "node-timeout", id="the suite hangs"),
     ],
-)
+)  # fmt: skip
 def test_a_run_without_a_report_is_a_result(node: Node, body: str, code: str) -> None:
     node.program("docker", body)
     (run,) = ran(node.call(), timeout_s=4 if "sleep" in body else 60)

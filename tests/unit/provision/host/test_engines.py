@@ -151,29 +151,22 @@ def test_one_program_reached_twice_is_asked_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        pytest.param(
-            DENIED,
-            "permission denied on unix:///var/run/docker.sock: "
-            "add this user to the docker group, or use sudo",
-            id="no permission",
-        ),
+        pytest.param(DENIED,
+                     "permission denied on unix:///var/run/docker.sock: "
+                     "add this user to the docker group, or use sudo", id="no permission"),
         pytest.param(
             STOPPED,
             "no daemon answers at unix:///var/run/docker.sock: start it, or set DOCKER_HOST",
-            id="not running",
-        ),
+            id="not running"),
         pytest.param(
             STOPPED_29,
             "no daemon answers at unix:///var/run/docker.sock: start it, or set DOCKER_HOST",
-            id="not running, in the words of 29",
-        ),
-        pytest.param(
-            "error during connect: Get https://h: x509: expired",
-            "error during connect: Get https://h: x509: expired",
-            id="anything else as it is",
-        ),
+            id="not running, in the words of 29"),
+        pytest.param("error during connect: Get https://h: x509: expired",
+                     "error during connect: Get https://h: x509: expired",
+                     id="anything else as it is"),
     ],
-)
+)  # fmt: skip
 def test_a_refusal_says_what_to_do(tmp_path: Path, text: str, problem: str) -> None:
     docker(tmp_path / "bin", server=None, error=text)
     engine = find(tmp_path / "bin").engines[0]
@@ -221,17 +214,12 @@ def test_garbage_is_no_engine(tmp_path: Path, name: str, body: str, why: str) ->
 @pytest.mark.parametrize(
     "body",
     [
-        pytest.param(
-            'echo "Emulate Docker CLI using podman. Create ..." >&2\n'
-            'echo \'{"Client": {"Version": "4.3.1"}}\'',
-            id="by its own words",
-        ),
-        pytest.param(
-            'echo \'{"Client": {"Version": "4.3.1", "OsArch": "linux/amd64"}}\'',
-            id="by the shape of its answer",
-        ),
+        pytest.param('echo "Emulate Docker CLI using podman. Create ..." >&2\n'
+                     'echo \'{"Client": {"Version": "4.3.1"}}\'', id="by its own words"),
+        pytest.param('echo \'{"Client": {"Version": "4.3.1", "OsArch": "linux/amd64"}}\'',
+                     id="by the shape of its answer"),
     ],
-)
+)  # fmt: skip
 def test_podmans_imitation_of_docker_is_not_docker(tmp_path: Path, body: str) -> None:
     write_program(tmp_path / "bin", "docker", body)
     found = find(tmp_path / "bin")

@@ -41,17 +41,13 @@ def test_the_driver_is_in_proc(text: str, version: str | None) -> None:
     [
         pytest.param(
             "Model: \t\t NVIDIA A10\nIRQ:   \t\t 72\nGPU UUID: \t GPU-5a1c\nVideo BIOS: \t 94\n",
-            Gpu(name="NVIDIA A10", uuid="GPU-5a1c"),
-            id="a GPU in use",
-        ),
+            Gpu(name="NVIDIA A10", uuid="GPU-5a1c"), id="a GPU in use"),
         pytest.param(
             "Model: \t\t Tesla T4\nGPU UUID: \t GPU-????????-????-????-????-????????????\n",
-            Gpu(name="Tesla T4"),
-            id="a GPU that was never opened has no UUID yet",
-        ),
+            Gpu(name="Tesla T4"), id="a GPU that was never opened has no UUID yet"),
         pytest.param("IRQ: 72\n", None, id="nothing to know it by"),
     ],
-)
+)  # fmt: skip
 def test_a_gpu_is_in_proc(text: str, gpu: Gpu | None) -> None:
     assert proc.parse_gpu_information(text) == gpu
 

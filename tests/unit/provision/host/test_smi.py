@@ -82,39 +82,15 @@ def test_the_header_gives_driver_and_cuda(name: str, header: Header) -> None:
 @pytest.mark.parametrize(
     ("line", "gpu"),
     [
-        pytest.param(
-            f"NVIDIA L4, {UUID}, 8.9, 23034, [N/A]",
-            Gpu(
-                name="NVIDIA L4",
-                uuid=UUID,
-                compute_capability=(8, 9),
-                memory_mib=23034,
-                mig=False,
-            ),
-            id="a GPU without MIG",
-        ),
-        pytest.param(
-            f"NVIDIA A100-SXM4-40GB, {UUID}, 8.0, 40960, Enabled",
-            Gpu(
-                name="NVIDIA A100-SXM4-40GB",
-                uuid=UUID,
-                compute_capability=(8, 0),
-                memory_mib=40960,
-                mig=True,
-            ),
-            id="a GPU with MIG on",
-        ),
-        pytest.param(
-            f"NVIDIA Test, with comma, {UUID}, 12.0, 32607 MiB, Disabled",
-            Gpu(
-                name="NVIDIA Test, with comma",
-                uuid=UUID,
-                compute_capability=(12, 0),
-                memory_mib=32607,
-                mig=False,
-            ),
-            id="a comma in the name",
-        ),
+        pytest.param(f"NVIDIA L4, {UUID}, 8.9, 23034, [N/A]",
+                     Gpu(name="NVIDIA L4", uuid=UUID, compute_capability=(8, 9), memory_mib=23034,
+                         mig=False), id="a GPU without MIG"),
+        pytest.param(f"NVIDIA A100-SXM4-40GB, {UUID}, 8.0, 40960, Enabled",
+                     Gpu(name="NVIDIA A100-SXM4-40GB", uuid=UUID, compute_capability=(8, 0),
+                         memory_mib=40960, mig=True), id="a GPU with MIG on"),
+        pytest.param(f"NVIDIA Test, with comma, {UUID}, 12.0, 32607 MiB, Disabled",
+                     Gpu(name="NVIDIA Test, with comma", uuid=UUID, compute_capability=(12, 0),
+                         memory_mib=32607, mig=False), id="a comma in the name"),
         pytest.param(f"NVIDIA GB10, {UUID}, 12.1, [N/A], [N/A]",
                      Gpu(name="NVIDIA GB10", uuid=UUID, compute_capability=(12, 1), mig=False),
                      id="memory shared with the processor"),
@@ -139,31 +115,20 @@ def test_a_line_that_is_no_gpu_is_kept_apart() -> None:
     [
         pytest.param(9, "exit_9.txt", "the NVIDIA kernel module is not loaded (exit 9)", id="9"),
         pytest.param(12, "exit_12.txt", "libnvidia-ml.so.1 was not found (exit 12)", id="12"),
+        pytest.param(18, "exit_18.txt",
+                     "the kernel module and libnvidia-ml.so.1 differ in version: "
+                     "reboot, or reload the modules (exit 18)", id="18"),
         pytest.param(
-            18,
-            "exit_18.txt",
-            "the kernel module and libnvidia-ml.so.1 differ in version: "
-            "reboot, or reload the modules (exit 18)",
-            id="18",
-        ),
-        pytest.param(
-            17,
-            "exit_17.txt",
+            17, "exit_17.txt",
             "the operating system blocks the GPU's device files (cgroup, or WSL driver) (exit 17)",
-            id="17",
-        ),
-        pytest.param(
-            4,
-            "exit_4.txt",
-            "no permission to open /dev/nvidia* "
-            "(exit 4: Failed to initialize NVML: Insufficient Permissions)",
-            id="4",
-        ),
-        pytest.param(
-            255, "exit_255.txt", "exit 255: Failed to initialize NVML: Unknown Error", id="255"
-        ),
+            id="17"),
+        pytest.param(4, "exit_4.txt",
+                     "no permission to open /dev/nvidia* "
+                     "(exit 4: Failed to initialize NVML: Insufficient Permissions)", id="4"),
+        pytest.param(255, "exit_255.txt", "exit 255: Failed to initialize NVML: Unknown Error",
+                     id="255"),
     ],
-)
+)  # fmt: skip
 def test_a_failure_is_said_in_our_words(code: int, name: str, why: str) -> None:
     assert failure(ProgramResult(code=code, out=text(name))) == why
 

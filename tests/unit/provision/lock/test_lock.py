@@ -122,59 +122,39 @@ def test_a_finished_lock_says_for_which_machine_it_is() -> None:
 @pytest.mark.parametrize(
     ("output", "outcome"),
     [
-        pytest.param(
-            "error: Failed to fetch: https://e.example/torch/\n  cause: dns error\n"
-            "  cause: failed to lookup address information: Name or service not known",
-            "unreachable",
-            id="a name that does not resolve",
-        ),
+        pytest.param("error: Failed to fetch: https://e.example/torch/\n  cause: dns error\n"
+                     "  cause: failed to lookup address information: Name or service not known",
+                     "unreachable", id="a name that does not resolve"),
         pytest.param(
             "error: Failed to fetch: http://e.example/torch/\n  cause: operation timed out",
-            "unreachable",
-            id="a silent server",
-        ),
+            "unreachable", id="a silent server"),
         pytest.param(
             "error: No solution found when resolving dependencies\n  cause: Because there is no "
             "version of torch==2.0.1+cu117 and you require torch==2.0.1+cu117, we can conclude "
-            "that your requirements are unsatisfiable.",
-            "absent",
-            id="an index without this build",
-        ),
+            "that your requirements are unsatisfiable.", "absent",
+            id="an index without this build"),
         pytest.param(
             "error: No solution found when resolving dependencies\n  cause: Because nosuchthing "
-            "was not found in the package registry and you require nosuchthing, ...",
-            "unsolvable",
-            id="a companion that does not exist",
-        ),
+            "was not found in the package registry and you require nosuchthing, ...", "unsolvable",
+            id="a companion that does not exist"),
         pytest.param("HTTP status 401 Unauthorized", "unreachable", id="a login is asked for"),
         pytest.param("", "broken", id="no word at all"),
         pytest.param(
             "error: Failed to initialize cache at `/home/u/.cache/uv`\n  cause: failed to create "
-            "directory `/home/u/.cache/uv`: Read-only file system (os error 30)",
-            "broken",
-            id="a home that is read-only",
-        ),
+            "directory `/home/u/.cache/uv`: Read-only file system (os error 30)", "broken",
+            id="a home that is read-only"),
         pytest.param(
             "thread 'main2' panicked at crates/uv/src/lib.rs:3121:14:\nFailed building the "
             'Runtime: Os { code: 24, kind: TooManyOpenFiles, message: "Too many open files" }',
-            "broken",
-            id="few open files",
-        ),
+            "broken", id="few open files"),
         pytest.param(
             "error: Failed to fetch: `https://e.example/torch/`\n  cause: Too many open files "
-            "(os error 24)",
-            "broken",
-            id="few open files for a connection",
-        ),
-        pytest.param(
-            "error: No interpreter found for Python 3.11 in virtual environments, managed "
-            "installations, or search path",
-            "broken",
-            id="no Python",
-        ),
+            "(os error 24)", "broken", id="few open files for a connection"),
+        pytest.param("error: No interpreter found for Python 3.11 in virtual environments, managed "
+                     "installations, or search path", "broken", id="no Python"),
         pytest.param("Current directory does not exist", "broken", id="a directory that is gone"),
     ],
-)
+)  # fmt: skip
 def test_uv_refusals_are_understood(output: str, outcome: str) -> None:
     assert uv.judge_uv(output)[0] == outcome
 

@@ -148,21 +148,17 @@ LINKS = DeclaredIndex("https://l.test/page,1.html", "links")
     ("index", "declared", "env", "expected"),
     [
         pytest.param(None, (), {"UV_INDEX": OTHER}, {}, id="nothing-is-added"),
-        pytest.param(
-            "https://x.test/simple", (INDEX,), {"UV_INDEX": OTHER},
-            {"UV_INDEX": f"https://x.test/simple {INDEX.url} {OTHER}"}, id="the-plan-s-goes-first",
-        ),
-        pytest.param(
-            None, (LINKS,), {"UV_FIND_LINKS": OTHER},
-            {"UV_FIND_LINKS": f"https://l.test/page%2C1.html,{OTHER}"}, id="a-comma-is-escaped",
-        ),
+        pytest.param("https://x.test/simple", (INDEX,), {"UV_INDEX": OTHER},
+                     {"UV_INDEX": f"https://x.test/simple {INDEX.url} {OTHER}"},
+                     id="the-plan-s-goes-first"),
+        pytest.param(None, (LINKS,), {"UV_FIND_LINKS": OTHER},
+                     {"UV_FIND_LINKS": f"https://l.test/page%2C1.html,{OTHER}"},
+                     id="a-comma-is-escaped"),
         pytest.param(None, (DEFAULT,), {}, {"UV_DEFAULT_INDEX": DEFAULT.url}, id="a-default"),
-        pytest.param(
-            None, (DEFAULT,), {"UV_DEFAULT_INDEX": OTHER}, {}, id="the-user-s-default-is-kept"
-        ),
-        pytest.param(
-            None, (DEFAULT,), {"UV_INDEX_URL": OTHER}, {}, id="the-user-s-older-variable-is-kept"
-        ),
+        pytest.param(None, (DEFAULT,), {"UV_DEFAULT_INDEX": OTHER}, {},
+                     id="the-user-s-default-is-kept"),
+        pytest.param(None, (DEFAULT,), {"UV_INDEX_URL": OTHER}, {},
+                     id="the-user-s-older-variable-is-kept"),
     ],
 )  # fmt: skip
 def test_uv_is_given_the_places_in_their_order(

@@ -43,12 +43,10 @@ def test_a_library_that_is_opened_by_name_is_a_need() -> None:
 @pytest.mark.parametrize(
     ("path", "library", "text"),
     [
-        pytest.param(
-            "speech/_core.so",
-            elf(wants=["dlopen"], extra=names("libcuda.so.1", "libnvidia-ml.so.1", "libc.so.6")),
-            CUDA,
-            id="only the driver's",
-        ),
+        pytest.param("speech/_core.so",
+                     elf(wants=["dlopen"],
+                         extra=names("libcuda.so.1", "libnvidia-ml.so.1", "libc.so.6")), CUDA,
+                     id="only the driver's"),
         pytest.param("speech/_core.so", elf(wants=["open"], extra=names("libcublas.so.12")), CUDA,
                      id="it calls no dlopen"),
         pytest.param("speech.libs/libnvblas-0123abcd.so.12",
@@ -58,11 +56,9 @@ def test_a_library_that_is_opened_by_name_is_a_need() -> None:
                      elf(wants=["dlopen"], extra=names() + CODE + b"\0libcublas.so.12\0"), CUDA,
                      id="the device code's own texts"),
         pytest.param(
-            "speech/_core.so",
-            elf(wants=["dlopen"], extra=names("libcublas.so.12")),
+            "speech/_core.so", elf(wants=["dlopen"], extra=names("libcublas.so.12")),
             'Requires-Dist: cupy-cuda12x; extra == "cuda12x"\n\nRuns on CUDA with an extra.',
-            id="the package names CUDA in an extra and its description alone",
-        ),
+            id="the package names CUDA in an extra and its description alone"),
         pytest.param("speech/_core.so", b"MZ" + names("libcublas.so.12"), CUDA,
                      id="no library for Linux"),
     ],

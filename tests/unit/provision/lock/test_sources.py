@@ -95,13 +95,9 @@ def test_the_python_that_uv_gets_runs_only_its_question(
         pytest.param(
             "error: Failed to build `quiet==1.2`\n  cause: The build backend returned an error\n\n"
             "hint: `quiet` (v1.2) was included because `loud` (v3) depends on `quiet>=1`\n",
-            (
-                "quiet",
-                "1.2",
-                "`quiet` (v1.2) was included because `loud` (v3) depends on `quiet>=1`",
-            ),
-            id="with what requires it",
-        ),
+            ("quiet", "1.2",
+             "`quiet` (v1.2) was included because `loud` (v3) depends on `quiet>=1`"),
+            id="with what requires it"),
         pytest.param("error: Failed to download and build `quiet==1.2`\n  cause: x\n",
                      ("quiet", "1.2", ""), id="requested"),
         pytest.param("error: No solution found when resolving dependencies", None,

@@ -130,27 +130,21 @@ def test_what_was_seen_running_is_not_refused(gpu: str, driver: str) -> None:
             "does not support NVIDIA GeForce RTX 5090 (compute capability 12.0), which needs "
             "driver branch 570 or newer",
             "Install NVIDIA driver 570.86.16 or newer.", id="a GeForce of the next generation"),
-        pytest.param(
-            "535.104.05", ["NVIDIA RTX PRO 5000 Blackwell"], "needs driver branch 570",
-            "570.153.02", id="a workstation card is listed later than its chip is driven"),
-        pytest.param(
-            "390.157", ["NVIDIA GeForce RTX 5090"], "needs driver branch 570",
-            "570.86.16", id="a driver older than any of the table"),
+        pytest.param("535.104.05", ["NVIDIA RTX PRO 5000 Blackwell"], "needs driver branch 570",
+                     "570.153.02", id="a workstation card is listed later than its chip is driven"),
+        pytest.param("390.157", ["NVIDIA GeForce RTX 5090"], "needs driver branch 570", "570.86.16",
+                     id="a driver older than any of the table"),
         pytest.param(
             "550", ["12.0"], "does not support a GPU of compute capability 12.0",
             "Install NVIDIA driver 570 or newer.", id="a branch alone, a GPU by its number"),
-        pytest.param(
-            "570.211.01", ["NVIDIA B300 SXM6 AC"], "needs driver branch 580",
-            "580.82.07", id="a data-centre GPU"),
-        pytest.param(
-            "515.105.01", ["NVIDIA GeForce RTX 4090 Laptop GPU"], "needs driver branch 520",
-            "525.89.02", id="a laptop"),
-        pytest.param(
-            "520.61.05", ["NVIDIA GeForce RTX 4060"], "needs driver branch 525",
-            "525.147.05", id="a small chip that came after the large ones"),
-        pytest.param(
-            "595.45.04", ["Tesla P40"], "no longer supports Tesla P40", "driver branch 580",
-            id="a driver that dropped it"),
+        pytest.param("570.211.01", ["NVIDIA B300 SXM6 AC"], "needs driver branch 580", "580.82.07",
+                     id="a data-centre GPU"),
+        pytest.param("515.105.01", ["NVIDIA GeForce RTX 4090 Laptop GPU"],
+                     "needs driver branch 520", "525.89.02", id="a laptop"),
+        pytest.param("520.61.05", ["NVIDIA GeForce RTX 4060"], "needs driver branch 525",
+                     "525.147.05", id="a small chip that came after the large ones"),
+        pytest.param("595.45.04", ["Tesla P40"], "no longer supports Tesla P40",
+                     "driver branch 580", id="a driver that dropped it"),
         pytest.param(
             "470.82.01", ["Tesla K80", "NVIDIA L40S"], "does not support NVIDIA L40S",
             "NVIDIA L40S needs 520 or newer, Tesla K80 470 or older", id="no driver drives both"),

@@ -40,50 +40,24 @@ def plan(*hosts: HostFacts, request: Request | None = None) -> Plan:
 @pytest.mark.parametrize(
     ("hosts", "limiting", "because"),
     [
-        pytest.param(
-            [OLD, NEW],
-            ["old"],
-            "CUDA 13.0 needs driver 580 or newer; found 470.82.01",
-            id="an old driver",
-        ),
-        pytest.param(
-            [PASCAL, NEW],
-            ["pascal"],
-            "PyTorch 2.14.1+cu130 has no code for NVIDIA GeForce GTX 1080 Ti (compute",
-            id="an old GPU",
-        ),
-        pytest.param(
-            [NEW, NEWEST],
-            ["new"],
-            "CUDA 13.2 runs on it by minor-version compatibility",
-            id="a driver that runs it, and not natively",
-        ),
-        pytest.param(
-            [BLANK, NEW],
-            ["blank"],
-            "The driver or a GPU there is unknown.",
-            id="a host of which nothing is known",
-        ),
-        pytest.param(
-            [OLD, named("older", "460.32.03", "8.6"), NEW],
-            ["old", "older"],
-            "needs driver 580 or newer",
-            id="two together, since neither alone makes a difference",
-        ),
-        pytest.param(
-            [named("a", "470.82.01", "8.6"), named("b", "470.82.01", "8.6"), NEW],
-            ["a", "b"],
-            "needs driver 580",
-            id="two equal hosts",
-        ),
-        pytest.param(
-            [OLD, named("mid", "550.54.14", "8.6"), NEWEST, NEW],
-            ["old"],
-            "needs driver",
-            id="the worst of three steps",
-        ),
+        pytest.param([OLD, NEW], ["old"], "CUDA 13.0 needs driver 580 or newer; found 470.82.01",
+                     id="an old driver"),
+        pytest.param([PASCAL, NEW], ["pascal"],
+                     "PyTorch 2.14.1+cu130 has no code for NVIDIA GeForce GTX 1080 Ti (compute",
+                     id="an old GPU"),
+        pytest.param([NEW, NEWEST], ["new"], "CUDA 13.2 runs on it by minor-version compatibility",
+                     id="a driver that runs it, and not natively"),
+        pytest.param([BLANK, NEW], ["blank"], "The driver or a GPU there is unknown.",
+                     id="a host of which nothing is known"),
+        pytest.param([OLD, named("older", "460.32.03", "8.6"), NEW], ["old", "older"],
+                     "needs driver 580 or newer",
+                     id="two together, since neither alone makes a difference"),
+        pytest.param([named("a", "470.82.01", "8.6"), named("b", "470.82.01", "8.6"), NEW],
+                     ["a", "b"], "needs driver 580", id="two equal hosts"),
+        pytest.param([OLD, named("mid", "550.54.14", "8.6"), NEWEST, NEW], ["old"], "needs driver",
+                     id="the worst of three steps"),
     ],
-)
+)  # fmt: skip
 def test_the_hosts_that_hold_the_others_back_are_named(
     hosts: list[HostFacts], limiting: list[str], because: str
 ) -> None:

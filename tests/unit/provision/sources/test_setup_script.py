@@ -24,10 +24,8 @@ NEEDS = {"reqs.txt": "six==1.16.0\nidna\n", "deps/gpu.txt": "attrs\n"}
         pytest.param("S = 'six'\nsetup(install_requires=[S])", ["six"], id="a name"),
         pytest.param("setup(install_requires='six\\nidna')", ["six", "idna"], id="one text"),
         pytest.param("K = {'install_requires': ['six']}\nsetup(**K)", ["six"], id="a table"),
-        pytest.param(
-            "if __name__ == '__main__':\n    setuptools.setup(install_requires=['six'])", ["six"],
-            id="called as a program",
-        ),
+        pytest.param("if __name__ == '__main__':\n    setuptools.setup(install_requires=['six'])",
+                     ["six"], id="called as a program"),
         pytest.param("setup(install_requires=open('reqs.txt').read().splitlines())",
                      ["six", "idna"], id="lines of a file"),
         pytest.param("setup(install_requires=open('reqs.txt').readlines())", ["six", "idna"],
@@ -36,23 +34,16 @@ NEEDS = {"reqs.txt": "six==1.16.0\nidna\n", "deps/gpu.txt": "attrs\n"}
                      ["six", "idna"], id="split"),
         pytest.param(
             "with open('reqs.txt', encoding='utf-8') as f:\n    R = f.read().splitlines()\n"
-            "setup(install_requires=R)", ["six", "idna"], id="a file that is opened before",
-        ),
-        pytest.param(
-            "here = os.path.dirname(os.path.abspath(__file__))\n"
-            "with open(os.path.join(here, 'deps', 'gpu.txt')) as f:\n"
-            "    R = [x.strip() for x in f if x.strip() and not x.startswith('#')]\n"
-            "setup(install_requires=R)", ["attrs"], id="a path that is joined",
-        ),
-        pytest.param(
-            "setup(install_requires=(Path(__file__).parent / 'deps/gpu.txt')"
-            ".read_text().splitlines())", ["attrs"], id="a path of pathlib",
-        ),
-        pytest.param(
-            "def needs():\n    'R'\n    with open('reqs.txt') as f:\n"
-            "        return f.read().splitlines()\n"
-            "setup(install_requires=needs())", ["six", "idna"], id="a function",
-        ),
+            "setup(install_requires=R)", ["six", "idna"], id="a file that is opened before"),
+        pytest.param("here = os.path.dirname(os.path.abspath(__file__))\n"
+                     "with open(os.path.join(here, 'deps', 'gpu.txt')) as f:\n"
+                     "    R = [x.strip() for x in f if x.strip() and not x.startswith('#')]\n"
+                     "setup(install_requires=R)", ["attrs"], id="a path that is joined"),
+        pytest.param("setup(install_requires=(Path(__file__).parent / 'deps/gpu.txt')"
+                     ".read_text().splitlines())", ["attrs"], id="a path of pathlib"),
+        pytest.param("def needs():\n    'R'\n    with open('reqs.txt') as f:\n"
+                     "        return f.read().splitlines()\nsetup(install_requires=needs())",
+                     ["six", "idna"], id="a function"),
     ],
 )  # fmt: skip
 def test_what_is_written_is_read(text: str, names: list[str], tmp_path: Path) -> None:

@@ -157,40 +157,19 @@ def aged(days: float) -> Callable[[dict[str, Any]], None]:
         pytest.param(aged(0.9), FACTS, [], None, id="a record of yesterday"),
         pytest.param(aged(1.1), FACTS, [], "record-too-old", id="a record older than a day"),
         pytest.param(aged(6), FACTS, ["--max-age", "7d"], None, id="a week is allowed"),
-        pytest.param(
-            aged(0.03),
-            FACTS,
-            ["--max-age", "30min"],
-            "record-too-old",
-            id="half an hour is allowed",
-        ),
-        pytest.param(
-            None,
-            FACTS,
-            ["--level", "full"],
-            "record-lower-level",
-            id="a lower level than asked for",
-        ),
+        pytest.param(aged(0.03), FACTS, ["--max-age", "30min"], "record-too-old",
+                     id="half an hour is allowed"),
+        pytest.param(None, FACTS, ["--level", "full"], "record-lower-level",
+                     id="a lower level than asked for"),
         pytest.param(None, FACTS, ["--level", "standard"], None, id="the level that was asked for"),
-        pytest.param(
-            None,
-            FACTS._replace(driver="580.95.05"),
-            [],
-            "record-driver-changed",
-            id="the driver was updated",
-        ),
-        pytest.param(
-            None,
-            FACTS._replace(gpus=(H100._replace(uuid="GPU-2"),)),
-            [],
-            "record-other-cards",
-            id="another card of the same kind",
-        ),
-        pytest.param(
-            None, FACTS._replace(gpus=(H100, H100)), [], "record-missing", id="a card more"
-        ),
+        pytest.param(None, FACTS._replace(driver="580.95.05"), [], "record-driver-changed",
+                     id="the driver was updated"),
+        pytest.param(None, FACTS._replace(gpus=(H100._replace(uuid="GPU-2"),)), [],
+                     "record-other-cards", id="another card of the same kind"),
+        pytest.param(None, FACTS._replace(gpus=(H100, H100)), [], "record-missing",
+                     id="a card more"),
     ],
-)
+)  # fmt: skip
 def test_what_counts_is_a_recent_record_of_this_very_node(
     here: Place,
     edit: Callable[[dict[str, Any]], None] | None,

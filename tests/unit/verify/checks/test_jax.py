@@ -23,59 +23,24 @@ FINE = Outcome(PASS, "JAX 0.10.2 for CUDA 12", measured={"version": "0.10.2"})
 @pytest.mark.parametrize(
     ("outcome", "parts", "status", "word"),
     [
-        pytest.param(
-            FINE,
-            PluginParts("0.10.2", "0.10.2", "0.10.2", 12),
-            PASS,
-            "0.10.2",
-            id="equal parts pass",
-        ),
-        pytest.param(
-            FINE,
-            PluginParts("0.10.2", "0.10.2.1", "0.10.2", 12),
-            PASS,
-            "",
-            id="a fourth number makes no difference",
-        ),
-        pytest.param(
-            FINE,
-            PluginParts("0.10.2", "0.10.1", "0.10.1", 12),
-            FAIL,
-            "jax-cuda12-plugin==0.10.2",
-            id="an old plugin fails with what to install",
-        ),
-        pytest.param(
-            FINE,
-            PluginParts("0.10.2", "0.10.2", None, 13),
-            FAIL,
-            "jax-cuda13-pjrt missing",
-            id="a plugin without its other half fails",
-        ),
-        pytest.param(
-            FINE,
-            PluginParts(
-                "0.10.2", "0.10.2", "0.10.2", 13, ("jax-cuda13-plugin", "jax-cuda12-plugin")
-            ),
-            FAIL,
-            "uninstall all but one",
-            id="two plugins fail",
-        ),
-        pytest.param(
-            FINE,
-            PluginParts("0.4.20+cuda12.cudnn89", None, None, 12),
-            PASS,
-            "",
-            id="CUDA within jaxlib passes",
-        ),
-        pytest.param(
-            Outcome(FAIL, "CPU build of JAX", "no plugin", "install it"),
-            PluginParts("0.10.2", None, None),
-            FAIL,
-            "CPU build",
-            id="a failure stays",
-        ),
+        pytest.param(FINE, PluginParts("0.10.2", "0.10.2", "0.10.2", 12), PASS, "0.10.2",
+                     id="equal parts pass"),
+        pytest.param(FINE, PluginParts("0.10.2", "0.10.2.1", "0.10.2", 12), PASS, "",
+                     id="a fourth number makes no difference"),
+        pytest.param(FINE, PluginParts("0.10.2", "0.10.1", "0.10.1", 12), FAIL,
+                     "jax-cuda12-plugin==0.10.2", id="an old plugin fails with what to install"),
+        pytest.param(FINE, PluginParts("0.10.2", "0.10.2", None, 13), FAIL,
+                     "jax-cuda13-pjrt missing", id="a plugin without its other half fails"),
+        pytest.param(FINE,
+                     PluginParts("0.10.2", "0.10.2", "0.10.2", 13,
+                                 ("jax-cuda13-plugin", "jax-cuda12-plugin")), FAIL,
+                     "uninstall all but one", id="two plugins fail"),
+        pytest.param(FINE, PluginParts("0.4.20+cuda12.cudnn89", None, None, 12), PASS, "",
+                     id="CUDA within jaxlib passes"),
+        pytest.param(Outcome(FAIL, "CPU build of JAX", "no plugin", "install it"),
+                     PluginParts("0.10.2", None, None), FAIL, "CPU build", id="a failure stays"),
     ],
-)
+)  # fmt: skip
 def test_parts(outcome: Outcome, parts: PluginParts, status: Status, word: str) -> None:
     judged = judge_parts(outcome, parts)
     holds(judged, status, word)
@@ -86,22 +51,15 @@ def test_parts(outcome: Outcome, parts: PluginParts, status: Status, word: str) 
     ("asked", "expected", "status", "word"),
     [
         pytest.param(CudaNumbers(12090, 12080), None, PASS, "built with 12.8", id="no plan passes"),
-        pytest.param(
-            CudaNumbers(12090, 12080), "12.9.1", PASS, "CUDA 12.9", id="the plan's passes"
-        ),
-        pytest.param(
-            CudaNumbers(12090),
-            "12.6",
-            FAIL,
-            "12.9 instead of the requested 12.6",
-            id="another minor fails",
-        ),
+        pytest.param(CudaNumbers(12090, 12080), "12.9.1", PASS, "CUDA 12.9",
+                     id="the plan's passes"),
+        pytest.param(CudaNumbers(12090), "12.6", FAIL, "12.9 instead of the requested 12.6",
+                     id="another minor fails"),
         pytest.param(CudaNumbers(11080), None, FAIL, "LD_LIBRARY_PATH", id="another major fails"),
-        pytest.param(
-            CudaNumbers(error="unable to load"), None, FAIL, "unable to load", id="absence fails"
-        ),
+        pytest.param(CudaNumbers(error="unable to load"), None, FAIL, "unable to load",
+                     id="absence fails"),
     ],
-)
+)  # fmt: skip
 def test_cuda(asked: CudaNumbers, expected: str | None, status: Status, word: str) -> None:
     holds(judge_cuda(12, asked, expected), status, word)
 
@@ -123,17 +81,13 @@ def having(**versions: str) -> Callable[[str], str]:
     ("versions", "plugin"),
     [
         pytest.param({"jaxlib": "0.10.2"}, None, id="jaxlib alone has no CUDA"),
-        pytest.param(
-            {"jaxlib": "0.10.2", "jax_cuda12_plugin": "0.10.2"}, (12, "0.10.2"), id="a plugin"
-        ),
-        pytest.param(
-            {"jaxlib": "0.4.20+cuda11.cudnn86"},
-            (11, "0.4.20+cuda11.cudnn86"),
-            id="CUDA within jaxlib",
-        ),
+        pytest.param({"jaxlib": "0.10.2", "jax_cuda12_plugin": "0.10.2"}, (12, "0.10.2"),
+                     id="a plugin"),
+        pytest.param({"jaxlib": "0.4.20+cuda11.cudnn86"}, (11, "0.4.20+cuda11.cudnn86"),
+                     id="CUDA within jaxlib"),
         pytest.param({}, None, id="nothing installed"),
     ],
-)
+)  # fmt: skip
 def test_plugin(
     monkeypatch: pytest.MonkeyPatch,
     versions: dict[str, str],
@@ -165,19 +119,12 @@ def log_and_raise(record: str, raised: Exception | None) -> Callable[[str], list
     [
         pytest.param(lambda _: ["a", "b"], 2, None, id="two GPUs"),
         pytest.param(
-            log_and_raise("plugin error", RuntimeError("operation cuInit(0) failed\nmore")),
-            0,
-            "operation cuInit(0) failed",
-            id="the plugin's own error, where it was logged",
-        ),
-        pytest.param(
-            log_and_raise("A GPU may be present. Falling back to cpu.", None),
-            0,
-            "Unknown backend: 'gpu' requested",
-            id="else what was raised",
-        ),
+            log_and_raise("plugin error", RuntimeError("operation cuInit(0) failed\nmore")), 0,
+            "operation cuInit(0) failed", id="the plugin's own error, where it was logged"),
+        pytest.param(log_and_raise("A GPU may be present. Falling back to cpu.", None), 0,
+                     "Unknown backend: 'gpu' requested", id="else what was raised"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.usefixtures("caplog")  # keeps the log out of the tests' own output
 def test_listing(
     monkeypatch: pytest.MonkeyPatch,

@@ -68,71 +68,29 @@ def nvml_of(*gpus: nvml.NvmlGpu, error: str | None = None, found: bool = True) -
     ("seen", "nodes", "expected", "status", "word"),
     [
         pytest.param(nvml_of(A100), 1, None, PASS, "515.65.01", id="a GPU that answers passes"),
-        pytest.param(
-            nvml_of(A100), 1, [ExpectedGpu(uuid="GPU-a")], PASS, "", id="the expected GPU passes"
-        ),
-        pytest.param(
-            nvml_of(A100),
-            1,
-            [ExpectedGpu(uuid="GPU-z")],
-            FAIL,
-            "GPU-z",
-            id="another UUID than expected fails and is named",
-        ),
-        pytest.param(
-            nvml_of(A100),
-            1,
-            [ExpectedGpu(name="NVIDIA A100"), ExpectedGpu(name="NVIDIA A100")],
-            FAIL,
-            "NVIDIA A100",
-            id="two of a name need two",
-        ),
-        pytest.param(
-            nvml_of(OTHER, A100),
-            2,
-            [ExpectedGpu(name="NVIDIA A100"), ExpectedGpu(uuid="GPU-b")],
-            PASS,
-            "",
-            id="a nameless wish does not take the GPU that a UUID asks for",
-        ),
-        pytest.param(
-            nvml_of(A100, nvml.NvmlGpu()),
-            2,
-            None,
-            FAIL,
-            "GPU 1",
-            id="a GPU that does not answer fails",
-        ),
-        pytest.param(
-            nvml_of(error=ABSENT, found=False), 0, None, SKIP, "no NVIDIA", id="no driver is a skip"
-        ),
-        pytest.param(
-            nvml_of(error=ABSENT, found=False),
-            2,
-            None,
-            FAIL,
-            "2 GPU nodes",
-            id="device nodes without a driver library fail",
-        ),
-        pytest.param(
-            nvml_of(error=ABSENT, found=False),
-            0,
-            [ExpectedGpu()],
-            FAIL,
-            "--gpus all",
-            id="GPUs expected but no driver library fails",
-        ),
-        pytest.param(
-            nvml_of(error="nvmlInit_v2: Driver/library version mismatch (18)"),
-            0,
-            None,
-            FAIL,
-            "reboot",
-            id="a library that does not match the kernel module fails",
-        ),
+        pytest.param(nvml_of(A100), 1, [ExpectedGpu(uuid="GPU-a")], PASS, "",
+                     id="the expected GPU passes"),
+        pytest.param(nvml_of(A100), 1, [ExpectedGpu(uuid="GPU-z")], FAIL, "GPU-z",
+                     id="another UUID than expected fails and is named"),
+        pytest.param(nvml_of(A100), 1,
+                     [ExpectedGpu(name="NVIDIA A100"), ExpectedGpu(name="NVIDIA A100")], FAIL,
+                     "NVIDIA A100", id="two of a name need two"),
+        pytest.param(nvml_of(OTHER, A100), 2,
+                     [ExpectedGpu(name="NVIDIA A100"), ExpectedGpu(uuid="GPU-b")], PASS, "",
+                     id="a nameless wish does not take the GPU that a UUID asks for"),
+        pytest.param(nvml_of(A100, nvml.NvmlGpu()), 2, None, FAIL, "GPU 1",
+                     id="a GPU that does not answer fails"),
+        pytest.param(nvml_of(error=ABSENT, found=False), 0, None, SKIP, "no NVIDIA",
+                     id="no driver is a skip"),
+        pytest.param(nvml_of(error=ABSENT, found=False), 2, None, FAIL, "2 GPU nodes",
+                     id="device nodes without a driver library fail"),
+        pytest.param(nvml_of(error=ABSENT, found=False), 0, [ExpectedGpu()], FAIL, "--gpus all",
+                     id="GPUs expected but no driver library fails"),
+        pytest.param(nvml_of(error="nvmlInit_v2: Driver/library version mismatch (18)"), 0, None,
+                     FAIL, "reboot", id="a library that does not match the kernel module fails"),
         pytest.param(nvml_of(), 0, [], SKIP, "sees no GPU", id="a driver without GPUs is a skip"),
     ],
-)
+)  # fmt: skip
 def test_nvml(
     seen: nvml.Nvml,
     nodes: int,
@@ -171,39 +129,24 @@ NO_DRIVER = "RuntimeError: Found no NVIDIA driver on your system. Please check"
     ("seen", "status", "word"),
     [
         pytest.param(sight(0, error=NO_DRIVER), SKIP, "no GPU visible", id="nothing hints: a skip"),
-        pytest.param(
-            sight(0, error=NO_DRIVER, expected=0), SKIP, "no GPU", id="none expected: a skip"
-        ),
-        pytest.param(
-            sight(0, error=NO_DRIVER, expected=2), FAIL, "2 expected", id="GPUs expected: a failure"
-        ),
-        pytest.param(
-            sight(0, error=NO_DRIVER, nodes=1), FAIL, "device nodes", id="device nodes: a failure"
-        ),
-        pytest.param(
-            sight(0, error=NO_DRIVER, nvml=2),
-            FAIL,
-            "NVML sees 2",
-            id="NVML has GPUs that CUDA cannot use: a failure",
-        ),
-        pytest.param(
-            sight(0, error="RuntimeError: Error 802: system not yet initialized", driver=True),
-            FAIL,
-            "fabricmanager",
-            id="a fabric that is not up names its service",
-        ),
-        pytest.param(
-            sight(0, error="RuntimeError: CUDA unknown error - this may be", driver=True),
-            FAIL,
-            "nvidia-modprobe",
-            id="error 999 names the missing module",
-        ),
-        pytest.param(
-            sight(0, torch_cuda=None), FAIL, "CPU build", id="a CPU build fails without a GPU too"
-        ),
+        pytest.param(sight(0, error=NO_DRIVER, expected=0), SKIP, "no GPU",
+                     id="none expected: a skip"),
+        pytest.param(sight(0, error=NO_DRIVER, expected=2), FAIL, "2 expected",
+                     id="GPUs expected: a failure"),
+        pytest.param(sight(0, error=NO_DRIVER, nodes=1), FAIL, "device nodes",
+                     id="device nodes: a failure"),
+        pytest.param(sight(0, error=NO_DRIVER, nvml=2), FAIL, "NVML sees 2",
+                     id="NVML has GPUs that CUDA cannot use: a failure"),
+        pytest.param(sight(0, error="RuntimeError: Error 802: system not yet initialized",
+                           driver=True), FAIL, "fabricmanager",
+                     id="a fabric that is not up names its service"),
+        pytest.param(sight(0, error="RuntimeError: CUDA unknown error - this may be", driver=True),
+                     FAIL, "nvidia-modprobe", id="error 999 names the missing module"),
+        pytest.param(sight(0, torch_cuda=None), FAIL, "CPU build",
+                     id="a CPU build fails without a GPU too"),
         pytest.param(sight(0, nodes=1), FAIL, "no device", id="CUDA starting with no device fails"),
     ],
-)
+)  # fmt: skip
 def test_no_usable_gpu(seen: Sight, status: Status, word: str) -> None:
     outcome = judge_absent(seen)
     assert outcome is not None
@@ -224,105 +167,55 @@ def counts(have_nvml: int | None, have_driver: int | None, torch: int, **more: A
     [
         pytest.param(counts(2, 2, 2), sight(2), PASS, "2 GPUs", id="all agree"),
         pytest.param(counts(2, 2, 2), sight(2, expected=2), PASS, "", id="all agree with the plan"),
+        pytest.param(counts(None, 2, 2), sight(2), PASS, "",
+                     id="no NVML is another check's matter"),
+        pytest.param(counts(2, None, 2), sight(0, error=NO_DRIVER, nvml=2), FAIL,
+                     "CUDA cannot use any", id="torch believes NVML alone"),
         pytest.param(
-            counts(None, 2, 2), sight(2), PASS, "", id="no NVML is another check's matter"
-        ),
-        pytest.param(
-            counts(2, None, 2),
-            sight(0, error=NO_DRIVER, nvml=2),
-            FAIL,
-            "CUDA cannot use any",
-            id="torch believes NVML alone",
-        ),
-        pytest.param(
-            counts(
-                2, None, 0, error="Error 803: unsupported display driver / cuda driver combination"
-            ),
-            sight(0, error="RuntimeError: Unexpected error", nvml=2),
-            FAIL,
-            "cuda-compat",
-            id="the driver's own error is explained",
-        ),
-        pytest.param(
-            counts(2, 1, 2), sight(2), FAIL, "torch counts 2", id="torch is over the driver"
-        ),
-        pytest.param(
-            counts(2, 1, 1, promised=2), sight(1), FAIL, "torch counts 2", id="torch promises more"
-        ),
-        pytest.param(
-            counts(
-                8, 1, 1, promised=8, mig=True, cards=(VisibleCard("a", mig=True, parts=("x",)),) * 8
-            ),
-            sight(1),
-            PASS,
-            "torch.cuda.device_count() is 8 all the same: name a MIG device's UUID",
-            id="eight GPUs in MIG mode, of which CUDA offers one part",
-        ),
-        pytest.param(
-            counts(2, 1, 1), sight(1), FAIL, "NVML shows 2", id="the driver has lost a GPU"
-        ),
-        pytest.param(
-            counts(2, 1, 1, visible_devices="1"), sight(1), PASS, "", id="one of two was chosen"
-        ),
-        pytest.param(
-            counts(2, 1, 1, visible_devices="1"),
-            sight(1, expected=2),
-            FAIL,
-            "CUDA_VISIBLE_DEVICES=1",
-            id="a chosen one is too few for the plan",
-        ),
-        pytest.param(
-            counts(2, 0, 0, visible_devices=""),
-            sight(0, error="RuntimeError: No CUDA GPUs are available", nvml=2),
-            FAIL,
-            "hides every GPU",
-            id="an empty CUDA_VISIBLE_DEVICES hides them all",
-        ),
-        pytest.param(
-            counts(2, 2, 2), sight(2, expected=1), FAIL, "1 expected", id="more than the plan's"
-        ),
-        pytest.param(
-            counts(1, 1, 1, mig=True), sight(1, expected=1), PASS, "", id="a MIG slice is one"
-        ),
-        pytest.param(
-            counts(2, 1, 1, mig=True, cards=CUT),
-            sight(1, expected=2),
-            PASS,
-            "one MIG device",
-            id="cards cut by MIG are counted as cards, and CUDA shows one slice",
-        ),
-        pytest.param(
-            counts(2, 3, 3, mig=True, cards=CUT), sight(3), PASS, "", id="all slices and the rest"
-        ),
-        pytest.param(
-            counts(2, 4, 4, mig=True, cards=CUT),
-            sight(4),
-            FAIL,
-            "NVML shows 2 MIG devices",
-            id="more than all slices and the rest",
-        ),
-        pytest.param(
-            counts(1, 0, 0, mig=True, cards=(VisibleCard("GPU-a", mig=True),)),
-            sight(0, error="RuntimeError: No CUDA GPUs are available", nvml=1),
-            FAIL,
-            "nvidia-smi mig -cgi",
-            id="MIG without slices",
-        ),
-        pytest.param(
-            counts(2, 1, 1, mig=True, cards=(VisibleCard("GPU-a", mig=True), VisibleCard("GPU-b"))),
-            sight(1),
-            PASS,
-            "",
-            id="a card in MIG mode without slices is left out",
-        ),
-        pytest.param(
-            counts(0, 0, 0), sight(0, error=NO_DRIVER), SKIP, "no GPU visible", id="no GPU: a skip"
-        ),
-        pytest.param(
-            counts(2, 2, 0), sight(0, torch_cuda=None), FAIL, "CPU build", id="a CPU build of torch"
-        ),
+            counts(2, None, 0,
+                   error="Error 803: unsupported display driver / cuda driver combination"),
+            sight(0, error="RuntimeError: Unexpected error", nvml=2), FAIL, "cuda-compat",
+            id="the driver's own error is explained"),
+        pytest.param(counts(2, 1, 2), sight(2), FAIL, "torch counts 2",
+                     id="torch is over the driver"),
+        pytest.param(counts(2, 1, 1, promised=2), sight(1), FAIL, "torch counts 2",
+                     id="torch promises more"),
+        pytest.param(counts(8, 1, 1, promised=8, mig=True,
+                            cards=(VisibleCard("a", mig=True, parts=("x",)),) * 8), sight(1), PASS,
+                     "torch.cuda.device_count() is 8 all the same: name a MIG device's UUID",
+                     id="eight GPUs in MIG mode, of which CUDA offers one part"),
+        pytest.param(counts(2, 1, 1), sight(1), FAIL, "NVML shows 2",
+                     id="the driver has lost a GPU"),
+        pytest.param(counts(2, 1, 1, visible_devices="1"), sight(1), PASS, "",
+                     id="one of two was chosen"),
+        pytest.param(counts(2, 1, 1, visible_devices="1"), sight(1, expected=2), FAIL,
+                     "CUDA_VISIBLE_DEVICES=1", id="a chosen one is too few for the plan"),
+        pytest.param(counts(2, 0, 0, visible_devices=""),
+                     sight(0, error="RuntimeError: No CUDA GPUs are available", nvml=2), FAIL,
+                     "hides every GPU", id="an empty CUDA_VISIBLE_DEVICES hides them all"),
+        pytest.param(counts(2, 2, 2), sight(2, expected=1), FAIL, "1 expected",
+                     id="more than the plan's"),
+        pytest.param(counts(1, 1, 1, mig=True), sight(1, expected=1), PASS, "",
+                     id="a MIG slice is one"),
+        pytest.param(counts(2, 1, 1, mig=True, cards=CUT), sight(1, expected=2), PASS,
+                     "one MIG device",
+                     id="cards cut by MIG are counted as cards, and CUDA shows one slice"),
+        pytest.param(counts(2, 3, 3, mig=True, cards=CUT), sight(3), PASS, "",
+                     id="all slices and the rest"),
+        pytest.param(counts(2, 4, 4, mig=True, cards=CUT), sight(4), FAIL,
+                     "NVML shows 2 MIG devices", id="more than all slices and the rest"),
+        pytest.param(counts(1, 0, 0, mig=True, cards=(VisibleCard("GPU-a", mig=True),)),
+                     sight(0, error="RuntimeError: No CUDA GPUs are available", nvml=1), FAIL,
+                     "nvidia-smi mig -cgi", id="MIG without slices"),
+        pytest.param(counts(2, 1, 1, mig=True,
+                            cards=(VisibleCard("GPU-a", mig=True), VisibleCard("GPU-b"))), sight(1),
+                     PASS, "", id="a card in MIG mode without slices is left out"),
+        pytest.param(counts(0, 0, 0), sight(0, error=NO_DRIVER), SKIP, "no GPU visible",
+                     id="no GPU: a skip"),
+        pytest.param(counts(2, 2, 0), sight(0, torch_cuda=None), FAIL, "CPU build",
+                     id="a CPU build of torch"),
     ],
-)
+)  # fmt: skip
 def test_count(seen: Counts, look: Sight, status: Status, word: str) -> None:
     holds(judge_count(seen, look), status, word)
 
@@ -386,28 +279,16 @@ NO_IMAGE = "RuntimeError: CUDA error: no kernel image is available for execution
     ("answers", "status", "word"),
     [
         pytest.param([ComputeAnswer(0, "A", "sum", 0, 1)], PASS, "1 GPU: sum", id="right"),
-        pytest.param(
-            [ComputeAnswer(0, "A", "sum", 0, 1), ComputeAnswer(1, "A", "sum", 1, 1)],
-            FAIL,
-            "GPU 1 (A), sum: 1 of 1",
-            id="the second GPU is wrong",
-        ),
-        pytest.param(
-            [ComputeAnswer(0, "A", "sum", error=NO_IMAGE)],
-            FAIL,
-            "compiled for sm_37 sm_50",
-            id="no kernel image shows both sides",
-        ),
-        pytest.param(
-            [ComputeAnswer(0, "A", "sum", error="RuntimeError: CUDA error: Xid")],
-            FAIL,
-            "Xid",
-            id="an unknown error still has a fix",
-        ),
+        pytest.param([ComputeAnswer(0, "A", "sum", 0, 1), ComputeAnswer(1, "A", "sum", 1, 1)], FAIL,
+                     "GPU 1 (A), sum: 1 of 1", id="the second GPU is wrong"),
+        pytest.param([ComputeAnswer(0, "A", "sum", error=NO_IMAGE)], FAIL,
+                     "compiled for sm_37 sm_50", id="no kernel image shows both sides"),
+        pytest.param([ComputeAnswer(0, "A", "sum", error="RuntimeError: CUDA error: Xid")], FAIL,
+                     "Xid", id="an unknown error still has a fix"),
         pytest.param([ComputeAnswer(0, "A", "sum", 0, 0)], FAIL, "0 of 0", id="nothing compared"),
         pytest.param([], FAIL, "nothing was computed", id="no answer at all"),
     ],
-)
+)  # fmt: skip
 def test_known_answers(answers: list[ComputeAnswer], status: Status, word: str) -> None:
     holds(judge_answers(answers, ["9.0", "9.0"], CU117), status, word)
 
@@ -468,13 +349,9 @@ def test_cuda(
         pytest.param(
             None,
             "RuntimeError: cuDNN version incompatibility: PyTorch was compiled against (8, 5, 0)",
-            None,
-            FAIL,
-            "LD_LIBRARY_PATH",
-            id="torch's own complaint is explained",
-        ),
+            None, FAIL, "LD_LIBRARY_PATH", id="torch's own complaint is explained"),
     ],
-)
+)  # fmt: skip
 def test_cudnn(
     number: int | None, error: str | None, expected: str | None, status: Status, word: str
 ) -> None:
@@ -509,48 +386,22 @@ PLACES = Places((SITE,), library_path=("/usr/local/cuda/lib64/",))
     ("found", "places", "status", "word"),
     [
         pytest.param([OWN], PLACES, PASS, "1 CUDA libraries", id="its own file"),
-        pytest.param(
-            [OWN, OUT],
-            PLACES,
-            FAIL,
-            "LD_LIBRARY_PATH entry /usr/local/cuda/lib64/",
-            id="shadowed through LD_LIBRARY_PATH",
-        ),
+        pytest.param([OWN, OUT], PLACES, FAIL, "LD_LIBRARY_PATH entry /usr/local/cuda/lib64/",
+                     id="shadowed through LD_LIBRARY_PATH"),
         pytest.param([OUT], Places((SITE,)), FAIL, "ld.so.conf", id="the system's in its place"),
-        pytest.param(
-            [OUT], Places((SITE,), preload=OUT[1]), FAIL, "LD_PRELOAD", id="brought by LD_PRELOAD"
-        ),
-        pytest.param(
-            [OWN, ("libcudart", SITE + "/torch/lib/libcudart-d0da41ae.so.11.0")],
-            PLACES,
-            FAIL,
-            "CUDA twice: libcudart",
-            id="one library from two packages",
-        ),
-        pytest.param(
-            [OWN, ("libcuda", "/usr/local/cuda/lib64/stubs/libcuda.so.1")],
-            PLACES,
-            FAIL,
-            "stub",
-            id="a stub of the driver",
-        ),
-        pytest.param(
-            [OWN, ("libcuda", "/usr/lib/x86_64-linux-gnu/libcuda.so.1")],
-            PLACES,
-            PASS,
-            "",
-            id="the driver's library is the host's",
-        ),
+        pytest.param([OUT], Places((SITE,), preload=OUT[1]), FAIL, "LD_PRELOAD",
+                     id="brought by LD_PRELOAD"),
+        pytest.param([OWN, ("libcudart", SITE + "/torch/lib/libcudart-d0da41ae.so.11.0")], PLACES,
+                     FAIL, "CUDA twice: libcudart", id="one library from two packages"),
+        pytest.param([OWN, ("libcuda", "/usr/local/cuda/lib64/stubs/libcuda.so.1")], PLACES, FAIL,
+                     "stub", id="a stub of the driver"),
+        pytest.param([OWN, ("libcuda", "/usr/lib/x86_64-linux-gnu/libcuda.so.1")], PLACES, PASS, "",
+                     id="the driver's library is the host's"),
         pytest.param([], PLACES, SKIP, "linked into", id="no file at all"),
-        pytest.param(
-            [("libcudart", SITE + "-old/libcudart.so.12")],
-            PLACES,
-            FAIL,
-            "outside",
-            id="a folder whose name only begins alike",
-        ),
+        pytest.param([("libcudart", SITE + "-old/libcudart.so.12")], PLACES, FAIL, "outside",
+                     id="a folder whose name only begins alike"),
     ],
-)
+)  # fmt: skip
 def test_files(found: list[tuple[str, str]], places: Places, status: Status, word: str) -> None:
     holds(judge_files(found, places, "11.7", convolved=True), status, word)
 
@@ -561,36 +412,19 @@ OPS = "/opt/other/libcudnn_ops.so.9"
 @pytest.mark.parametrize(
     ("shadow", "found", "status", "word"),
     [
-        pytest.param(
-            Shadow("libcudnn_ops", OPS, SITE + "/nvidia/cudnn/lib/libcudnn_ops.so.9", "/opt/other"),
-            [OWN],
-            FAIL,
-            "LD_LIBRARY_PATH entry /opt/other",
-            id="a part of cuDNN that will be loaded from there",
-        ),
-        pytest.param(
-            Shadow("libcudnn_ops", OPS, SITE + "/libcudnn_ops.so.9", "/opt/other", copy=True),
-            [OWN],
-            PASS,
-            "not used: /opt/other",
-            id="a copy of it is told",
-        ),
-        pytest.param(
-            Shadow("libcudnn_ops", OPS, SITE + "/libcudnn_ops.so.9", "/opt/other"),
-            [OWN, ("libcudnn_ops", SITE + "/libcudnn_ops.so.9")],
-            PASS,
-            "not used: /opt/other",
-            id="it has been loaded from its own place",
-        ),
-        pytest.param(
-            Shadow("libcudart", "/opt/other/libcudart.so.11.0", OWN[1], "/opt/other"),
-            [],
-            SKIP,
-            "linked into",
-            id="torch finds libcudart by its RPATH",
-        ),
+        pytest.param(Shadow("libcudnn_ops", OPS, SITE + "/nvidia/cudnn/lib/libcudnn_ops.so.9",
+                            "/opt/other"), [OWN], FAIL, "LD_LIBRARY_PATH entry /opt/other",
+                     id="a part of cuDNN that will be loaded from there"),
+        pytest.param(Shadow("libcudnn_ops", OPS, SITE + "/libcudnn_ops.so.9", "/opt/other",
+                            copy=True), [OWN], PASS, "not used: /opt/other",
+                     id="a copy of it is told"),
+        pytest.param(Shadow("libcudnn_ops", OPS, SITE + "/libcudnn_ops.so.9", "/opt/other"),
+                     [OWN, ("libcudnn_ops", SITE + "/libcudnn_ops.so.9")], PASS,
+                     "not used: /opt/other", id="it has been loaded from its own place"),
+        pytest.param(Shadow("libcudart", "/opt/other/libcudart.so.11.0", OWN[1], "/opt/other"), [],
+                     SKIP, "linked into", id="torch finds libcudart by its RPATH"),
     ],
-)
+)  # fmt: skip
 def test_a_shadow(shadow: Shadow, found: list[tuple[str, str]], status: Status, word: str) -> None:
     holds(judge_files(found, PLACES, "12.8", convolved=False, shadows=[shadow]), status, word)
 
@@ -714,32 +548,17 @@ NCCL_LOG = "h:1:9 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev
         pytest.param([rank(), rank()], "gloo", PASS, "NCCL not tested", id="gloo proves no NCCL"),
         pytest.param([rank(), rank(3)], "nccl", FAIL, "rank 1", id="a wrong sum names its rank"),
         pytest.param([gone(), gone()], "nccl", FAIL, "hang", id="a hang"),
-        pytest.param(
-            [gone(output=NCCL_LOG), gone()],
-            "nccl",
-            FAIL,
-            "failed to extend",
-            id="a hang quotes NCCL's warning",
-        ),
-        pytest.param(
-            [gone(), Ending(signal="SIGSEGV", seconds=1.0)],
-            "nccl",
-            FAIL,
-            "rank 1 of 2 killed by SIGSEGV",
-            id="the rank that fell first is named",
-        ),
-        pytest.param(
-            [Ending(raised="RuntimeError: x", output="Error: Duplicate GPU detected"), gone()],
-            "nccl",
-            FAIL,
-            "CUDA_VISIBLE_DEVICES",
-            id="a known error is explained",
-        ),
-        pytest.param(
-            [Ending(raised="RuntimeError: no route", code=0)], "gloo", FAIL, "loopback", id="gloo"
-        ),
+        pytest.param([gone(output=NCCL_LOG), gone()], "nccl", FAIL, "failed to extend",
+                     id="a hang quotes NCCL's warning"),
+        pytest.param([gone(), Ending(signal="SIGSEGV", seconds=1.0)], "nccl", FAIL,
+                     "rank 1 of 2 killed by SIGSEGV", id="the rank that fell first is named"),
+        pytest.param([Ending(raised="RuntimeError: x", output="Error: Duplicate GPU detected"),
+                      gone()], "nccl", FAIL, "CUDA_VISIBLE_DEVICES",
+                     id="a known error is explained"),
+        pytest.param([Ending(raised="RuntimeError: no route", code=0)], "gloo", FAIL, "loopback",
+                     id="gloo"),
     ],
-)
+)  # fmt: skip
 def test_ranks(endings: list[Ending], backend: str, status: Status, word: str) -> None:
     holds(judge_ranks(endings, backend, 1024), status, word)
 

@@ -44,39 +44,18 @@ FOUND = FoundLibraries("2.21.0", "12.5.1", None, "3.11.7")
     ("found", "expect", "status", "word"),
     [
         pytest.param(FOUND, Expectations(), PASS, "no expectation", id="no plan passes"),
-        pytest.param(
-            FOUND,
-            Expectations(framework="2.21.0", python="3.11"),
-            PASS,
-            "for CUDA 12.5.1",
-            id="what the plan names passes",
-        ),
-        pytest.param(
-            FOUND,
-            Expectations(framework="2.20.0"),
-            FAIL,
-            "2.21.0 instead of the requested 2.20.0",
-            id="another version fails",
-        ),
-        pytest.param(
-            FOUND, Expectations(python="3.12"), FAIL, "Python 3.11.7", id="another Python fails"
-        ),
-        pytest.param(
-            replace(FOUND, cuda=None),
-            Expectations(),
-            FAIL,
-            "tensorflow[and-cuda]",
-            id="a CPU build fails with what to install",
-        ),
-        pytest.param(
-            replace(FOUND, stray="/root/.local/lib/tensorflow"),
-            Expectations(),
-            FAIL,
-            "PYTHONNOUSERSITE",
-            id="a module of the user's own fails",
-        ),
+        pytest.param(FOUND, Expectations(framework="2.21.0", python="3.11"), PASS,
+                     "for CUDA 12.5.1", id="what the plan names passes"),
+        pytest.param(FOUND, Expectations(framework="2.20.0"), FAIL,
+                     "2.21.0 instead of the requested 2.20.0", id="another version fails"),
+        pytest.param(FOUND, Expectations(python="3.12"), FAIL, "Python 3.11.7",
+                     id="another Python fails"),
+        pytest.param(replace(FOUND, cuda=None), Expectations(), FAIL, "tensorflow[and-cuda]",
+                     id="a CPU build fails with what to install"),
+        pytest.param(replace(FOUND, stray="/root/.local/lib/tensorflow"), Expectations(), FAIL,
+                     "PYTHONNOUSERSITE", id="a module of the user's own fails"),
     ],
-)
+)  # fmt: skip
 def test_framework(found: FoundLibraries, expect: Expectations, status: Status, word: str) -> None:
     holds(judge_framework(found, expect, tensorflow.BACKEND), status, word)
 
@@ -95,22 +74,14 @@ def test_numpy_is_judged_in_the_words_of_the_framework() -> None:
         pytest.param("9.3.0", None, "9.3.0", "9", PASS, "cuDNN 9.3.0", id="the plan's passes"),
         pytest.param("8.6.0", None, "8.6", "8", PASS, "", id="two parts are compared as two"),
         pytest.param("9.3.0", None, None, None, PASS, "no expectation", id="no plan passes"),
-        pytest.param(
-            "9.5.0",
-            None,
-            "9.3",
-            "9",
-            FAIL,
-            "instead of the requested 9.3",
-            id="another minor fails",
-        ),
+        pytest.param("9.5.0", None, "9.3", "9", FAIL, "instead of the requested 9.3",
+                     id="another minor fails"),
         pytest.param("8.9.7", None, None, "9", FAIL, "compiled against 9", id="an old major fails"),
         pytest.param("9.1.0", None, None, "9.8.0", FAIL, "or a later 9.x", id="an old minor fails"),
-        pytest.param(
-            None, "libcudnn.so.9: " + GONE, None, "9", FAIL, "does not load", id="absence fails"
-        ),
+        pytest.param(None, "libcudnn.so.9: " + GONE, None, "9", FAIL, "does not load",
+                     id="absence fails"),
     ],
-)
+)  # fmt: skip
 def test_cudnn(
     version: str | None,
     error: str | None,
@@ -155,54 +126,20 @@ def test_names_are_listed(names: list[str], text: str) -> None:
     ("cuda", "usable", "asked", "expected", "status", "word"),
     [
         pytest.param("12.5", 1, None, None, None, "", id="a usable GPU is there"),
-        pytest.param(
-            "12.5",
-            0,
-            driver.CudaDriver(found=False, error="libcuda.so.1: " + GONE),
-            None,
-            SKIP,
-            "no GPU visible",
-            id="no driver and no hint is a skip",
-        ),
-        pytest.param(
-            "12.5",
-            0,
-            driver.CudaDriver(found=True, count=0),
-            None,
-            SKIP,
-            "no GPU visible",
-            id="a driver without GPUs is a skip",
-        ),
-        pytest.param(
-            "12.5",
-            0,
-            driver.CudaDriver(found=True, count=2),
-            None,
-            FAIL,
-            "it lists none",
-            id="GPUs that the framework does not take fail",
-        ),
-        pytest.param(
-            "12.5",
-            0,
-            driver.CudaDriver(found=True, error="Error 802: system not yet initialized"),
-            None,
-            FAIL,
-            "fabric",
-            id="a driver that does not start fails with its reason",
-        ),
-        pytest.param(
-            "12.5",
-            0,
-            driver.CudaDriver(found=True, count=0),
-            [ExpectedGpu()],
-            FAIL,
-            "1 expected",
-            id="an expected GPU that is not there fails",
-        ),
+        pytest.param("12.5", 0, driver.CudaDriver(found=False, error="libcuda.so.1: " + GONE), None,
+                     SKIP, "no GPU visible", id="no driver and no hint is a skip"),
+        pytest.param("12.5", 0, driver.CudaDriver(found=True, count=0), None, SKIP,
+                     "no GPU visible", id="a driver without GPUs is a skip"),
+        pytest.param("12.5", 0, driver.CudaDriver(found=True, count=2), None, FAIL, "it lists none",
+                     id="GPUs that the framework does not take fail"),
+        pytest.param("12.5", 0,
+                     driver.CudaDriver(found=True, error="Error 802: system not yet initialized"),
+                     None, FAIL, "fabric", id="a driver that does not start fails with its reason"),
+        pytest.param("12.5", 0, driver.CudaDriver(found=True, count=0), [ExpectedGpu()], FAIL,
+                     "1 expected", id="an expected GPU that is not there fails"),
         pytest.param(None, 0, None, None, FAIL, "CPU build of TensorFlow", id="a CPU build fails"),
     ],
-)
+)  # fmt: skip
 def test_absence(
     monkeypatch: pytest.MonkeyPatch,
     cuda: str | None,
@@ -258,35 +195,22 @@ SOLVER = "libcusolver.so.11"
     ("rows", "status", "word"),
     [
         pytest.param([FINE], PASS, "all 1 required libraries", id="all that open pass"),
-        pytest.param(
-            [FINE, OpenedLibrary(SOLVER, SOLVER + ": " + GONE, ("/opt/nvidia/cusolver/lib",))],
-            FAIL,
-            "LD_LIBRARY_PATH=/opt/nvidia/cusolver/lib",
-            id="a file that lies elsewhere is told with its folder",
-        ),
-        pytest.param(
-            [FINE, OpenedLibrary(SOLVER, SOLVER + ": " + GONE)],
-            FAIL,
-            "base image with CUDA 12.5",
-            id="a file that is not there is to be installed",
-        ),
-        pytest.param(
-            [OpenedLibrary(SOLVER, "libnvJitLink.so.12: " + GONE, ("/opt/nvidia/cusolver/lib",))],
-            FAIL,
-            "libcusolver.so.11 needs libnvJitLink.so.12",
-            id="what a library needs itself is named",
-        ),
-        pytest.param(
-            [
-                OpenedLibrary(SOLVER, SOLVER + ": " + GONE, ("/opt/nvidia/cusolver/lib",)),
-                OpenedLibrary("libcudnn.so.9", "libcudnn.so.9: " + GONE),
-            ],
-            FAIL,
-            "which has libcusolver.so.11; the image does not have libcudnn.so.9",
-            id="two troubles are both told",
-        ),
+        pytest.param([FINE,
+                      OpenedLibrary(SOLVER, SOLVER + ": " + GONE, ("/opt/nvidia/cusolver/lib",))],
+                     FAIL, "LD_LIBRARY_PATH=/opt/nvidia/cusolver/lib",
+                     id="a file that lies elsewhere is told with its folder"),
+        pytest.param([FINE, OpenedLibrary(SOLVER, SOLVER + ": " + GONE)], FAIL,
+                     "base image with CUDA 12.5", id="a file that is not there is to be installed"),
+        pytest.param([OpenedLibrary(SOLVER, "libnvJitLink.so.12: " + GONE,
+                                    ("/opt/nvidia/cusolver/lib",))], FAIL,
+                     "libcusolver.so.11 needs libnvJitLink.so.12",
+                     id="what a library needs itself is named"),
+        pytest.param([OpenedLibrary(SOLVER, SOLVER + ": " + GONE, ("/opt/nvidia/cusolver/lib",)),
+                      OpenedLibrary("libcudnn.so.9", "libcudnn.so.9: " + GONE)], FAIL,
+                     "which has libcusolver.so.11; the image does not have libcudnn.so.9",
+                     id="two troubles are both told"),
     ],
-)
+)  # fmt: skip
 def test_opening(rows: list[OpenedLibrary], status: Status, word: str) -> None:
     holds(judge_opened(rows, "12.5.1"), status, word)
 
@@ -313,22 +237,18 @@ FIT = KerasFit((0.5, 0.1, 0.01), 0.009, 0.009, 24, 24)
     ("fit", "status", "word"),
     [
         pytest.param(FIT, PASS, "0.5 to 0.01", id="a falling loss passes"),
-        pytest.param(
-            replace(FIT, evaluated=0.2, by_hand=0.2), FAIL, "not down", id="a high loss fails"
-        ),
-        pytest.param(
-            replace(FIT, evaluated=0.0091), FAIL, "evaluate says", id="two losses that differ fail"
-        ),
+        pytest.param(replace(FIT, evaluated=0.2, by_hand=0.2), FAIL, "not down",
+                     id="a high loss fails"),
+        pytest.param(replace(FIT, evaluated=0.0091), FAIL, "evaluate says",
+                     id="two losses that differ fail"),
         pytest.param(replace(FIT, batches=23), FAIL, "23 steps", id="a lost batch fails"),
         pytest.param(replace(FIT, losses=()), FAIL, "no loss", id="no loss fails"),
-        pytest.param(
-            replace(FIT, losses=(float("nan"),)), FAIL, "NaN", id="a loss that is NaN fails"
-        ),
-        pytest.param(
-            replace(FIT, by_hand=float("nan")), FAIL, "too few rows", id="lost predictions fail"
-        ),
+        pytest.param(replace(FIT, losses=(float("nan"),)), FAIL, "NaN",
+                     id="a loss that is NaN fails"),
+        pytest.param(replace(FIT, by_hand=float("nan")), FAIL, "too few rows",
+                     id="lost predictions fail"),
     ],
-)
+)  # fmt: skip
 def test_fit(fit: KerasFit, status: Status, word: str) -> None:
     holds(judge_fit(fit, "cuda"), status, word)
 
@@ -343,15 +263,10 @@ ALONE = {**RUN, "before": {"weight 0": [1.0]}}
         pytest.param([RUN, RUN], ["GPU:0", "GPU:1"], PASS, "as on one device", id="equal"),
         pytest.param([RUN], ["GPU:0"], FAIL, "made 1 replicas", id="one replica for two GPUs"),
         pytest.param([RUN, RUN], ["GPU:0", "GPU:0"], FAIL, "held by 1", id="all on one GPU"),
-        pytest.param(
-            [RUN, {**RUN, "weights": {"weight 0": [2.1]}}],
-            ["GPU:0", "GPU:1"],
-            FAIL,
-            "NCCL_P2P_DISABLE",
-            id="replicas that drift apart",
-        ),
+        pytest.param([RUN, {**RUN, "weights": {"weight 0": [2.1]}}], ["GPU:0", "GPU:1"], FAIL,
+                     "NCCL_P2P_DISABLE", id="replicas that drift apart"),
     ],
-)
+)  # fmt: skip
 def test_mirrored(runs: list[dict[str, Any]], held: list[str], status: Status, word: str) -> None:
     holds(judge_mirrored(ALONE, runs, held, 2, "cuda"), status, word)
 

@@ -95,30 +95,23 @@ def test_list_names_every_check() -> None:
         pytest.param(["--require", "tpu"], "'tpu'", id="no such name to require"),
         pytest.param(["--only", "devices.magic"], "devices.magic", id="no such check"),
         pytest.param(["--only", ","], "is empty", id="an empty list"),
-        pytest.param(
-            ["--only", "training", "--require", "nccl"], "--only excludes", id="a contradiction"
-        ),
+        pytest.param(["--only", "training", "--require", "nccl"], "--only excludes",
+                     id="a contradiction"),
         pytest.param(["--expect", "/nonexistent.json"], "No such file", id="no such expectations"),
-        pytest.param(
-            ["--report", "/nonexistent/r.json"], "No such file", id="a folder that is not there"
-        ),
+        pytest.param(["--report", "/nonexistent/r.json"], "No such file",
+                     id="a folder that is not there"),
         pytest.param(["--report", "/"], "not a regular file", id="a folder in place of a file"),
-        pytest.param(
-            ["--html", "/"], "--html /: not a regular file", id="a folder in place of a page"
-        ),
-        pytest.param(
-            ["--junit", "/nonexistent/j.xml"], "--junit", id="a folder for JUnit that is not there"
-        ),
-        pytest.param(
-            ["--html", "/tmp/same", "--report", "/tmp/same"],
-            "name the same file",
-            id="one file for two formats",
-        ),
+        pytest.param(["--html", "/"], "--html /: not a regular file",
+                     id="a folder in place of a page"),
+        pytest.param(["--junit", "/nonexistent/j.xml"], "--junit",
+                     id="a folder for JUnit that is not there"),
+        pytest.param(["--html", "/tmp/same", "--report", "/tmp/same"], "name the same file",
+                     id="one file for two formats"),
         pytest.param(["--baseline", "/nonexistent"], "No such file", id="no such baseline"),
         pytest.param(["--baseline", "/dev/null"], "not JSON", id="an empty baseline"),
         pytest.param(["--tolerance", "5"], "--tolerance", id="a tolerance that is no share"),
     ],
-)
+)  # fmt: skip
 def test_wrong_usage_is_one_sentence_and_exit_2(
     call: Callable[..., Done], arguments: list[str], word: str
 ) -> None:

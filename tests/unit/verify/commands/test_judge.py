@@ -113,21 +113,13 @@ def test_a_driver_that_did_not_answer_twice_takes_no_proof_away() -> None:
 @pytest.mark.parametrize(
     ("found", "words", "said"),
     [
-        pytest.param(
-            edited(checks=report()["checks"][1:]),
-            "standard",
-            "are missing: devices.nvml",
-            id="less",
-        ),
-        pytest.param(
-            edited(checks=[*report()["checks"], report()["checks"][0]]),
-            "standard",
-            "duplicate checks: devices.nvml",
-            id="twice",
-        ),
+        pytest.param(edited(checks=report()["checks"][1:]), "standard", "are missing: devices.nvml",
+                     id="less"),
+        pytest.param(edited(checks=[*report()["checks"], report()["checks"][0]]), "standard",
+                     "duplicate checks: devices.nvml", id="twice"),
         pytest.param(edited(), "quick", "its level is standard, not quick", id="another level"),
     ],
-)
+)  # fmt: skip
 def test_what_is_of_another_run_is_said(found: Any, words: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         recompute(found, CHECKS, JudgeRequest(words))
@@ -137,22 +129,15 @@ def test_what_is_of_another_run_is_said(found: Any, words: str, said: str) -> No
     ("change", "code", "out"),
     [
         pytest.param({}, 0, "fit: nothing failed\n", id="fit"),
-        pytest.param(
-            {"status": "fail", "cause": "broken"},
-            1,
-            "unfit: devices.kernel failed; the report says fit\n",
-            id="a failure that it calls fit",
-        ),
-        pytest.param(
-            {"status": "skip"},
-            1,
-            "no-verdict: not tested on a GPU: devices.kernel (of devices.kernel); "
-            "the report says fit\n",
-            id="a skip that it calls fit",
-        ),
+        pytest.param({"status": "fail", "cause": "broken"}, 1,
+                     "unfit: devices.kernel failed; the report says fit\n",
+                     id="a failure that it calls fit"),
+        pytest.param({"status": "skip"}, 1,
+                     "no-verdict: not tested on a GPU: devices.kernel (of devices.kernel); "
+                     "the report says fit\n", id="a skip that it calls fit"),
         pytest.param({"status": "never"}, 2, "", id="a status of its own"),
     ],
-)
+)  # fmt: skip
 def test_the_command_judges_a_file(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

@@ -201,21 +201,16 @@ def test_numbers_are_pynvmls() -> None:
         pytest.param(nvml_types.COMPUTE_MODES, "NVML_COMPUTEMODE_", id="compute modes"),
         pytest.param(dict(enumerate(nvml_types.FABRIC_STATES)), "NVML_GPU_FABRIC_STATE_", id="fab"),
         pytest.param(nvml_types.PATHS, "NVML_TOPOLOGY_", id="topology"),
-        pytest.param(
-            dict(enumerate(nvml_types.VIRTUALIZATION)),
-            "NVML_GPU_VIRTUALIZATION_MODE_",
-            id="virtual",
-        ),
-        pytest.param(
-            dict(enumerate(nvml_types.ADDRESSING)), "NVML_DEVICE_ADDRESSING_MODE_", id="addressing"
-        ),
-        pytest.param(
-            dict(enumerate(nvml_types.RECOVERY)), "NVML_GPU_RECOVERY_ACTION_", id="recovery"
-        ),
+        pytest.param(dict(enumerate(nvml_types.VIRTUALIZATION)), "NVML_GPU_VIRTUALIZATION_MODE_",
+                     id="virtual"),
+        pytest.param(dict(enumerate(nvml_types.ADDRESSING)), "NVML_DEVICE_ADDRESSING_MODE_",
+                     id="addressing"),
+        pytest.param(dict(enumerate(nvml_types.RECOVERY)), "NVML_GPU_RECOVERY_ACTION_",
+                     id="recovery"),
         pytest.param(dict(enumerate(nvml_types.P2P)), "NVML_P2P_STATUS_", id="p2p"),
         pytest.param(nvml_types.THROTTLE, "nvmlClocksEventReason", id="throttling"),
     ],
-)
+)  # fmt: skip
 def test_every_number_of_pynvml_has_a_word(table: dict[int, str | int], prefix: str) -> None:
     left_out = {"COUNT", "INVALID", "None", "All"}
     theirs = {
@@ -482,29 +477,16 @@ def test_gpus_that_others_were_given_are_not_there(read: Read) -> None:
         pytest.param({"gpu.0.field.230": 1}, "recovery", "reset the GPU", id="a reset is needed"),
         pytest.param({"gpu.0.banks": "637 1 1 0 1"}, "exhausted_banks", 1, id="no spare row"),
         pytest.param({"gpu.0.sram_threshold": 1}, "sram_threshold_exceeded", True, id="SRAM"),
-        pytest.param(
-            {"error.nvmlDeviceValidateInforom.0": 14}, "inforom_corrupt", True, id="infoROM"
-        ),
-        pytest.param(
-            {"error.nvmlDeviceGetMemoryInfo.0": fake_driver.GPU_IS_LOST},
-            "failure",
-            "GPU is lost",
-            id="a GPU that was lost while NVML had it",
-        ),
-        pytest.param(
-            {"gpu.0.field.230": None, "gpu.0.field.226": 1},
-            "recovery",
-            "reset the GPU",
-            id="a reset is needed, by a driver before 570",
-        ),
-        pytest.param(
-            {"gpu.0.fabric": "3 0 0 2"},
-            "fabric_health",
-            ("the driver calls it unhealthy",),
-            id="the fabric's summary",
-        ),
+        pytest.param({"error.nvmlDeviceValidateInforom.0": 14}, "inforom_corrupt", True,
+                     id="infoROM"),
+        pytest.param({"error.nvmlDeviceGetMemoryInfo.0": fake_driver.GPU_IS_LOST}, "failure",
+                     "GPU is lost", id="a GPU that was lost while NVML had it"),
+        pytest.param({"gpu.0.field.230": None, "gpu.0.field.226": 1}, "recovery", "reset the GPU",
+                     id="a reset is needed, by a driver before 570"),
+        pytest.param({"gpu.0.fabric": "3 0 0 2"}, "fabric_health",
+                     ("the driver calls it unhealthy",), id="the fabric's summary"),
     ],
-)
+)  # fmt: skip
 def test_what_newer_drivers_say_is_read(
     read: Read, changes: dict[str, object | None], field: str, value: object
 ) -> None:

@@ -404,32 +404,22 @@ def _spoil(value: Any, chance: random.Random) -> None:
         pytest.param(b'{"node": "n", "failure": {}}', "code, message, fix", id="an empty failure"),
         pytest.param(b'{"node": "n", "failure": "x"}', "expected object", id="a failure as text"),
         pytest.param(b'{"node": "n", "failure": null}', "report, expect", id="no report"),
-        pytest.param(
-            b'{"node": "n", "failure": null, "report": 5, "expect": null, "code": 0}',
-            "report: expected string",
-            id="a number as the report, which would be a file descriptor",
-        ),
+        pytest.param(b'{"node": "n", "failure": null, "report": 5, "expect": null, "code": 0}',
+                     "report: expected string",
+                     id="a number as the report, which would be a file descriptor"),
         pytest.param(
             b'{"node": "n", "failure": null, "report": "a\\u0000b", "expect": null, "code": 0}',
-            "does not look like",
-            id="a zero byte in a path",
-        ),
-        pytest.param(
-            b'{"node": "n", "failure": null, "report": "a", "expect": [1], "code": 0}',
-            "expect: expected object",
-            id="expectations as a list",
-        ),
-        pytest.param(
-            b'{"node": "n", "failure": null, "report": "a", "expect": null, "code": NaN}',
-            "code: expected integer",
-            id="a code that is no number",
-        ),
+            "does not look like", id="a zero byte in a path"),
+        pytest.param(b'{"node": "n", "failure": null, "report": "a", "expect": [1], "code": 0}',
+                     "expect: expected object", id="expectations as a list"),
+        pytest.param(b'{"node": "n", "failure": null, "report": "a", "expect": null, "code": NaN}',
+                     "code: expected integer", id="a code that is no number"),
         pytest.param(b"\xff", "can't decode", id="not UTF-8"),
         pytest.param(b"[" * 100_000, "nested too deeply", id="endless nesting"),
         pytest.param(b"9" * 5000, "digits", id="a number of thousands of digits"),
         pytest.param(b'"' + b"x" * (2 << 20) + b'"', "longer than 1 MiB", id="an endless line"),
     ],
-)
+)  # fmt: skip
 def test_a_malformed_list_is_refused_by_its_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], line: bytes, words: str
 ) -> None:

@@ -87,106 +87,49 @@ def steady(gpu: Mapping[str, Any], host: Mapping[str, Any] | None = None, count:
         pytest.param({}, {}, "compute", "SM clock at 98 %", id="busy with full clocks"),
         pytest.param({"clock_sm_mhz": None}, {}, "compute", "97 %", id="busy, clocks not told"),
         pytest.param({"memory_utilization_percent": 88}, {}, "memory", "88 %", id="bandwidth"),
-        pytest.param(
-            {"memory_used_bytes": int(23.9 * GIB)}, {}, "compute", "no room", id="busy and full"
-        ),
-        pytest.param(
-            {"clock_sm_mhz": 1500, "throttle_reasons": ("sw_power_cap",)},
-            {},
-            "power",
-            "at the power limit in 100 %",
-            id="power limit",
-        ),
-        pytest.param(
-            {"throttle_reasons": ("sw_power_cap",)}, {}, "compute", "98 %", id="a harmless limit"
-        ),
-        pytest.param(
-            {"throttle_reasons": ("hw_slowdown", "hw_thermal_slowdown")},
-            {},
-            "heat",
-            "heat",
-            id="hot",
-        ),
-        pytest.param(
-            {"throttle_reasons": ("hw_power_brake_slowdown",)}, {}, "power", "cables", id="brake"
-        ),
-        pytest.param(
-            {"clock_sm_mhz": 1000}, {}, "unknown", "no reason", id="low clocks, no reason"
-        ),
-        pytest.param(
-            {"utilization_percent": 20},
-            {"cores": 7.9, "workers": 8, "worker_cores": 7.6},
-            "data",
-            "8 data workers use 7.6 CPU cores",
-            id="workers that never rest",
-        ),
-        pytest.param(
-            {"utilization_percent": 20},
-            {"cores": 7.9, "workers": 32, "worker_cores": 7.6},
-            "data",
-            "7.9 of 8 CPU cores are busy",
-            id="more workers than cores",
-        ),
-        pytest.param(
-            {"utilization_percent": 20},
-            {"read_bytes_s": 450e6},
-            "data",
-            "450 MB/s are read",
-            id="a disk at work",
-        ),
-        pytest.param(
-            {"utilization_percent": 20}, {"waiting": True}, "data", "100 %", id="a slow disk"
-        ),
-        pytest.param(
-            {"utilization_percent": 20},
-            {"cores": 1.0, "thread_cores": 0.99},
-            "host",
-            "99 % of a CPU core",
-            id="one core full",
-        ),
-        pytest.param(
-            {"utilization_percent": 20},
-            {"cores": 5.0, "thread_cores": 0.99, "workers": 4, "worker_cores": 3.9},
-            "data",
-            "always busy",
-            id="workers before the main thread",
-        ),
-        pytest.param(
-            {"utilization_percent": 20},
-            {"workers": 8, "worker_cores": 0.4},
-            "unknown",
-            "neither",
-            id="idle workers are no sign",
-        ),
-        pytest.param(
-            {"utilization_percent": 20, "memory_used_bytes": 24 * GIB},
-            {},
-            "memory",
-            "100 % full",
-            id="full",
-        ),
-        pytest.param(
-            {"utilization_percent": 20}, {}, "unknown", "neither", id="nothing explains it"
-        ),
-        pytest.param(
-            {"utilization_percent": 20}, {"cores": 7.8}, "host", "7.8 of 8", id="all cores busy"
-        ),
-        pytest.param(
-            {"utilization_percent": 20},
-            {"machine_percent": 99.0},
-            "host",
-            "0.5 cores of them with this program",
-            id="others take the CPUs",
-        ),
-        pytest.param(
-            {"utilization_percent": 20}, None, "unknown", "were not measured", id="no host"
-        ),
+        pytest.param({"memory_used_bytes": int(23.9 * GIB)}, {}, "compute", "no room",
+                     id="busy and full"),
+        pytest.param({"clock_sm_mhz": 1500, "throttle_reasons": ("sw_power_cap",)}, {}, "power",
+                     "at the power limit in 100 %", id="power limit"),
+        pytest.param({"throttle_reasons": ("sw_power_cap",)}, {}, "compute", "98 %",
+                     id="a harmless limit"),
+        pytest.param({"throttle_reasons": ("hw_slowdown", "hw_thermal_slowdown")}, {}, "heat",
+                     "heat", id="hot"),
+        pytest.param({"throttle_reasons": ("hw_power_brake_slowdown",)}, {}, "power", "cables",
+                     id="brake"),
+        pytest.param({"clock_sm_mhz": 1000}, {}, "unknown", "no reason",
+                     id="low clocks, no reason"),
+        pytest.param({"utilization_percent": 20}, {"cores": 7.9, "workers": 8, "worker_cores": 7.6},
+                     "data", "8 data workers use 7.6 CPU cores", id="workers that never rest"),
+        pytest.param({"utilization_percent": 20},
+                     {"cores": 7.9, "workers": 32, "worker_cores": 7.6}, "data",
+                     "7.9 of 8 CPU cores are busy", id="more workers than cores"),
+        pytest.param({"utilization_percent": 20}, {"read_bytes_s": 450e6}, "data",
+                     "450 MB/s are read", id="a disk at work"),
+        pytest.param({"utilization_percent": 20}, {"waiting": True}, "data", "100 %",
+                     id="a slow disk"),
+        pytest.param({"utilization_percent": 20}, {"cores": 1.0, "thread_cores": 0.99}, "host",
+                     "99 % of a CPU core", id="one core full"),
+        pytest.param({"utilization_percent": 20},
+                     {"cores": 5.0, "thread_cores": 0.99, "workers": 4, "worker_cores": 3.9},
+                     "data", "always busy", id="workers before the main thread"),
+        pytest.param({"utilization_percent": 20}, {"workers": 8, "worker_cores": 0.4}, "unknown",
+                     "neither", id="idle workers are no sign"),
+        pytest.param({"utilization_percent": 20, "memory_used_bytes": 24 * GIB}, {}, "memory",
+                     "100 % full", id="full"),
+        pytest.param({"utilization_percent": 20}, {}, "unknown", "neither",
+                     id="nothing explains it"),
+        pytest.param({"utilization_percent": 20}, {"cores": 7.8}, "host", "7.8 of 8",
+                     id="all cores busy"),
+        pytest.param({"utilization_percent": 20}, {"machine_percent": 99.0}, "host",
+                     "0.5 cores of them with this program", id="others take the CPUs"),
+        pytest.param({"utilization_percent": 20}, None, "unknown", "were not measured",
+                     id="no host"),
         pytest.param({"utilization_percent": 0}, {}, "unused", "did any work", id="unused"),
-        pytest.param(
-            {"utilization_percent": None}, {}, "unknown", "its utilization", id="not told"
-        ),
+        pytest.param({"utilization_percent": None}, {}, "unknown", "its utilization",
+                     id="not told"),
     ],
-)
+)  # fmt: skip
 def test_the_bottleneck(
     gpu: dict[str, Any], host: dict[str, Any] | None, kind: str, word: str
 ) -> None:
@@ -282,27 +225,19 @@ def test_the_schedule_never_drifts(now: float, interval: float) -> None:
 @pytest.mark.parametrize(
     ("name", "parts"),
     [
-        pytest.param(
-            "compute.csv",
-            ["11 samples in 10.0 s", "0.167 Wh", "at most 70 C", "compute", "97 %", "22.5 GiB"],
-            id="nvidia-smi, past midnight",
-        ),
-        pytest.param(
-            "power.csv",
-            ["slowed by power limit 100 %", "1.36 Wh", "bottleneck: power"],
-            id="reasons",
-        ),
-        pytest.param(
-            "two-gpus.csv",
-            ["6 samples in 50.0 s", "3.47 Wh", "0.694 Wh", "GPU 1 did nothing", "compute"],
-            id="older names, no units, a second header, a line cut short",
-        ),
-        pytest.param(
-            "no-answers.csv", ["at most 44 C", "no GPU reports its utilization"], id="n/a"
-        ),
+        pytest.param("compute.csv",
+                     ["11 samples in 10.0 s", "0.167 Wh", "at most 70 C", "compute", "97 %",
+                      "22.5 GiB"], id="nvidia-smi, past midnight"),
+        pytest.param("power.csv", ["slowed by power limit 100 %", "1.36 Wh", "bottleneck: power"],
+                     id="reasons"),
+        pytest.param("two-gpus.csv",
+                     ["6 samples in 50.0 s", "3.47 Wh", "0.694 Wh", "GPU 1 did nothing", "compute"],
+                     id="older names, no units, a second header, a line cut short"),
+        pytest.param("no-answers.csv", ["at most 44 C", "no GPU reports its utilization"],
+                     id="n/a"),
         pytest.param("cut-short.json", ["7 samples", "8 data workers", "data:"], id="a torn file"),
     ],
-)
+)  # fmt: skip
 def test_a_recording_is_summed_up(
     name: str, parts: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -40,33 +40,25 @@ def said(root: Path, capsys: pytest.CaptureFixture[str]) -> str:
             {"app.py": "import made\n", "made.py": "", ".gitignore": "made.py\n"},
             "no wheel of the image has: made (app.py, line 1). .gitignore keeps made.py out of the "
             "image. Put it into the image: echo '!made.py' >> .dockerignore, or build the image "
-            "without it: --without made",
-            id="a module that git ignores",
-        ),
+            "without it: --without made", id="a module that git ignores"),
         pytest.param(
             {"app.py": "import made\n", "made/a.py": "", ".dockerignore": "made\n"},
             ".dockerignore keeps made out of the image. Put it into the image: echo '!made' >> "
-            ".dockerignore",
-            id="a package that docker ignores",
-        ),
-        pytest.param(
-            {"app.py": "import wandb\n", "wandb/run-1/log.txt": "", ".gitignore": "wandb/\n"},
-            "Add what provides it to the project's requirements",
-            id="a folder without modules is not what is imported",
-        ),
+            ".dockerignore", id="a package that docker ignores"),
+        pytest.param({"app.py": "import wandb\n", "wandb/run-1/log.txt": "",
+                      ".gitignore": "wandb/\n"},
+                     "Add what provides it to the project's requirements",
+                     id="a folder without modules is not what is imported"),
         pytest.param(
             {"app.py": "try:\n import made\nexcept ImportError: pass\n", "made.py": "",
              ".gitignore": "made.py\n"},
             "Not found among the wheels: made (app.py, line 2). The project may do without them. "
-            ".gitignore keeps made.py out of the image.",
-            id="one that may be imported",
-        ),
+            ".gitignore keeps made.py out of the image.", id="one that may be imported"),
         pytest.param(
             {"app.py": "", "a.py": "print 'two'\n", "b.py": "{{ name }} x\n", "c.py": "(",
              "d.py": "}"},
             "cannot parse 4 files (a.py, b.py, c.py, ...); what they import is not checked.",
-            id="files that cannot be parsed",
-        ),
+            id="files that cannot be parsed"),
     ],
 )  # fmt: skip
 def test_what_is_said(

@@ -267,26 +267,18 @@ PAIRS = ("torch==2.4.1", "torchvision==0.15.2; python_version<'3.10'")
 @pytest.mark.parametrize(
     ("lines", "given", "companions", "pythons"),
     [
-        pytest.param(
-            [*PAIRS, "torchvision==0.19.1; python_version>='3.10'"], {},
-            ["torchvision==0.19.1"], ("3.10", "3.11", "3.12", "3.13", "3.14"),
-            id="the line that most Pythons have",
-        ),
-        pytest.param(
-            [*PAIRS, "torchvision==0.19.1; python_version>='3.10'"], {"python": "3.9"},
-            ["torchvision==0.15.2"], (), id="the line of the Python that is asked for",
-        ),
-        pytest.param(
-            ["torch==2.0.1; python_version<'3.10'", "torch==2.4.1; python_version>='3.10'",
-             "torchaudio==2.0.2; python_version<'3.10'",
-             "torchaudio==2.4.1; python_version>='3.10'"], {},
-            ["torchaudio==2.4.1"], ("3.10", "3.11", "3.12", "3.13", "3.14"),
-            id="the line beside the newer framework",
-        ),
-        pytest.param(
-            [*PAIRS[:1], "torchvision==0.15.2; platform_machine=='aarch64'"], {}, [], (),
-            id="a line of another architecture",
-        ),
+        pytest.param([*PAIRS, "torchvision==0.19.1; python_version>='3.10'"], {},
+                     ["torchvision==0.19.1"], ("3.10", "3.11", "3.12", "3.13", "3.14"),
+                     id="the line that most Pythons have"),
+        pytest.param([*PAIRS, "torchvision==0.19.1; python_version>='3.10'"], {"python": "3.9"},
+                     ["torchvision==0.15.2"], (), id="the line of the Python that is asked for"),
+        pytest.param(["torch==2.0.1; python_version<'3.10'", "torch==2.4.1; python_version>='3.10'",
+                      "torchaudio==2.0.2; python_version<'3.10'",
+                      "torchaudio==2.4.1; python_version>='3.10'"], {}, ["torchaudio==2.4.1"],
+                     ("3.10", "3.11", "3.12", "3.13", "3.14"),
+                     id="the line beside the newer framework"),
+        pytest.param([*PAIRS[:1], "torchvision==0.15.2; platform_machine=='aarch64'"], {}, [], (),
+                     id="a line of another architecture"),
     ],
 )  # fmt: skip
 def test_a_companion_s_line_counts_by_its_marker(

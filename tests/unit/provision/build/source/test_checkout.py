@@ -93,17 +93,12 @@ def test_no_program_of_a_repository_runs(
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        pytest.param(
-            "git+https://h.example/o/quiet.git@v1.0#subdirectory=py",
-            Checkout(name="quiet", url="https://h.example/o/quiet.git", revision="v1.0",
-                     subdirectory="py"),
-            id="a tag and a directory",
-        ),
-        pytest.param(
-            "git+ssh://git@h.example/o/quiet.git",
-            Checkout(name="quiet", url="ssh://git@h.example/o/quiet.git", revision=""),
-            id="SSH, whose user name is no revision",
-        ),
+        pytest.param("git+https://h.example/o/quiet.git@v1.0#subdirectory=py",
+                     Checkout(name="quiet", url="https://h.example/o/quiet.git", revision="v1.0",
+                              subdirectory="py"), id="a tag and a directory"),
+        pytest.param("git+ssh://git@h.example/o/quiet.git",
+                     Checkout(name="quiet", url="ssh://git@h.example/o/quiet.git", revision=""),
+                     id="SSH, whose user name is no revision"),
     ],
 )  # fmt: skip
 def test_a_line_is_read(text: str, expected: Checkout) -> None:

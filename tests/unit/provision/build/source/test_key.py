@@ -202,15 +202,11 @@ def test_a_request_names_the_file_of_the_wheel_and_its_framework(tmp_path: Path)
     [
         pytest.param(["torch-scatter"], PLAN, id="the index has wheels of it by now"),
         pytest.param([], PLAN._replace(python="3.12"), id="the plan is for another Python"),
-        pytest.param(
-            [],
-            Plan(
-                verdict="none", framework="pytorch", error=PlanError(code="x", message="", fix="")
-            ),
-            id="there is no plan",
-        ),
+        pytest.param([],
+                     Plan(verdict="none", framework="pytorch",
+                          error=PlanError(code="x", message="", fix="")), id="there is no plan"),
     ],
-)
+)  # fmt: skip
 def test_a_wheel_is_not_taken(has: list[str], plan: Plan, tmp_path: Path) -> None:
     WheelCache(tmp_path).keep(a_wheel(tmp_path), key(), glibc=None, compiler=())
     assert request_with_kept(REQUEST, tmp_path, Index(*has), lambda _: plan) is None

@@ -26,31 +26,17 @@ GIB = 1 << 30
 @pytest.mark.parametrize(
     ("name", "capabilities", "expected"),
     [
-        pytest.param(
-            "torch-scatter",
-            [(9, 0)],
-            {"FORCE_CUDA": "1", "TORCH_CUDA_ARCH_LIST": "9.0"},
-            id="code for exactly the capability of the host",
-        ),
-        pytest.param(
-            "torch-scatter",
-            [(8, 6), (12, 0)],
-            {"FORCE_CUDA": "1", "TORCH_CUDA_ARCH_LIST": "8.6 12.0"},
-            id="several hosts in one wheel",
-        ),
-        pytest.param(
-            "flash-attn",
-            [(8, 6), (8, 9), (9, 0)],
-            {
-                "FLASH_ATTENTION_FORCE_BUILD": "TRUE",
-                "FLASH_ATTN_CUDA_ARCHS": "80;90",
-                "FORCE_CUDA": "1",
-                "TORCH_CUDA_ARCH_LIST": "8.6 8.9 9.0",
-            },
-            id="a package with code for few capabilities: the nearest below",
-        ),
+        pytest.param("torch-scatter", [(9, 0)], {"FORCE_CUDA": "1", "TORCH_CUDA_ARCH_LIST": "9.0"},
+                     id="code for exactly the capability of the host"),
+        pytest.param("torch-scatter", [(8, 6), (12, 0)],
+                     {"FORCE_CUDA": "1", "TORCH_CUDA_ARCH_LIST": "8.6 12.0"},
+                     id="several hosts in one wheel"),
+        pytest.param("flash-attn", [(8, 6), (8, 9), (9, 0)],
+                     {"FLASH_ATTENTION_FORCE_BUILD": "TRUE", "FLASH_ATTN_CUDA_ARCHS": "80;90",
+                      "FORCE_CUDA": "1", "TORCH_CUDA_ARCH_LIST": "8.6 8.9 9.0"},
+                     id="a package with code for few capabilities: the nearest below"),
     ],
-)
+)  # fmt: skip
 def test_the_environment_of_a_build(
     name: str, capabilities: list[tuple[int, int]], expected: dict[str, str]
 ) -> None:
@@ -119,27 +105,16 @@ def test_how_many_compilers_run_at_a_time(cores: int, free: int, expected: int) 
     ("files", "expected"),
     [
         pytest.param({"proc/meminfo": "MemAvailable: 1024 kB\n"}, 1 << 20, id="the machine's"),
+        pytest.param({"proc/meminfo": "MemTotal: 9 kB\nMemAvailable: 1024 kB\n",
+                      "sys/fs/cgroup/memory.max": "4096\n",
+                      "sys/fs/cgroup/memory.current": "1024\n"}, 3072,
+                     id="the control group's, which is less"),
         pytest.param(
-            {
-                "proc/meminfo": "MemTotal: 9 kB\nMemAvailable: 1024 kB\n",
-                "sys/fs/cgroup/memory.max": "4096\n",
-                "sys/fs/cgroup/memory.current": "1024\n",
-            },
-            3072,
-            id="the control group's, which is less",
-        ),
-        pytest.param(
-            {
-                "proc/meminfo": "MemAvailable: 1024 kB\n",
-                "sys/fs/cgroup/memory.max": "max\n",
-                "sys/fs/cgroup/memory.current": "1024\n",
-            },
-            1 << 20,
-            id="a group without a limit",
-        ),
+            {"proc/meminfo": "MemAvailable: 1024 kB\n", "sys/fs/cgroup/memory.max": "max\n",
+             "sys/fs/cgroup/memory.current": "1024\n"}, 1 << 20, id="a group without a limit"),
         pytest.param({}, 0, id="nothing can be read"),
     ],
-)
+)  # fmt: skip
 def test_the_free_memory(files: dict[str, str], expected: int, tmp_path: Path) -> None:
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -171,22 +146,16 @@ def test_what_the_image_lacks(line: str, missing: bool) -> None:  # noqa: FBT001
 @pytest.mark.parametrize(
     ("line", "status"),
     [
-        pytest.param(
-            "  [12/48] /usr/local/cuda/bin/nvcc -MF x.d -c -c csrc/a/flash.cu -o y.o",
-            "[12/48] flash.cu",
-            id="ninja's line with the source",
-        ),
+        pytest.param("  [12/48] /usr/local/cuda/bin/nvcc -MF x.d -c -c csrc/a/flash.cu -o y.o",
+                     "[12/48] flash.cu", id="ninja's line with the source"),
         pytest.param("[1/2] ninja something else", "[1/2] ninja", id="ninja's line without one"),
-        pytest.param(
-            "  g++ -Wall -I/x -c csrc/cpu/scatter_cpu.cpp -o build/scatter_cpu.o -O3",
-            "scatter_cpu.cpp",
-            id="setuptools without ninja",
-        ),
+        pytest.param("  g++ -Wall -I/x -c csrc/cpu/scatter_cpu.cpp -o build/scatter_cpu.o -O3",
+                     "scatter_cpu.cpp", id="setuptools without ninja"),
         pytest.param("  building 'a._C' extension", "building a._C", id="an extension"),
         pytest.param("gpu-provision: 4 jobs", "4 compilers at a time", id="the number of jobs"),
         pytest.param("  copying a/b.py -> build/lib", None, id="other lines say nothing"),
     ],
-)
+)  # fmt: skip
 def test_how_far_a_build_is(line: str, status: str | None) -> None:
     assert status_of(line) == status
 
@@ -197,32 +166,23 @@ def test_how_far_a_build_is(line: str, status: str | None) -> None:
         pytest.param(
             "x\n  a.cu(12): error: identifier \"foo\" is undefined\nerror: command 'nvcc' failed",
             ['a.cu(12): error: identifier "foo" is undefined'],
-            id="nvcc's error, not what follows from it",
-        ),
-        pytest.param(
-            "a.cpp:3:10: fatal error: foo.h: No such file or directory",
-            ["a.cpp:3:10: fatal error: foo.h: No such file or directory"],
-            id="a header that is missing",
-        ),
-        pytest.param(
-            "nvcc fatal   : Unsupported gpu architecture 'compute_35'",
-            ["nvcc fatal   : Unsupported gpu architecture 'compute_35'"],
-            id="nvcc refuses",
-        ),
-        pytest.param(
-            "c++: fatal error: Killed signal terminated program cc1plus",
-            ["c++: fatal error: Killed signal terminated program cc1plus"],
-            id="out of memory",
-        ),
-        pytest.param(
-            "Traceback:\n  ModuleNotFoundError: No module named 'pkg_resources'\n"
-            "  error: subprocess-exited-with-error\nERROR: Failed building wheel for x",
-            ["ModuleNotFoundError: No module named 'pkg_resources'"],
-            id="Python's error, not pip's summary",
-        ),
+            id="nvcc's error, not what follows from it"),
+        pytest.param("a.cpp:3:10: fatal error: foo.h: No such file or directory",
+                     ["a.cpp:3:10: fatal error: foo.h: No such file or directory"],
+                     id="a header that is missing"),
+        pytest.param("nvcc fatal   : Unsupported gpu architecture 'compute_35'",
+                     ["nvcc fatal   : Unsupported gpu architecture 'compute_35'"],
+                     id="nvcc refuses"),
+        pytest.param("c++: fatal error: Killed signal terminated program cc1plus",
+                     ["c++: fatal error: Killed signal terminated program cc1plus"],
+                     id="out of memory"),
+        pytest.param("Traceback:\n  ModuleNotFoundError: No module named 'pkg_resources'\n"
+                     "  error: subprocess-exited-with-error\nERROR: Failed building wheel for x",
+                     ["ModuleNotFoundError: No module named 'pkg_resources'"],
+                     id="Python's error, not pip's summary"),
         pytest.param("everything is fine\n0 errors", [], id="no error"),
     ],
-)
+)  # fmt: skip
 def test_the_first_errors_of_a_log(log: str, expected: list[str]) -> None:
     errors = FirstErrors()
     for line in log.splitlines():

@@ -46,18 +46,14 @@ def test_the_named_index_needs_no_uv(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ("env", "url"),
     [
         pytest.param({"PIP_INDEX_URL": "https://a.example/s/"}, "https://a.example/s", id="pip"),
-        pytest.param(
-            {"PIP_INDEX_URL": "https://a.example/s", "UV_INDEX_URL": "https://b.example/s"},
-            "https://b.example/s",
-            id="uv before pip, as in a lock",
-        ),
-        pytest.param(
-            {"UV_INDEX_URL": "https://a.example/s", "UV_DEFAULT_INDEX": "https://b.example/s"},
-            "https://b.example/s",
-            id="uv's newer name before its older",
-        ),
+        pytest.param({"PIP_INDEX_URL": "https://a.example/s",
+                      "UV_INDEX_URL": "https://b.example/s"}, "https://b.example/s",
+                     id="uv before pip, as in a lock"),
+        pytest.param({"UV_INDEX_URL": "https://a.example/s",
+                      "UV_DEFAULT_INDEX": "https://b.example/s"}, "https://b.example/s",
+                     id="uv's newer name before its older"),
     ],
-)
+)  # fmt: skip
 def test_the_environment_names_the_index(env: dict[str, str], url: str) -> None:
     found = default_index(None, {"PATH": "/nosuch", **env})
     assert (found.url, found.name) == (url, url.split("/")[2])

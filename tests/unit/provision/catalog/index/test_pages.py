@@ -43,45 +43,28 @@ PLUS = f"/whl/cu117/{NAME.replace('+', '%2B')}"
 @pytest.mark.parametrize(
     ("anchor", "said"),
     [
-        pytest.param(
-            f'href="https://files.example/a-1.tar.gz#sha256={SHA}"',
-            {"url": "https://files.example/a-1.tar.gz", "sha256": SHA},
-            id="an absolute address and its checksum",
-        ),
-        pytest.param(
-            'href="../../files/a-1.tar.gz"',
-            {"url": f"{HERE}/files/a-1.tar.gz"},
-            id="a relative address",
-        ),
-        pytest.param(
-            f'href="{PLUS}"',
-            {"name": NAME, "url": f"{HERE}{PLUS}"},
-            id="an encoded plus, as the PyTorch index writes it",
-        ),
-        pytest.param(
-            'HREF=a-1.tar.gz DATA-YANKED data-requires-python="&gt;=3.8,&lt;4"',
-            {"yanked": True, "requires_python": ">=3.8,<4"},
-            id="withdrawn, in capitals and without quotes",
-        ),
-        pytest.param(
-            "data-requires-python='>=3.8' href='a-1.tar.gz'",
-            {"requires_python": ">=3.8"},
-            id="a bare > inside quotes",
-        ),
-        pytest.param(
-            f'href="a-1.tar.gz" data-dist-info-metadata="sha256={SHA}"',
-            {"metadata": True, "metadata_sha256": SHA},
-            id="METADATA beside it, by the attribute's older name",
-        ),
-        pytest.param(
-            'href="a-1.tar.gz" data-core-metadata="true" '
-            'data-upload-time="2030-01-02T03:04:05.678Z"',
-            {"metadata": True, "uploaded": "2030-01-02T03:04:05"},
-            id="METADATA without a checksum, and a time",
-        ),
+        pytest.param(f'href="https://files.example/a-1.tar.gz#sha256={SHA}"',
+                     {"url": "https://files.example/a-1.tar.gz", "sha256": SHA},
+                     id="an absolute address and its checksum"),
+        pytest.param('href="../../files/a-1.tar.gz"', {"url": f"{HERE}/files/a-1.tar.gz"},
+                     id="a relative address"),
+        pytest.param(f'href="{PLUS}"', {"name": NAME, "url": f"{HERE}{PLUS}"},
+                     id="an encoded plus, as the PyTorch index writes it"),
+        pytest.param('HREF=a-1.tar.gz DATA-YANKED data-requires-python="&gt;=3.8,&lt;4"',
+                     {"yanked": True, "requires_python": ">=3.8,<4"},
+                     id="withdrawn, in capitals and without quotes"),
+        pytest.param("data-requires-python='>=3.8' href='a-1.tar.gz'", {"requires_python": ">=3.8"},
+                     id="a bare > inside quotes"),
+        pytest.param(f'href="a-1.tar.gz" data-dist-info-metadata="sha256={SHA}"',
+                     {"metadata": True, "metadata_sha256": SHA},
+                     id="METADATA beside it, by the attribute's older name"),
+        pytest.param('href="a-1.tar.gz" data-core-metadata="true" '
+                     'data-upload-time="2030-01-02T03:04:05.678Z"',
+                     {"metadata": True, "uploaded": "2030-01-02T03:04:05"},
+                     id="METADATA without a checksum, and a time"),
         pytest.param('href="a-1.tar.gz#md5=12"', {}, id="a checksum of another kind is none"),
     ],
-)
+)  # fmt: skip
 def test_links_of_html_pages_are_files(anchor: str, said: dict[str, Any]) -> None:
     expected = PageFile(**{"name": "a-1.tar.gz", "url": f"{URL}a-1.tar.gz"} | said)
     assert one(html(f"<a {anchor}>x</a>".replace("<a HREF", "<A HREF"))) == expected
@@ -119,19 +102,15 @@ def json_page(**entry: Any) -> bytes:
         pytest.param({}, {}, id="the least that a file must say"),
         pytest.param({"hashes": {"sha256": SHA}, "size": 7}, {"sha256": SHA, "size": 7}, id="size"),
         pytest.param({"yanked": "why"}, {"yanked": True}, id="withdrawn with a reason"),
-        pytest.param(
-            {"core-metadata": {"sha256": SHA}}, {"metadata": True, "metadata_sha256": SHA}, id="new"
-        ),
+        pytest.param({"core-metadata": {"sha256": SHA}}, {"metadata": True, "metadata_sha256": SHA},
+                     id="new"),
         pytest.param({"dist-info-metadata": True}, {"metadata": True}, id="older name"),
         pytest.param({"core-metadata": False}, {}, id="no METADATA"),
         pytest.param({"size": "7", "yanked": None, "hashes": 3}, {}, id="values of a wrong shape"),
-        pytest.param(
-            {"upload-time": "2030-01-02T03:04:05.5Z"},
-            {"uploaded": "2030-01-02T03:04:05"},
-            id="time",
-        ),
+        pytest.param({"upload-time": "2030-01-02T03:04:05.5Z"}, {"uploaded": "2030-01-02T03:04:05"},
+                     id="time"),
     ],
-)
+)  # fmt: skip
 def test_entries_of_json_pages_are_files(entry: dict[str, Any], said: dict[str, Any]) -> None:
     expected = PageFile(
         **{"name": "a-1.tar.gz", "url": "https://packages.example/simple/a-1.tar.gz"} | said
@@ -147,17 +126,13 @@ def test_entries_of_json_pages_are_files(entry: dict[str, Any], said: dict[str, 
         pytest.param(b"[]", JSON_TYPE, id="JSON that is no page"),
         pytest.param(b'{"files": {}}', "application/json", id="files that are no list"),
         pytest.param(b"[" * 100_000, JSON_TYPE, id="JSON nested without end"),
-        pytest.param(
-            b'{"meta": {"api-version": "2.0"}, "files": []}', JSON_TYPE, id="a later JSON"
-        ),
-        pytest.param(
-            html(head='<meta name="pypi:repository-version" content="2.0">'),
-            "text/html",
-            id="a later HTML",
-        ),
+        pytest.param(b'{"meta": {"api-version": "2.0"}, "files": []}', JSON_TYPE,
+                     id="a later JSON"),
+        pytest.param(html(head='<meta name="pypi:repository-version" content="2.0">'), "text/html",
+                     id="a later HTML"),
         pytest.param(html('<a href="a-1.tar.gz">x</a>')[:-10], "text/html", id="HTML cut off"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_page_is_refused(body: bytes, kind: str) -> None:
     with pytest.raises(PageError):
         parse_page(body, kind, URL)

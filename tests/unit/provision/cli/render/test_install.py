@@ -89,28 +89,14 @@ CASES = [
                  id="only the first of two indexes"),
     pytest.param({"indexes": (OWN, PYTORCH)}, "https://mirror.example/simple",
                  ["torch==2.0.1+cu117", "numpy<2"], id="the user's index without its credentials"),
-    pytest.param(
-        {
-            "framework": "tensorflow",
-            "wheel_tag": None,
-            "indexes": (TENSORFLOW,),
-            "requirements": ("nvidia-cudnn-cu12==9.3.0.75", "pip"),
-        },
-        None,
-        ["tensorflow[and-cuda]==2.18.1", "nvidia-cudnn-cu12==9.3.0.75"],
-        id="TensorFlow, whose wheels contain CUDA",
-    ),
-    pytest.param(
-        {
-            "framework": "jax",
-            "wheel_tag": None,
-            "indexes": (JAX,),
-            "requirements": ("cuda-toolkit[cublas,nvcc]==12.8.*", "pip"),
-        },
-        None,
-        ["jax[cuda12]==0.5.0", "cuda-toolkit[cublas,nvcc]==12.8.*"],
-        id="JAX with its toolkit",
-    ),
+    pytest.param({"framework": "tensorflow", "wheel_tag": None, "indexes": (TENSORFLOW,),
+                  "requirements": ("nvidia-cudnn-cu12==9.3.0.75", "pip")}, None,
+                 ["tensorflow[and-cuda]==2.18.1", "nvidia-cudnn-cu12==9.3.0.75"],
+                 id="TensorFlow, whose wheels contain CUDA"),
+    pytest.param({"framework": "jax", "wheel_tag": None, "indexes": (JAX,),
+                  "requirements": ("cuda-toolkit[cublas,nvcc]==12.8.*", "pip")}, None,
+                 ["jax[cuda12]==0.5.0", "cuda-toolkit[cublas,nvcc]==12.8.*"],
+                 id="JAX with its toolkit"),
     pytest.param(
         {
             "requirements": (
@@ -127,16 +113,10 @@ CASES = [
         ],
         id="extras, markers, quotes and spaces",
     ),
-    pytest.param(
-        {
-            "flavour": "devel",
-            "base": BOOTSTRAP,
-            "requirements": ("pip", "ninja", "cuda-toolkit[nvcc,crt]==13.0.*"),
-        },
-        URL,
-        ["torch==2.0.1+cu117", "ninja", "cuda-toolkit[nvcc,crt]==13.0.*"],
-        id="a compiler from wheels",
-    ),
+    pytest.param({"flavour": "devel", "base": BOOTSTRAP,
+                  "requirements": ("pip", "ninja", "cuda-toolkit[nvcc,crt]==13.0.*")}, URL,
+                 ["torch==2.0.1+cu117", "ninja", "cuda-toolkit[nvcc,crt]==13.0.*"],
+                 id="a compiler from wheels"),
 ]  # fmt: skip
 
 

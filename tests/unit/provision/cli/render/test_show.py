@@ -306,21 +306,16 @@ def test_a_build_reads_like_this() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        pytest.param(
-            {"verify": None, "not_verified": "--no-verify"},
-            "Not proven: the image has PyTorch 2.0.1 for CUDA 11.7, and was not tested\n"
-            "     (--no-verify).\n\nnext:\n",
-            id="not verified is said",
-        ),
+        pytest.param({"verify": None, "not_verified": "--no-verify"},
+                     "Not proven: the image has PyTorch 2.0.1 for CUDA 11.7, and was not tested\n"
+                     "     (--no-verify).\n\nnext:\n", id="not verified is said"),
         pytest.param({"image": {**UNFIT, "withheld": {"name": "t:1", "because": "a.b failed"}}},
                      "image       t:1-unfit\n            not named t:1: a.b failed\n",
                      id="an unfit image has another name"),
-        pytest.param(
-            {"image": PUSHED},
-            "image       r.example/t@sha256:1\n"
-            "            not pushed to r.example/t:1: libraries.compiler failed\n",
-            id="an unfit image is in the registry by its digest alone",
-        ),
+        pytest.param({"image": PUSHED},
+                     "image       r.example/t@sha256:1\n"
+                     "            not pushed to r.example/t:1: libraries.compiler failed\n",
+                     id="an unfit image is in the registry by its digest alone"),
         pytest.param({"image": {**PUSHED, "tag": None}, "next": None}, "image       not kept\n",
                      id="an unfit image that could not be kept has no command"),
         pytest.param(
@@ -344,14 +339,11 @@ def test_a_build_reads_like_this() -> None:
         pytest.param(
             {"verify": {**REPORT, "verdict": "no-verdict", "checks": REPORT["checks"][:2]}},
             "Not proven: PyTorch 2.0.1 for CUDA 11.7 passed 2 checks, 1 of them on the CPU.\n\n",
-            id="what proves too little",
-        ),
+            id="what proves too little"),
         pytest.param(
             {"verify": REPORT},
             "No: PyTorch 2.0.1 for CUDA 11.7 failed 2 of 4 checks on this machine; 2 did not\n"
-            "     run.\n\nnext:",
-            id="what fails",
-        ),
+            "     run.\n\nnext:", id="what fails"),
         pytest.param({"verify": REPORT}, "fix         run nvidia-smi",
                      id="failures with their fix"),
     ],

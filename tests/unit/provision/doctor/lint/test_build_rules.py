@@ -228,48 +228,37 @@ def test_a_fault_is_found_and_its_twin_is_left_alone(name: str) -> None:
     [
         pytest.param(
             f"{NOBLE}COPY --from=ghcr.io/astral-sh/uv /uv /bin/uv\nRUN uv pip install einops\n",
-            id="uv",
-        ),
+            id="uv"),
         pytest.param(f"{NOBLE}RUN pip install --target /a einops\n", id="a directory of its own"),
         pytest.param(f"{NOBLE}RUN pip install einops || true\n", id="a command that may fail"),
         pytest.param(
             f"{NOBLE}RUN rm /usr/lib/python3.12/EXTERNALLY-MANAGED\nRUN pip install einops\n",
-            id="the mark removed",
-        ),
+            id="the mark removed"),
         pytest.param(f"{NOBLE}ENV PIP_BREAK_SYSTEM_PACKAGES=1\nRUN pip install a\n", id="by ENV"),
         pytest.param("FROM own/python\nRUN pip install einops\n", id="an image of another"),
         pytest.param(f'{DEVEL}ENV TORCH_CUDA_ARCH_LIST="Ampere;9.0"\n', id="names of generations"),
         pytest.param(f"{DEVEL}ENV TORCH_CUDA_ARCH_LIST=$LIST\n", id="a list that is not known"),
         pytest.param(f"{DEVEL}ENV CUDAARCHS=90a-real\n", id="a capability with a letter"),
-        pytest.param(
-            "FROM python:3.12\nENV TORCH_CUDA_ARCH_LIST=12.0\n", id="an image without nvcc"
-        ),
-        pytest.param(
-            "FROM condaforge/miniforge3\nRUN conda install -y numpy pytorch-lightning\n",
-            id="conda without CUDA",
-        ),
-        pytest.param(
-            "FROM python:3.12\nRUN pip install flash-attn -f https://wheels.example/\n",
-            id="an extension as a wheel",
-        ),
+        pytest.param("FROM python:3.12\nENV TORCH_CUDA_ARCH_LIST=12.0\n",
+                     id="an image without nvcc"),
+        pytest.param("FROM condaforge/miniforge3\nRUN conda install -y numpy pytorch-lightning\n",
+                     id="conda without CUDA"),
+        pytest.param("FROM python:3.12\nRUN pip install flash-attn -f https://wheels.example/\n",
+                     id="an extension as a wheel"),
         pytest.param("FROM python:3.12\nRUN pip install llama-cpp-python\n", id="llama for CPUs"),
-        pytest.param(
-            f"{DEVEL}RUN pip install llama-cpp-python "
-            "--extra-index-url https://abetlen.github.io/llama-cpp-python/whl/cu121\n",
-            id="llama as a wheel",
-        ),
+        pytest.param(f"{DEVEL}RUN pip install llama-cpp-python "
+                     "--extra-index-url https://abetlen.github.io/llama-cpp-python/whl/cu121\n",
+                     id="llama as a wheel"),
         pytest.param(f"{DEVEL}ARG HOW\nENV CMAKE_ARGS=$HOW\n{LLAMA}", id="CMAKE_ARGS from outside"),
         pytest.param(f"{PYTORCH}RUN pip install einops torchvision\n", id="nothing replaced"),
         pytest.param(f"{PYTORCH}RUN pip install torch\n", id="the torch that is there"),
         pytest.param(f"{PYTORCH}RUN pip install -c held.txt vllm\n", id="constraints"),
         pytest.param("FROM python:3.12\nENV HF_TOKEN=your_token_here_please\n", id="no token"),
         pytest.param("FROM python:3.12\nENV MAX_TOKENS=4096 TOKENIZERS=a\n", id="other tokens"),
-        pytest.param(
-            f"{DEVEL}COPY r.txt .\nRUN pip install -r r.txt onnxruntime-gpu==1.27.0\n",
-            id="packages that are not seen",
-        ),
+        pytest.param(f"{DEVEL}COPY r.txt .\nRUN pip install -r r.txt onnxruntime-gpu==1.27.0\n",
+                     id="packages that are not seen"),
     ],
-)
+)  # fmt: skip
 def test_a_file_without_a_mistake_has_no_findings(text: str) -> None:
     assert not rules_of(text)
 

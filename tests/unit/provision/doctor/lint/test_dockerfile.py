@@ -331,15 +331,11 @@ def test_no_devel_image_is_named_that_does_not_exist() -> None:
         pytest.param("ubuntu:20.04", "", "tensorflow==2.13.1", id="a Python without the extra"),
         pytest.param("python:3.8", "", "tensorflow==2.13.1", id="the same of an official image"),
         pytest.param("ubuntu:22.04", "", "Write tensorflow[and-cuda]", id="a Python that has it"),
-        pytest.param(
-            "ubuntu:20.04",
-            "RUN apt-get install -y python3.11",
-            "Write tensorflow[and-cuda]",
-            id="another Python is installed",
-        ),
+        pytest.param("ubuntu:20.04", "RUN apt-get install -y python3.11",
+                     "Write tensorflow[and-cuda]", id="another Python is installed"),
         pytest.param("own/image", "", "Write tensorflow[and-cuda]", id="no Python is known"),
     ],
-)
+)  # fmt: skip
 def test_a_fix_is_for_the_python_of_the_image(image: str, more: str, fix: str) -> None:
     text = f"FROM {image}\n{more}\nRUN pip3 install tensorflow-gpu\n"
     found = [one for one in lint("Dockerfile", text, CATALOG) if "tensorflow-gpu" in one.rule]

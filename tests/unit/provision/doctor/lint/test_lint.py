@@ -84,31 +84,21 @@ ModuleNotFoundError: No module named 'torch'
         pytest.param("Step 1/2\nFROM busybox\nRUN x\n", None, id="a build's output comes first"),
         pytest.param("FROM busybox\nRUN x\nerror: x\n", None, id="a third is no instruction"),
         pytest.param(f"{DOCKERFILE}{TRACEBACK}", None, id="a traceback follows a Dockerfile"),
-        pytest.param(
-            "FROM busybox\nRUN a\nRUN b\nRUM c\nCMD d\n", "dockerfile", id="a fifth is misspelt"
-        ),
-        pytest.param(
-            "# syntax=docker/dockerfile:1\nARG A=busybox\nFROM --platform=$P $A AS b\n",
-            "dockerfile",
-            id="a FROM has a flag and a name",
-        ),
+        pytest.param("FROM busybox\nRUN a\nRUN b\nRUM c\nCMD d\n", "dockerfile",
+                     id="a fifth is misspelt"),
+        pytest.param("# syntax=docker/dockerfile:1\nARG A=busybox\nFROM --platform=$P $A AS b\n",
+                     "dockerfile", id="a FROM has a flag and a name"),
         pytest.param("from busybox\nrun true\n", "dockerfile", id="keywords are in lower case"),
-        pytest.param(
-            "FROM busybox\nRUN <<EOF\nerror: a\nb\nEOF\n", "dockerfile", id="a script is inside"
-        ),
-        pytest.param(
-            "services:\n  web:\n    image: busybox\nx-gpu: &gpu\n", "compose", id="keys of compose"
-        ),
-        pytest.param(
-            "services:\n  web:\nERROR: the file is invalid\n", None, id="an error follows keys"
-        ),
+        pytest.param("FROM busybox\nRUN <<EOF\nerror: a\nb\nEOF\n", "dockerfile",
+                     id="a script is inside"),
+        pytest.param("services:\n  web:\n    image: busybox\nx-gpu: &gpu\n", "compose",
+                     id="keys of compose"),
+        pytest.param("services:\n  web:\nERROR: the file is invalid\n", None,
+                     id="an error follows keys"),
         pytest.param("+ cat stack\nservices:\n  web:\n", None, id="a shell shows a compose file"),
         pytest.param("channels:\n- a\ndependencies:\n- b\n", "environment", id="keys of conda"),
-        pytest.param(
-            "channels:\n- a\ndependencies:\n- b\nSolving environment: failed\n",
-            None,
-            id="conda's output follows its file",
-        ),
+        pytest.param("channels:\n- a\ndependencies:\n- b\nSolving environment: failed\n", None,
+                     id="conda's output follows its file"),
         pytest.param("Killed\n", None, id="a shell's one word"),
         pytest.param("CUDNN_STATUS_INTERNAL_ERROR\n", None, id="one name of an error"),
         pytest.param("Note #2: it is slow\n", None, id="a sentence with a number sign"),
@@ -116,7 +106,7 @@ ModuleNotFoundError: No module named 'torch'
         pytest.param("torch\n", "requirements", id="one package"),
         pytest.param("Flask\ntorch==2.8.0\n", "requirements", id="several packages"),
     ],
-)
+)  # fmt: skip
 def test_what_could_be_a_log_is_one(text: str, kind: str | None) -> None:
     assert kind_of_text(text) == kind
 

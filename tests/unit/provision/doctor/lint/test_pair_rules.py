@@ -207,40 +207,24 @@ def test_a_file_without_a_mistake_has_no_findings(text: str) -> None:
 @pytest.mark.parametrize(
     ("path", "text", "rules"),
     [
-        pytest.param(
-            "requirements.txt",
-            "numpy\ntorch==2.1.1\ntransformers\n",
-            {"torch-numpy", "torch-too-old"},
-            id="requirements",
-        ),
-        pytest.param(
-            "environment.yml",
-            "channels: [conda-forge]\ndependencies:\n  - python=3.10\n  - pip:\n"
-            "      - numpy\n      - torch==2.1.1\n      - transformers\n",
-            {"torch-numpy", "torch-too-old"},
-            id="conda",
-        ),
-        pytest.param(
-            "Dockerfile",
-            "FROM python:3.10\nRUN pip install numpy torch==2.1.1 transformers\n",
-            {"torch-numpy", "torch-too-old"},
-            id="a command of pip",
-        ),
-        pytest.param(
-            "Dockerfile",
-            "FROM python:3.8\nRUN pip install numpy torch==2.1.1 'transformers<5'\n",
-            {"torch-too-old"},
-            id="a Python that NumPy 2 is not for",
-        ),
-        pytest.param(
-            "pyproject.toml",
-            '[project]\nname = "a"\nversion = "1"\n'
-            'dependencies = ["numpy", "torch==2.1.1", "transformers"]\n',
-            set(),
-            id="a project, whose lock file may hold them",
-        ),
+        pytest.param("requirements.txt", "numpy\ntorch==2.1.1\ntransformers\n",
+                     {"torch-numpy", "torch-too-old"}, id="requirements"),
+        pytest.param("environment.yml",
+                     "channels: [conda-forge]\ndependencies:\n  - python=3.10\n  - pip:\n"
+                     "      - numpy\n      - torch==2.1.1\n      - transformers\n",
+                     {"torch-numpy", "torch-too-old"}, id="conda"),
+        pytest.param("Dockerfile",
+                     "FROM python:3.10\nRUN pip install numpy torch==2.1.1 transformers\n",
+                     {"torch-numpy", "torch-too-old"}, id="a command of pip"),
+        pytest.param("Dockerfile",
+                     "FROM python:3.8\nRUN pip install numpy torch==2.1.1 'transformers<5'\n",
+                     {"torch-too-old"}, id="a Python that NumPy 2 is not for"),
+        pytest.param("pyproject.toml",
+                     '[project]\nname = "a"\nversion = "1"\n'
+                     'dependencies = ["numpy", "torch==2.1.1", "transformers"]\n', set(),
+                     id="a project, whose lock file may hold them"),
     ],
-)
+)  # fmt: skip
 def test_what_is_newest_today_is_judged_where_pip_takes_it(
     path: str, text: str, rules: set[str]
 ) -> None:
@@ -269,23 +253,16 @@ def test_each_pair_of_the_table_is_quiet_by_itself_and_found_beside_another_torc
 @pytest.mark.parametrize(
     ("text", "fix"),
     [
-        pytest.param(
-            "torch==2.5.1\nbitsandbytes==0.41.0\n",
-            f'Write "bitsandbytes>=0.43.1", or take torch from {WHEELS}/cu121.',
-            id="both can change",
-        ),
-        pytest.param(
-            "torch==2.9.1\nbitsandbytes==0.44.1\n",
-            'Write "bitsandbytes>=0.45.3".',
-            id="no build of that torch is for one of its CUDAs",
-        ),
+        pytest.param("torch==2.5.1\nbitsandbytes==0.41.0\n",
+                     f'Write "bitsandbytes>=0.43.1", or take torch from {WHEELS}/cu121.',
+                     id="both can change"),
+        pytest.param("torch==2.9.1\nbitsandbytes==0.44.1\n", 'Write "bitsandbytes>=0.45.3".',
+                     id="no build of that torch is for one of its CUDAs"),
         pytest.param(
             f"--extra-index-url {WHEELS}/cu116\ntorch==1.13.1+cu116\nbitsandbytes==0.41.0\n",
-            f"Take torch from {WHEELS}/cu117.",
-            id="no later release has it",
-        ),
+            f"Take torch from {WHEELS}/cu117.", id="no later release has it"),
     ],
-)
+)  # fmt: skip
 def test_the_fix_names_a_release_or_a_build_that_goes_with_the_other(text: str, fix: str) -> None:
     (found,) = findings_of(text)
     assert (found.rule, found.fix) == ("package-cuda", fix)

@@ -117,68 +117,43 @@ def test_a_cut_image_is_for_its_gpus_alone(gpus: list[str], verdict: str, words:
     [
         pytest.param([torch()], [], "fit", None, "", id="a whole image"),
         pytest.param([torch()], ["8.0"], "fit", None, "", id="a GPU that it was built for"),
-        pytest.param(
-            [torch()], ["8.6"], "fit", None, "sm_80 binary", id="a later one of its major"
-        ),
-        pytest.param(
-            [torch()], ["9.0"], "unfit", "architectures", "libtorch_cuda.so has no code",
-            id="a later major, without PTX",
-        ),
-        pytest.param(
-            [torch(targets=("sm_80", "compute_80"))], ["9.0"], "fit", None, "PTX",
-            id="a later major, by PTX",
-        ),
-        pytest.param(
-            [torch()], ["8.0", "6.1"], "unfit", "architectures", "6.1", id="one of two GPUs lacks"
-        ),
-        pytest.param(
-            [torch()], ["7.0"], "fit", None, "without code for it: libnccl.so.2",
-            id="what the framework brings along is told, and not judged",
-        ),
-        pytest.param(
-            [torch(), {f"{SITE}/torch/lib/.wh.libtorch_cuda.so": b""}], [], "unfit", "needs",
-            "needs libtorch_cuda.so", id="a layer took a library away",
-        ),
-        pytest.param(
-            [torch(), {f"{SITE}/nvidia/.wh.nccl": b""}], [], "unfit", "needs", "libnccl.so.2",
-            id="a layer took a whole directory away",
-        ),
-        pytest.param(
-            [torch(needed=["libz.so.1"])], [], "unfit", "needs", "libz.so.1",
-            id="the base lacks a library",
-        ),
-        pytest.param(
-            [torch(needed=["libz.so.1"]), {"opt/z/libz.so.1": elf(soname="libz.so.1")}], [],
-            "unfit", "needs", "libz.so.1", id="the library is where nobody looks",
-        ),
-        pytest.param(
-            [torch(needed=["libc.so.6"], asks=["GLIBC_2.99"])], [], "unfit", "glibc",
-            "GLIBC_2.99 of /lib/libc.so.6, which has at most GLIBC_2.17", id="the base is too old",
-        ),
-        pytest.param(
-            [torch(), installed(
-                "vision", "1.0", {"vision/_C.so": elf(needed=["libtorch_cuda.so"], wants=["gone"])},
-                site=SITE, requires=["torch"],
-            )],
-            [], "unfit", "symbols", "vision 1.0: _C.so needs gone, which torch 2.0.1 does not",
-            id="a package was built for another release of torch",
-        ),
-        pytest.param(
-            [torch(), {f"{SITE}/torch/lib/libtorch_cuda.so": coded(*PLAIN)[:400]}], [], "unfit",
-            "packages", "bytes of the", id="a library was cut off",
-        ),
-        pytest.param(
-            [torch(), installed("torch", "2.1.0", {}, site=SITE)], [], "unfit", "packages",
-            "twice", id="two versions in one place",
-        ),
-        pytest.param(
-            [torch(), {f"{SITE}/torch/lib/libtorch_cuda.so": b"\x7fELF" + b"\1" * 9000}], [],
-            "unfit", "needs", "libtorch_cuda.so", id="a library of another width is passed over",
-        ),
-        pytest.param(
-            [torch(), {f"{SITE}/torch/lib/libtorch_cuda.so": coded(*PLAIN)[:64] + b"\xff" * 9000}],
-            [], "unfit", "needs", "unreadable ELF file", id="a library that is damaged",
-        ),
+        pytest.param([torch()], ["8.6"], "fit", None, "sm_80 binary",
+                     id="a later one of its major"),
+        pytest.param([torch()], ["9.0"], "unfit", "architectures", "libtorch_cuda.so has no code",
+                     id="a later major, without PTX"),
+        pytest.param([torch(targets=("sm_80", "compute_80"))], ["9.0"], "fit", None, "PTX",
+                     id="a later major, by PTX"),
+        pytest.param([torch()], ["8.0", "6.1"], "unfit", "architectures", "6.1",
+                     id="one of two GPUs lacks"),
+        pytest.param([torch()], ["7.0"], "fit", None, "without code for it: libnccl.so.2",
+                     id="what the framework brings along is told, and not judged"),
+        pytest.param([torch(), {f"{SITE}/torch/lib/.wh.libtorch_cuda.so": b""}], [], "unfit",
+                     "needs", "needs libtorch_cuda.so", id="a layer took a library away"),
+        pytest.param([torch(), {f"{SITE}/nvidia/.wh.nccl": b""}], [], "unfit", "needs",
+                     "libnccl.so.2", id="a layer took a whole directory away"),
+        pytest.param([torch(needed=["libz.so.1"])], [], "unfit", "needs", "libz.so.1",
+                     id="the base lacks a library"),
+        pytest.param([torch(needed=["libz.so.1"]), {"opt/z/libz.so.1": elf(soname="libz.so.1")}],
+                     [], "unfit", "needs", "libz.so.1", id="the library is where nobody looks"),
+        pytest.param([torch(needed=["libc.so.6"], asks=["GLIBC_2.99"])], [], "unfit", "glibc",
+                     "GLIBC_2.99 of /lib/libc.so.6, which has at most GLIBC_2.17",
+                     id="the base is too old"),
+        pytest.param([torch(),
+                      installed("vision", "1.0",
+                                {"vision/_C.so": elf(needed=["libtorch_cuda.so"], wants=["gone"])},
+                                site=SITE, requires=["torch"])], [], "unfit", "symbols",
+                     "vision 1.0: _C.so needs gone, which torch 2.0.1 does not",
+                     id="a package was built for another release of torch"),
+        pytest.param([torch(), {f"{SITE}/torch/lib/libtorch_cuda.so": coded(*PLAIN)[:400]}], [],
+                     "unfit", "packages", "bytes of the", id="a library was cut off"),
+        pytest.param([torch(), installed("torch", "2.1.0", {}, site=SITE)], [], "unfit", "packages",
+                     "twice", id="two versions in one place"),
+        pytest.param([torch(), {f"{SITE}/torch/lib/libtorch_cuda.so": b"\x7fELF" + b"\1" * 9000}],
+                     [], "unfit", "needs", "libtorch_cuda.so",
+                     id="a library of another width is passed over"),
+        pytest.param([torch(),
+                      {f"{SITE}/torch/lib/libtorch_cuda.so": coded(*PLAIN)[:64] + b"\xff" * 9000}],
+                     [], "unfit", "needs", "unreadable ELF file", id="a library that is damaged"),
         pytest.param([{}], ["8.0"], "no-verdict", None, "cannot be checked", id="no device code"),
         pytest.param([{}], [], "fit", None, "", id="no framework at all"),
     ],
@@ -210,18 +185,13 @@ def test_the_fix_names_who_would_bring_the_library() -> None:
 @pytest.mark.parametrize(
     ("needed", "programs", "words"),
     [
-        pytest.param(
-            ["libXrender.so.1", "libSM.so.6"], ["apt-get"],
-            "apt-get, or build it with --apt libxrender1 --apt libsm6, or remove ",
-            id="all that are missing",
-        ),
-        pytest.param(
-            ["libodd.so.4", "libSM.so.6"], ["apt-get"], "apt-file search libodd.so.4",
-            id="a library of no known package",
-        ),
-        pytest.param(
-            ["libSM.so.6"], ["microdnf"], "apt-file search libSM.so.6", id="it has no apt-get"
-        ),
+        pytest.param(["libXrender.so.1", "libSM.so.6"], ["apt-get"],
+                     "apt-get, or build it with --apt libxrender1 --apt libsm6, or remove ",
+                     id="all that are missing"),
+        pytest.param(["libodd.so.4", "libSM.so.6"], ["apt-get"], "apt-file search libodd.so.4",
+                     id="a library of no known package"),
+        pytest.param(["libSM.so.6"], ["microdnf"], "apt-file search libSM.so.6",
+                     id="it has no apt-get"),
     ],
 )  # fmt: skip
 def test_the_fix_names_the_debian_packages(

@@ -61,19 +61,14 @@ MEMORY = "include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'"
         pytest.param("", "", id="no log"),
         pytest.param(START + BY_P2P, "", id="a log without warnings that matter"),
         pytest.param(START + PREFIX + NO_SHM, PREFIX + NO_SHM, id="the warning"),
-        pytest.param(
-            START + PREFIX + ECHO + "\n" + PREFIX + MEMORY + "\n",
-            PREFIX + MEMORY,
-            id="its own trouble before the echo of another rank's",
-        ),
-        pytest.param(
-            PREFIX + ECHO, PREFIX + ECHO.splitlines()[0], id="an echo where there is more"
-        ),
-        pytest.param(
-            PREFIX + MEMORY + "\n" + PREFIX + NO_SHM, PREFIX + MEMORY, id="the first of two"
-        ),
+        pytest.param(START + PREFIX + ECHO + "\n" + PREFIX + MEMORY + "\n", PREFIX + MEMORY,
+                     id="its own trouble before the echo of another rank's"),
+        pytest.param(PREFIX + ECHO, PREFIX + ECHO.splitlines()[0],
+                     id="an echo where there is more"),
+        pytest.param(PREFIX + MEMORY + "\n" + PREFIX + NO_SHM, PREFIX + MEMORY,
+                     id="the first of two"),
     ],
-)
+)  # fmt: skip
 def test_the_telling_line(log: str, line: str) -> None:
     assert nccl_log.telling(log) == line
 
@@ -137,38 +132,22 @@ def world(*endings: Ending, traces: tuple[Trace, ...] = (), backend: str = "nccl
         pytest.param(
             world(HANG, HANG, traces=(Trace(3, "all-to-all"), Trace(2, "broadcast"))),
             "rank 1 of 2 did not finish in 120 s, at broadcast, while another was at all-to-all",
-            "hang",
-            id="the rank behind is to blame",
-        ),
-        pytest.param(
-            world(HANG, HANG, traces=(Trace(2, "barrier", BY_P2P + DONE),) * 2),
-            "none of 2 ranks finished in 120 s, at barrier",
-            "hang after NCCL had started",
-            id="how far NCCL came is told",
-        ),
-        pytest.param(
-            world(HANG, HANG, traces=(Trace(2, "barrier", BY_P2P + DONE),) * 2),
-            "none of 2",
-            "NCCL_P2P_DISABLE=1: if that fixes it, switch PCIe ACS",
-            id="a hang by P2P names IOMMU and ACS",
-        ),
-        pytest.param(
-            world(HANG, HANG, traces=(Trace(1, "x"), Trace(1, "x", START + PREFIX + NO_SHM))),
-            "none of 2",
-            "--shm-size 1g",
-            id="another rank's warning explains",
-        ),
-        pytest.param(
-            world(HANG, traces=(Trace(1, "x", START),)),
-            "rank 0 of 1",
-            "--ipc host",
-            id="a missing network plugin is no missing library",
-        ),
-        pytest.param(
-            world(HANG, HANG, backend="gloo"), "none of 2", "loopback", id="gloo has its own fix"
-        ),
+            "hang", id="the rank behind is to blame"),
+        pytest.param(world(HANG, HANG, traces=(Trace(2, "barrier", BY_P2P + DONE),) * 2),
+                     "none of 2 ranks finished in 120 s, at barrier", "hang after NCCL had started",
+                     id="how far NCCL came is told"),
+        pytest.param(world(HANG, HANG, traces=(Trace(2, "barrier", BY_P2P + DONE),) * 2),
+                     "none of 2", "NCCL_P2P_DISABLE=1: if that fixes it, switch PCIe ACS",
+                     id="a hang by P2P names IOMMU and ACS"),
+        pytest.param(world(HANG, HANG,
+                           traces=(Trace(1, "x"), Trace(1, "x", START + PREFIX + NO_SHM))),
+                     "none of 2", "--shm-size 1g", id="another rank's warning explains"),
+        pytest.param(world(HANG, traces=(Trace(1, "x", START),)), "rank 0 of 1", "--ipc host",
+                     id="a missing network plugin is no missing library"),
+        pytest.param(world(HANG, HANG, backend="gloo"), "none of 2", "loopback",
+                     id="gloo has its own fix"),
     ],
-)
+)  # fmt: skip
 def test_lost_ranks(lost: World, message: str, rest: str) -> None:
     outcome = ranks.judge_lost(lost, "it")
     holds(outcome, FAIL, rest)
@@ -217,30 +196,19 @@ LACKS = row("reduce-scatter", "bfloat16", total=0, unsupported="Invalid scalar t
     ("seen", "status", "word"),
     [
         pytest.param(of_ranks([row()], [row()]), PASS, "1 operations with correct", id="right"),
-        pytest.param(
-            of_ranks([row()], [row(wrong=3, kind="was not written")]),
-            FAIL,
-            "nccl all-reduce of float32: rank 1 was not written, 3 of 64 wrong",
-            id="the second rank is wrong",
-        ),
-        pytest.param(
-            of_ranks([row(), LACKS], [row(), LACKS], backend="gloo"),
-            PASS,
-            "not supported here: reduce-scatter of bfloat16",
-            id="what is not supported is told",
-        ),
-        pytest.param(
-            of_ranks(*[[row(total=0, unsupported="no")]] * 2), FAIL, "no all-reduce", id="nothing"
-        ),
-        pytest.param(
-            of_ranks([row(), row("barrier", "-", wrong=1, kind="was passed early")]),
-            FAIL,
-            "nccl barrier: rank 0",
-            id="a barrier has no dtype",
-        ),
+        pytest.param(of_ranks([row()], [row(wrong=3, kind="was not written")]), FAIL,
+                     "nccl all-reduce of float32: rank 1 was not written, 3 of 64 wrong",
+                     id="the second rank is wrong"),
+        pytest.param(of_ranks([row(), LACKS], [row(), LACKS], backend="gloo"), PASS,
+                     "not supported here: reduce-scatter of bfloat16",
+                     id="what is not supported is told"),
+        pytest.param(of_ranks(*[[row(total=0, unsupported="no")]] * 2), FAIL, "no all-reduce",
+                     id="nothing"),
+        pytest.param(of_ranks([row(), row("barrier", "-", wrong=1, kind="was passed early")]), FAIL,
+                     "nccl barrier: rank 0", id="a barrier has no dtype"),
         pytest.param(world(HERE, KILLED), FAIL, "rank 1 of 2", id="a lost rank"),
     ],
-)
+)  # fmt: skip
 def test_operations(seen: World, status: Status, word: str) -> None:
     holds(operations.judge_operations(seen), status, word)
 
@@ -362,37 +330,26 @@ NO_P2P = State(
 @pytest.mark.parametrize(
     ("gbs", "seen", "log", "environ", "status", "word"),
     [
-        pytest.param(
-            80, machine(), BY_P2P, {}, PASS, "of 100 (NVLink (4 links", id="near NVLink's"
-        ),
+        pytest.param(80, machine(), BY_P2P, {}, PASS, "of 100 (NVLink (4 links",
+                     id="near NVLink's"),
         pytest.param(31, machine(), BY_P2P, {}, PASS, "", id="a third of it is enough"),
         pytest.param(1, State(), BY_SHM, {}, PASS, "1 GB/s", id="no verdict on unknown links"),
         pytest.param(2, machine("PHB"), BY_SHM, {}, PASS, "through the host", id="host memory"),
         pytest.param(1, machine("PHB"), BY_SHM, {}, FAIL, "another job", id="far below the host's"),
-        pytest.param(
-            10, machine(), BY_SHM, {}, FAIL, "NCCL used SHM although", id="past the NVLink"
-        ),
-        pytest.param(
-            10,
-            machine(),
-            BY_SHM,
-            {"NCCL_P2P_DISABLE": "1"},
-            FAIL,
-            "unset NCCL_P2P_DISABLE",
-            id="the user switched P2P off",
-        ),
-        pytest.param(
-            10, machine(), "", {"NCCL_P2P_DISABLE": "0"}, FAIL, "another job", id="a zero is off"
-        ),
-        pytest.param(
-            10, machine(), "", {"NCCL_P2P_LEVEL": "LOC"}, FAIL, "NCCL_P2P_LEVEL", id="P2P level"
-        ),
+        pytest.param(10, machine(), BY_SHM, {}, FAIL, "NCCL used SHM although",
+                     id="past the NVLink"),
+        pytest.param(10, machine(), BY_SHM, {"NCCL_P2P_DISABLE": "1"}, FAIL,
+                     "unset NCCL_P2P_DISABLE", id="the user switched P2P off"),
+        pytest.param(10, machine(), "", {"NCCL_P2P_DISABLE": "0"}, FAIL, "another job",
+                     id="a zero is off"),
+        pytest.param(10, machine(), "", {"NCCL_P2P_LEVEL": "LOC"}, FAIL, "NCCL_P2P_LEVEL",
+                     id="P2P level"),
         pytest.param(1, NARROW, BY_P2P, {}, FAIL, "PCIe x4 of x16", id="four of sixteen lanes"),
         pytest.param(2, OFF, BY_P2P, {}, FAIL, "not active", id="an inactive NVLink"),
         pytest.param(2, NO_P2P, BY_SHM, {}, FAIL, "chipset-not-supported", id="no P2P over NVLink"),
         pytest.param(1, machine("PHB"), BY_NET, {}, FAIL, "--shm-size", id="the network"),
     ],
-)
+)  # fmt: skip
 def test_bandwidth(
     gbs: float, seen: State, log: str, environ: dict[str, str], status: Status, word: str
 ) -> None:

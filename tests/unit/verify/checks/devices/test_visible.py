@@ -94,130 +94,65 @@ def test_cards_come_from_nvmls_state() -> None:
     ("settings", "cards", "expected", "status", "word"),
     [
         pytest.param(VisibleSettings(), PLAIN, None, PASS, "nothing is hidden", id="unset"),
-        pytest.param(
-            VisibleSettings("1"), PLAIN, 2, PASS, "1 of 2 GPUs (number 1)", id="one chosen"
-        ),
-        pytest.param(
-            VisibleSettings("0,-1"), PLAIN, None, PASS, "-1 ends the list", id="ended by hand"
-        ),
-        pytest.param(
-            VisibleSettings("0,-1,1"), PLAIN, None, PASS, "before 1", id="ended before another"
-        ),
-        pytest.param(
-            VisibleSettings("1gpu"), PLAIN, None, PASS, "ignores the rest", id="a word behind"
-        ),
-        pytest.param(
-            VisibleSettings(f"{A}, {B}"), PLAIN, None, PASS, "spaces", id="spaces by UUIDs"
-        ),
-        pytest.param(
-            VisibleSettings(""), PLAIN, None, FAIL, "unset CUDA_VISIBLE", id="empty hides all"
-        ),
+        pytest.param(VisibleSettings("1"), PLAIN, 2, PASS, "1 of 2 GPUs (number 1)",
+                     id="one chosen"),
+        pytest.param(VisibleSettings("0,-1"), PLAIN, None, PASS, "-1 ends the list",
+                     id="ended by hand"),
+        pytest.param(VisibleSettings("0,-1,1"), PLAIN, None, PASS, "before 1",
+                     id="ended before another"),
+        pytest.param(VisibleSettings("1gpu"), PLAIN, None, PASS, "ignores the rest",
+                     id="a word behind"),
+        pytest.param(VisibleSettings(f"{A}, {B}"), PLAIN, None, PASS, "spaces",
+                     id="spaces by UUIDs"),
+        pytest.param(VisibleSettings(""), PLAIN, None, FAIL, "unset CUDA_VISIBLE",
+                     id="empty hides all"),
         pytest.param(VisibleSettings("-1"), PLAIN, None, FAIL, "negative number", id="minus one"),
         pytest.param(VisibleSettings("NoDevFiles"), PLAIN, None, FAIL, "Slurm", id="Slurm's word"),
-        pytest.param(
-            VisibleSettings("all"), PLAIN, None, FAIL, "NVIDIA_VISIBLE", id="the other's word"
-        ),
-        pytest.param(
-            VisibleSettings("2,3"), PLAIN, None, FAIL, "numbers its own from 0", id="the host's"
-        ),
-        pytest.param(
-            VisibleSettings("1"), PLAIN[:1], None, FAIL, "only GPU 0", id="the only one is 0"
-        ),
-        pytest.param(
-            VisibleSettings("0,2"), PLAIN, None, FAIL, "stops at '2'", id="names the entry"
-        ),
-        pytest.param(
-            VisibleSettings("0,2"), PLAIN, None, FAIL, "1 of 2 GPUs (number 0)", id="what is left"
-        ),
+        pytest.param(VisibleSettings("all"), PLAIN, None, FAIL, "NVIDIA_VISIBLE",
+                     id="the other's word"),
+        pytest.param(VisibleSettings("2,3"), PLAIN, None, FAIL, "numbers its own from 0",
+                     id="the host's"),
+        pytest.param(VisibleSettings("1"), PLAIN[:1], None, FAIL, "only GPU 0",
+                     id="the only one is 0"),
+        pytest.param(VisibleSettings("0,2"), PLAIN, None, FAIL, "stops at '2'",
+                     id="names the entry"),
+        pytest.param(VisibleSettings("0,2"), PLAIN, None, FAIL, "1 of 2 GPUs (number 0)",
+                     id="what is left"),
         pytest.param(VisibleSettings("0,0"), PLAIN, None, FAIL, "twice", id="one named twice"),
-        pytest.param(
-            VisibleSettings("GPU-aa"), PLAIN, None, FAIL, "2 GPUs have", id="two UUIDs fit"
-        ),
-        pytest.param(
-            VisibleSettings("GPU-aa11bb23-0000"),
-            PLAIN,
-            None,
-            FAIL,
-            f"use {A}",
-            id="a digit is wrong",
-        ),
-        pytest.param(
-            VisibleSettings("aa99cc33"),
-            PLAIN,
-            None,
-            FAIL,
-            f"use {B}",
-            id="the prefix is forgotten",
-        ),
-        pytest.param(
-            VisibleSettings("gpu-aa99cc33"),
-            PLAIN,
-            None,
-            FAIL,
-            f"use {B}",
-            id="the prefix is small",
-        ),
+        pytest.param(VisibleSettings("GPU-aa"), PLAIN, None, FAIL, "2 GPUs have",
+                     id="two UUIDs fit"),
+        pytest.param(VisibleSettings("GPU-aa11bb23-0000"), PLAIN, None, FAIL, f"use {A}",
+                     id="a digit is wrong"),
+        pytest.param(VisibleSettings("aa99cc33"), PLAIN, None, FAIL, f"use {B}",
+                     id="the prefix is forgotten"),
+        pytest.param(VisibleSettings("gpu-aa99cc33"), PLAIN, None, FAIL, f"use {B}",
+                     id="the prefix is small"),
         pytest.param(VisibleSettings("GPU-zzzz"), PLAIN, None, FAIL, "unset", id="nothing is near"),
         pytest.param(VisibleSettings(f"0,{B}"), PLAIN, None, FAIL, "do not mix", id="a mixed list"),
-        pytest.param(
-            VisibleSettings("MIG-11113"), CUT, None, FAIL, f"use {PART}", id="a slice's typo"
-        ),
-        pytest.param(
-            VisibleSettings(PART), PLAIN, None, FAIL, "no GPU here has a MIG", id="not cut"
-        ),
+        pytest.param(VisibleSettings("MIG-11113"), CUT, None, FAIL, f"use {PART}",
+                     id="a slice's typo"),
+        pytest.param(VisibleSettings(PART), PLAIN, None, FAIL, "no GPU here has a MIG",
+                     id="not cut"),
         pytest.param(VisibleSettings(), CUT, None, PASS, "first of 2 MIG", id="MIG is told"),
-        pytest.param(
-            VisibleSettings(f"MIG-{A}/1/0"),
-            CUT,
-            None,
-            PASS,
-            "before R470",
-            id="an old form is told",
-        ),
-        pytest.param(
-            VisibleSettings("0"), MIXED, None, PASS, "PCI_BUS_ID makes", id="mixed cards by number"
-        ),
-        pytest.param(
-            VisibleSettings(A), MIXED, None, PASS, "fastest first", id="mixed cards by UUID"
-        ),
-        pytest.param(
-            VisibleSettings("0", "PCI_BUS_ID"),
-            MIXED,
-            None,
-            PASS,
-            "number 0",
-            id="mixed in bus order",
-        ),
-        pytest.param(
-            VisibleSettings("0", "PCI_BUS"),
-            MIXED,
-            None,
-            FAIL,
-            "not a value that CUDA",
-            id="a wrong order",
-        ),
-        pytest.param(
-            VisibleSettings("0", "PCI_BUS"),
-            PLAIN,
-            None,
-            PASS,
-            "not a value",
-            id="wrong, and all alike",
-        ),
+        pytest.param(VisibleSettings(f"MIG-{A}/1/0"), CUT, None, PASS, "before R470",
+                     id="an old form is told"),
+        pytest.param(VisibleSettings("0"), MIXED, None, PASS, "PCI_BUS_ID makes",
+                     id="mixed cards by number"),
+        pytest.param(VisibleSettings(A), MIXED, None, PASS, "fastest first",
+                     id="mixed cards by UUID"),
+        pytest.param(VisibleSettings("0", "PCI_BUS_ID"), MIXED, None, PASS, "number 0",
+                     id="mixed in bus order"),
+        pytest.param(VisibleSettings("0", "PCI_BUS"), MIXED, None, FAIL, "not a value that CUDA",
+                     id="a wrong order"),
+        pytest.param(VisibleSettings("0", "PCI_BUS"), PLAIN, None, PASS, "not a value",
+                     id="wrong, and all alike"),
         pytest.param(VisibleSettings(), (), None, SKIP, "lists no GPU", id="no GPU"),
-        pytest.param(
-            VisibleSettings(runtime="void"), (), None, SKIP, "'void' asks", id="none was asked for"
-        ),
-        pytest.param(
-            VisibleSettings(runtime="none"),
-            (),
-            2,
-            FAIL,
-            "'none' asks",
-            id="none asked for, two expected",
-        ),
+        pytest.param(VisibleSettings(runtime="void"), (), None, SKIP, "'void' asks",
+                     id="none was asked for"),
+        pytest.param(VisibleSettings(runtime="none"), (), 2, FAIL, "'none' asks",
+                     id="none asked for, two expected"),
     ],
-)
+)  # fmt: skip
 def test_visible(
     settings: VisibleSettings,
     cards: tuple[VisibleCard, ...],

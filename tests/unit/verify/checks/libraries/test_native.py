@@ -47,29 +47,19 @@ def test_the_modules_that_this_python_loads() -> None:
     [
         pytest.param(
             "ImportError: libGL.so.1: cannot open shared object file: No such file or directory",
-            "the image lacks libGL.so.1",
-            id="a library is missing",
-        ),
-        pytest.param(
-            "ImportError: /x/_core.so: undefined symbol: png_set_longjmp_fn",
-            "the image lacks png_set_longjmp_fn",
-            id="a symbol is missing",
-        ),
-        pytest.param(
-            "ImportError: libtbb.so.12: cannot open shared object file: No such file", "",
-            id="a threading layer that is optional"),
-        pytest.param(
-            "ImportError: libavcodec.so.58: cannot open shared object file: No such file", "",
-            id="one build for each FFmpeg"),
-        pytest.param(
-            "ImportError: libcuda.so.1: cannot open shared object file: No such file", "",
-            id="the driver, which is not here"),
-        pytest.param(
-            "ImportError: libcudart.so.13: cannot open shared object file: No such file", "",
-            id="another CUDA, of which the lock warns"),
-        pytest.param(
-            "ImportError: x.so: undefined symbol: _ZN3c104cuda9SetDeviceEa", "",
-            id="another release of the framework"),
+            "the image lacks libGL.so.1", id="a library is missing"),
+        pytest.param("ImportError: /x/_core.so: undefined symbol: png_set_longjmp_fn",
+                     "the image lacks png_set_longjmp_fn", id="a symbol is missing"),
+        pytest.param("ImportError: libtbb.so.12: cannot open shared object file: No such file", "",
+                     id="a threading layer that is optional"),
+        pytest.param("ImportError: libavcodec.so.58: cannot open shared object file: No such file",
+                     "", id="one build for each FFmpeg"),
+        pytest.param("ImportError: libcuda.so.1: cannot open shared object file: No such file", "",
+                     id="the driver, which is not here"),
+        pytest.param("ImportError: libcudart.so.13: cannot open shared object file: No such file",
+                     "", id="another CUDA, of which the lock warns"),
+        pytest.param("ImportError: x.so: undefined symbol: _ZN3c104cuda9SetDeviceEa", "",
+                     id="another release of the framework"),
         pytest.param("RuntimeError: No CUDA GPUs are available", "", id="it looks for a GPU"),
         pytest.param("ModuleNotFoundError: No module named 'scipy'", "", id="an optional package"),
         pytest.param("SystemExit: 1", "", id="a module that exits"),
@@ -95,18 +85,13 @@ def library(path: Path, *names: str, calls: str = "dlopen", code: bool = False) 
     [
         pytest.param(["libcublas.so.97"], [], ["libcublas.so.97"], id="it is nowhere"),
         pytest.param(["libcublas.so.97"], ["libcublas.so.97"], [], id="another package has it"),
-        pytest.param(
-            ["libcudart.so.96", "libcudart.so.97"], ["libcudart.so.96"], [], id="one of several"
-        ),
-        pytest.param(
-            ["libcudart.so.96", "libcudart.so.97"],
-            [],
-            ["libcudart.so.96 or libcudart.so.97"],
-            id="none of several",
-        ),
+        pytest.param(["libcudart.so.96", "libcudart.so.97"], ["libcudart.so.96"], [],
+                     id="one of several"),
+        pytest.param(["libcudart.so.96", "libcudart.so.97"], [],
+                     ["libcudart.so.96 or libcudart.so.97"], id="none of several"),
         pytest.param(["libcuda.so.1", "libnvidia-ml.so.1"], [], [], id="the driver's"),
     ],
-)
+)  # fmt: skip
 def test_what_is_opened_by_name_must_be_in_the_image(
     tmp_path: Path, names: list[str], there: list[str], absent: list[str]
 ) -> None:

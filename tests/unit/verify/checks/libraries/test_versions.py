@@ -32,49 +32,25 @@ CUFFT = Library("libcufft", "/s/libcufft.so.11", "11.3.3", None, "nvidia-cufft-c
         pytest.param([CUBLAS, LT, CUDNN, LINK, CUFFT], "12.8", PASS, "5 of 5", id="as installed"),
         pytest.param([CUBLAS], None, PASS, "CUDA unknown", id="no CUDA is known"),
         pytest.param([Library("libcupti", "/s/c")], "12.8", PASS, "0 of 1", id="it does not say"),
-        pytest.param(
-            [replace(CUBLAS, version="12.8.3")],
-            "12.8",
-            FAIL,
-            "nvidia-cublas-cu12 is 12.8.4.1",
-            id="the file is not the package's",
-        ),
-        pytest.param(
-            [replace(CUDNN, made_for="11.8")], "12.8", FAIL, "from CUDA 11.8", id="another CUDA's"
-        ),
-        pytest.param(
-            [replace(CUBLAS, version="11.11.3", made_for=None, package_version=None)],
-            "12.8",
-            FAIL,
-            "from CUDA 11.11.3",
-            id="another CUDA by its own number",
-        ),
-        pytest.param(
-            [replace(CUFFT, version="10.9.0", package_version=None)],
-            "12.8",
-            PASS,
-            "",
-            id="cuFFT counts its own versions",
-        ),
+        pytest.param([replace(CUBLAS, version="12.8.3")], "12.8", FAIL,
+                     "nvidia-cublas-cu12 is 12.8.4.1", id="the file is not the package's"),
+        pytest.param([replace(CUDNN, made_for="11.8")], "12.8", FAIL, "from CUDA 11.8",
+                     id="another CUDA's"),
+        pytest.param([replace(CUBLAS, version="11.11.3", made_for=None, package_version=None)],
+                     "12.8", FAIL, "from CUDA 11.11.3", id="another CUDA by its own number"),
+        pytest.param([replace(CUFFT, version="10.9.0", package_version=None)], "12.8", PASS, "",
+                     id="cuFFT counts its own versions"),
         pytest.param([LINK], "12.9", FAIL, "older than CUDA 12.9", id="an nvJitLink too old"),
         pytest.param([LINK], "12.6", PASS, "", id="a newer nvJitLink serves"),
-        pytest.param(
-            [CUBLAS, replace(LT, version="12.9.1", package_version=None)],
-            "12.8",
-            FAIL,
-            "parts of one library",
-            id="cuBLAS of two casts",
-        ),
-        pytest.param(
-            [CUDNN, replace(CUDNN, stem="libcudnn_ops", version="9.1.0", package_version=None)],
-            "12.8",
-            FAIL,
-            "libcudnn_ops 9.1.0 stands beside libcudnn 9.10.2",
-            id="cuDNN of two casts",
-        ),
+        pytest.param([CUBLAS, replace(LT, version="12.9.1", package_version=None)], "12.8", FAIL,
+                     "parts of one library", id="cuBLAS of two casts"),
+        pytest.param([CUDNN,
+                      replace(CUDNN, stem="libcudnn_ops", version="9.1.0", package_version=None)],
+                     "12.8", FAIL, "libcudnn_ops 9.1.0 stands beside libcudnn 9.10.2",
+                     id="cuDNN of two casts"),
         pytest.param([], "12.8", SKIP, "nothing to compare", id="no library is mapped"),
     ],
-)
+)  # fmt: skip
 def test_versions(found: list[Library], cuda: str | None, status: Status, word: str) -> None:
     holds(judge_versions(found, cuda), status, word)
 
@@ -150,50 +126,26 @@ def loaded(
         pytest.param(loaded(HOST, "535.104.05"), PASS, "kernel module 535.104.05", id="host's own"),
         pytest.param(loaded(HOST, None), PASS, "of unknown version", id="no /proc, as in WSL"),
         pytest.param(loaded(COMPAT, "535.104.05"), PASS, "forward compatibility works", id="newer"),
-        pytest.param(
-            loaded(COMPAT, "535.104.05", E804, "NVIDIA GeForce RTX 4090"),
-            FAIL,
-            "not on NVIDIA GeForce RTX 4090",
-            id="cuda-compat on a GeForce",
-        ),
-        pytest.param(
-            loaded(COMPAT, "535.104.05", E804, "NVIDIA RTX A4000"),
-            FAIL,
-            "data-centre GPUs only",
-            id="cuda-compat on a workstation card",
-        ),
-        pytest.param(
-            loaded(COMPAT, "580.65.06", E803),
-            FAIL,
-            "older than the kernel module 580.65.06",
-            id="the host's driver has overtaken cuda-compat",
-        ),
-        pytest.param(
-            loaded(HOST, "470.57.02", E803),
-            FAIL,
-            "its kernel module 470.57.02 stayed loaded",
-            id="the host's driver was upgraded without a reboot",
-        ),
-        pytest.param(
-            loaded(HOST, "535.104.05", "Error 999: unknown error"),
-            FAIL,
-            "nvidia-modprobe",
-            id="another error keeps its own cause",
-        ),
-        pytest.param(
-            loaded("/usr/local/cuda/lib64/stubs/libcuda.so", "535.104.05"), FAIL, "stub", id="stub"
-        ),
+        pytest.param(loaded(COMPAT, "535.104.05", E804, "NVIDIA GeForce RTX 4090"), FAIL,
+                     "not on NVIDIA GeForce RTX 4090", id="cuda-compat on a GeForce"),
+        pytest.param(loaded(COMPAT, "535.104.05", E804, "NVIDIA RTX A4000"), FAIL,
+                     "data-centre GPUs only", id="cuda-compat on a workstation card"),
+        pytest.param(loaded(COMPAT, "580.65.06", E803), FAIL,
+                     "older than the kernel module 580.65.06",
+                     id="the host's driver has overtaken cuda-compat"),
+        pytest.param(loaded(HOST, "470.57.02", E803), FAIL,
+                     "its kernel module 470.57.02 stayed loaded",
+                     id="the host's driver was upgraded without a reboot"),
+        pytest.param(loaded(HOST, "535.104.05", "Error 999: unknown error"), FAIL,
+                     "nvidia-modprobe", id="another error keeps its own cause"),
+        pytest.param(loaded("/usr/local/cuda/lib64/stubs/libcuda.so", "535.104.05"), FAIL, "stub",
+                     id="stub"),
         pytest.param(loaded(None, None), SKIP, "no libcuda.so.1", id="no libcuda"),
-        pytest.param(
-            replace(
-                loaded(HOST, "535.104.05"), answer=CudaDriver(found=True, version="12.2", count=0)
-            ),
-            PASS,
-            "",
-            id="it starts and has no device: another check's finding",
-        ),
+        pytest.param(replace(loaded(HOST, "535.104.05"),
+                             answer=CudaDriver(found=True, version="12.2", count=0)), PASS, "",
+                     id="it starts and has no device: another check's finding"),
     ],
-)
+)  # fmt: skip
 def test_compat(seen: LoadedLibrary, status: Status, word: str) -> None:
     holds(judge_compat(seen), status, word)
 
@@ -203,22 +155,16 @@ def test_compat(seen: LoadedLibrary, status: Status, word: str) -> None:
     [
         pytest.param(
             "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC\n"
-            "GCC version:  gcc version 12.2.0\n",
-            "535.104.05",
-            id="the closed module",
-        ),
+            "GCC version:  gcc version 12.2.0\n", "535.104.05", id="the closed module"),
         pytest.param(
             "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.10  Release Build",
-            "570.86.10",
-            id="the open module",
-        ),
-        pytest.param(
-            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  450.80\n", "450.80", id="two"
-        ),
+            "570.86.10", id="the open module"),
+        pytest.param("NVRM version: NVIDIA UNIX x86_64 Kernel Module  450.80\n", "450.80",
+                     id="two"),
         pytest.param("nonsense 1.2.3 here", None, id="another file"),
         pytest.param("", None, id="empty"),
     ],
-)
+)  # fmt: skip
 def test_the_kernel_modules_version(text: str, version: str | None) -> None:
     assert kernel_version(text) == version
 
@@ -240,40 +186,19 @@ NO_C, NO_CXX = CompilerTrial("C"), CompilerTrial("C++")
         pytest.param((C, CXX), Promise(), PASS, "C by /usr/bin/gcc", id="both work"),
         pytest.param((NO_C, NO_CXX), Promise(), SKIP, "torch.compile will not", id="none: told"),
         pytest.param((NO_C, CXX), Promise(triton=True), SKIP, "Triton", id="none in C: told"),
-        pytest.param(
-            (NO_C, NO_CXX), Promise(compiles=False), SKIP, "extensions that users", id="old torch"
-        ),
-        pytest.param(
-            (NO_C, NO_CXX),
-            Promise(nvcc="/usr/local/cuda/bin/nvcc"),
-            FAIL,
-            "apt-get install",
-            id="a devel image without a compiler",
-        ),
-        pytest.param(
-            (replace(C, answer=None, error="answer.c:1: fatal error: Python.h: No such"), CXX),
-            Promise(),
-            FAIL,
-            "libpython3-dev",
-            id="no headers of Python",
-        ),
-        pytest.param(
-            (C, replace(CXX, answer=None, error="g++: error: cannot execute cc1plus")),
-            Promise(),
-            FAIL,
-            "is incomplete",
-            id="a part is missing",
-        ),
+        pytest.param((NO_C, NO_CXX), Promise(compiles=False), SKIP, "extensions that users",
+                     id="old torch"),
+        pytest.param((NO_C, NO_CXX), Promise(nvcc="/usr/local/cuda/bin/nvcc"), FAIL,
+                     "apt-get install", id="a devel image without a compiler"),
+        pytest.param((replace(C, answer=None, error="answer.c:1: fatal error: Python.h: No such"),
+                      CXX), Promise(), FAIL, "libpython3-dev", id="no headers of Python"),
+        pytest.param((C, replace(CXX, answer=None, error="g++: error: cannot execute cc1plus")),
+                     Promise(), FAIL, "is incomplete", id="a part is missing"),
         pytest.param((C, replace(CXX, answer=41)), Promise(), FAIL, "printed 41", id="wrong code"),
-        pytest.param(
-            (replace(C, answer=None, error="FileNotFoundError: no /opt/cc"), CXX),
-            Promise(),
-            FAIL,
-            "unset CC",
-            id="CC names nothing",
-        ),
+        pytest.param((replace(C, answer=None, error="FileNotFoundError: no /opt/cc"), CXX),
+                     Promise(), FAIL, "unset CC", id="CC names nothing"),
     ],
-)
+)  # fmt: skip
 def test_compiler(
     trials: tuple[CompilerTrial, ...], promise: Promise, status: Status, word: str
 ) -> None:
@@ -292,19 +217,15 @@ SOUND = Vision("0.20.0", "2.5.0", "2.5.0+cu124", None, KEPT, POOLED)
         pytest.param(Vision(torch="2.5.0"), SKIP, "not installed", id="not installed"),
         pytest.param(replace(SOUND, needs=None), PASS, "", id="a build of one's own has no pin"),
         pytest.param(replace(SOUND, needs="2.4.0"), FAIL, "requires torch 2.4.0", id="for another"),
-        pytest.param(
-            replace(SOUND, error="RuntimeError: operator torchvision::nms does not exist", kept=()),
-            FAIL,
-            "another torch or another CUDA",
-            id="its operators do not load",
-        ),
+        pytest.param(replace(SOUND, error="RuntimeError: operator torchvision::nms does not exist",
+                             kept=()), FAIL, "another torch or another CUDA",
+                     id="its operators do not load"),
         pytest.param(replace(SOUND, kept=(3, 0, 1, 2)), FAIL, "nms gives", id="nms keeps too much"),
-        pytest.param(
-            replace(SOUND, pooled=(5.5, 7.5, 25.5, 27.6)), FAIL, "roi_align", id="a wrong mean"
-        ),
+        pytest.param(replace(SOUND, pooled=(5.5, 7.5, 25.5, 27.6)), FAIL, "roi_align",
+                     id="a wrong mean"),
         pytest.param(replace(SOUND, pooled=POOLED[:3]), FAIL, "roi_align", id="one is missing"),
     ],
-)
+)  # fmt: skip
 def test_vision(seen: Vision, status: Status, word: str) -> None:
     holds(judge_vision(seen, "cuda"), status, word)
 

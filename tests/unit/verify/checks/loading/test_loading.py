@@ -49,63 +49,29 @@ GOOD = [loaded(0, 400), loaded(1, 410), loaded(2, 790), loaded(4, 1500)]
     ("readings", "cpus", "quota", "status", "word"),
     [
         pytest.param(GOOD, 4, None, PASS, "num_workers=4 is fastest: 1500", id="it scales"),
-        pytest.param(
-            [*GOOD, loaded(4, 1600, pinned=True)], 4, None, PASS, "1500 samples/s", id="pinned"
-        ),
-        pytest.param(
-            [loaded(0, 400), loaded(1, 400), loaded(2, 420)],
-            2,
-            1.0,
-            PASS,
-            "CPU quota is 1",
-            id="slow scaling under a quota names the quota",
-        ),
-        pytest.param(
-            [loaded(0, 400), loaded(1, 400), loaded(2, 410), loaded(4, 420)],
-            4,
-            None,
-            PASS,
-            "4 workers are 1.1 times as fast as one: CPUs that share cores, other work",
-            id="slow scaling without a quota names other work",
-        ),
-        pytest.param(
-            [*GOOD, replace(loaded(8, 0), rates=(), missing=3)],
-            8,
-            None,
-            FAIL,
-            "8 workers: 3 of 64 samples are missing",
-            id="lost samples fail, whatever came before",
-        ),
-        pytest.param(
-            [replace(loaded(2, 9), doubled=1, missing=1)],
-            2,
-            None,
-            FAIL,
-            "1 of 64 samples are missing; 1 of 64 samples were repeated",
-            id="one in place of another",
-        ),
-        pytest.param(
-            [replace(loaded(1, 9), damaged=2)],
-            1,
-            None,
-            FAIL,
-            "1 worker: 2 samples have wrong content",
-            id="damaged samples fail",
-        ),
-        pytest.param(
-            [replace(loaded(0, 9), damaged=2)], 1, None, FAIL, "in the main process", id="no worker"
-        ),
-        pytest.param(
-            [replace(loaded(1, 9), disordered=True)], 1, None, FAIL, "order was lost", id="order"
-        ),
-        pytest.param(
-            [LoadedSamples(2, error="RuntimeError: DataLoader timed out after 30 seconds")],
-            2,
-            None,
-            FAIL,
-            "loading.fork",
-            id="a hang points at the fork check",
-        ),
+        pytest.param([*GOOD, loaded(4, 1600, pinned=True)], 4, None, PASS, "1500 samples/s",
+                     id="pinned"),
+        pytest.param([loaded(0, 400), loaded(1, 400), loaded(2, 420)], 2, 1.0, PASS,
+                     "CPU quota is 1", id="slow scaling under a quota names the quota"),
+        pytest.param([loaded(0, 400), loaded(1, 400), loaded(2, 410), loaded(4, 420)], 4, None,
+                     PASS,
+                     "4 workers are 1.1 times as fast as one: CPUs that share cores, other work",
+                     id="slow scaling without a quota names other work"),
+        pytest.param([*GOOD, replace(loaded(8, 0), rates=(), missing=3)], 8, None, FAIL,
+                     "8 workers: 3 of 64 samples are missing",
+                     id="lost samples fail, whatever came before"),
+        pytest.param([replace(loaded(2, 9), doubled=1, missing=1)], 2, None, FAIL,
+                     "1 of 64 samples are missing; 1 of 64 samples were repeated",
+                     id="one in place of another"),
+        pytest.param([replace(loaded(1, 9), damaged=2)], 1, None, FAIL,
+                     "1 worker: 2 samples have wrong content", id="damaged samples fail"),
+        pytest.param([replace(loaded(0, 9), damaged=2)], 1, None, FAIL, "in the main process",
+                     id="no worker"),
+        pytest.param([replace(loaded(1, 9), disordered=True)], 1, None, FAIL, "order was lost",
+                     id="order"),
+        pytest.param([LoadedSamples(2,
+                                    error="RuntimeError: DataLoader timed out after 30 seconds")],
+                     2, None, FAIL, "loading.fork", id="a hang points at the fork check"),
         pytest.param(
             [
                 LoadedSamples(
@@ -120,41 +86,17 @@ GOOD = [loaded(0, 400), loaded(1, 410), loaded(2, 790), loaded(4, 1500)]
             "--shm-size 1g",
             id="a time-out for want of shared memory is no hang",
         ),
-        pytest.param(
-            [LoadedSamples(2, error="exited unexpectedly (killed by signal: Killed)")],
-            2,
-            None,
-            FAIL,
-            "give the container more memory",
-            id="a killed worker",
-        ),
-        pytest.param(
-            [LoadedSamples(2, error="OSError: [Errno 24] Too many open files")],
-            2,
-            None,
-            FAIL,
-            "--ulimit nofile=65536",
-            id="too many open files",
-        ),
-        pytest.param(
-            [LoadedSamples(2, error="RuntimeError: can't start new thread")],
-            2,
-            None,
-            FAIL,
-            "--pids-limit",
-            id="too many threads",
-        ),
-        pytest.param(
-            [LoadedSamples(2, error="killed by SIGSEGV after 0.1 s")],
-            2,
-            None,
-            FAIL,
-            "crashed",
-            id="crash",
-        ),
+        pytest.param([LoadedSamples(2, error="exited unexpectedly (killed by signal: Killed)")], 2,
+                     None, FAIL, "give the container more memory", id="a killed worker"),
+        pytest.param([LoadedSamples(2, error="OSError: [Errno 24] Too many open files")], 2, None,
+                     FAIL, "--ulimit nofile=65536", id="too many open files"),
+        pytest.param([LoadedSamples(2, error="RuntimeError: can't start new thread")], 2, None,
+                     FAIL, "--pids-limit", id="too many threads"),
+        pytest.param([LoadedSamples(2, error="killed by SIGSEGV after 0.1 s")], 2, None, FAIL,
+                     "crashed", id="crash"),
         pytest.param([], 2, None, FAIL, "nothing was loaded", id="nothing loaded is no pass"),
     ],
-)
+)  # fmt: skip
 def test_workers(
     readings: list[LoadedSamples], cpus: int, quota: float | None, status: Status, word: str
 ) -> None:
@@ -225,25 +167,18 @@ ENOUGH = Shm(1024 * MIB, 1000 * MIB, wrote=NEED.shm_bytes)
         pytest.param(Shm(64 * MIB, 64 * MIB), FAIL, "64 MB is Docker's default", id="it is named"),
         pytest.param(Shm(100 * MIB, 100 * MIB), FAIL, "100 MiB; 4 workers", id="still too small"),
         pytest.param(Shm(1024 * MIB, 10 * MIB), FAIL, "10 of 1024 MiB free", id="full of others"),
-        pytest.param(
-            replace(ENOUGH, error="No space left on device", full=True),
-            FAIL,
-            "but no room",
-            id="room that is refused",
-        ),
+        pytest.param(replace(ENOUGH, error="No space left on device", full=True), FAIL,
+                     "but no room", id="room that is refused"),
         pytest.param(Shm(None, error="No such file"), FAIL, "No such file", id="none at all"),
-        pytest.param(
-            replace(ENOUGH, error="Permission denied"), FAIL, "mode 1777", id="not to be written"
-        ),
+        pytest.param(replace(ENOUGH, error="Permission denied"), FAIL, "mode 1777",
+                     id="not to be written"),
         pytest.param(replace(ENOUGH, damaged=True), FAIL, "memtest86+", id="damaged"),
-        pytest.param(
-            replace(ENOUGH, wrote=MIB), PASS, "only 1 MiB tested", id="short of memory is told"
-        ),
-        pytest.param(
-            replace(ENOUGH, own=False), PASS, "on another file system", id="no tmpfs is told"
-        ),
+        pytest.param(replace(ENOUGH, wrote=MIB), PASS, "only 1 MiB tested",
+                     id="short of memory is told"),
+        pytest.param(replace(ENOUGH, own=False), PASS, "on another file system",
+                     id="no tmpfs is told"),
     ],
-)
+)  # fmt: skip
 def test_shm(found: Shm, status: Status, word: str) -> None:
     holds(judge_shm(found, NEED), status, word)
 
@@ -271,32 +206,19 @@ ROOM = MemoryRoom(65536, 1 << 20, NEED.files, None, None, NEED.processes)
     ("room", "status", "word"),
     [
         pytest.param(ROOM, PASS, "65536 open files, no limit processes", id="enough"),
-        pytest.param(
-            replace(ROOM, files_soft=1024), PASS, "--ulimit nofile=65536", id="1024 are told"
-        ),
-        pytest.param(
-            replace(ROOM, files_soft=256, files_had=248, files_error="Too many open files"),
-            FAIL,
-            "248 files can be opened (limit 256); 4 workers need",
-            id="256 fail",
-        ),
-        pytest.param(
-            replace(ROOM, files_soft=256, files_had=248), FAIL, "ulimit -n 1048576", id="hard limit"
-        ),
-        pytest.param(
-            replace(ROOM, files_had=100, files_error="Too many open files in system"),
-            FAIL,
-            "in system",
-            id="what could not be had counts, whatever the limit",
-        ),
-        pytest.param(
-            replace(ROOM, processes_limit=50, processes_now=40, processes_had=9),
-            FAIL,
-            "9 threads can be started (limit 50, 40 in use)",
-            id="few processes fail",
-        ),
+        pytest.param(replace(ROOM, files_soft=1024), PASS, "--ulimit nofile=65536",
+                     id="1024 are told"),
+        pytest.param(replace(ROOM, files_soft=256, files_had=248,
+                             files_error="Too many open files"), FAIL,
+                     "248 files can be opened (limit 256); 4 workers need", id="256 fail"),
+        pytest.param(replace(ROOM, files_soft=256, files_had=248), FAIL, "ulimit -n 1048576",
+                     id="hard limit"),
+        pytest.param(replace(ROOM, files_had=100, files_error="Too many open files in system"),
+                     FAIL, "in system", id="what could not be had counts, whatever the limit"),
+        pytest.param(replace(ROOM, processes_limit=50, processes_now=40, processes_had=9), FAIL,
+                     "9 threads can be started (limit 50, 40 in use)", id="few processes fail"),
     ],
-)
+)  # fmt: skip
 def test_room(room: MemoryRoom, status: Status, word: str) -> None:
     holds(judge_room(room, NEED), status, word)
 
@@ -304,19 +226,14 @@ def test_room(room: MemoryRoom, status: Status, word: str) -> None:
 @pytest.mark.parametrize(
     ("moved", "status", "word"),
     [
-        pytest.param(
-            MovedBatch(4, 9, 0, "file_descriptor"), PASS, "by file_descriptor", id="all came"
-        ),
+        pytest.param(MovedBatch(4, 9, 0, "file_descriptor"), PASS, "by file_descriptor",
+                     id="all came"),
         pytest.param(MovedBatch(4, 8), FAIL, "8 came", id="one is missing"),
         pytest.param(MovedBatch(4, 9, 2), FAIL, "2 have wrong content", id="two are wrong"),
-        pytest.param(
-            MovedBatch(4, 0, error="killed by SIGBUS after 1.0 s"),
-            FAIL,
-            "--shm-size",
-            id="SIGBUS",
-        ),
+        pytest.param(MovedBatch(4, 0, error="killed by SIGBUS after 1.0 s"), FAIL, "--shm-size",
+                     id="SIGBUS"),
     ],
-)
+)  # fmt: skip
 def test_moved(moved: MovedBatch, status: Status, word: str) -> None:
     holds(judge_moved(moved, 9), status, word)
 
@@ -340,47 +257,24 @@ HUNG = started("fork", "cuda", returned=False, timed_out=True, seconds=30.0)
 @pytest.mark.parametrize(
     ("found", "device", "status", "word"),
     [
-        pytest.param(
-            [started("fork"), started("spawn")],
-            "cpu",
-            PASS,
-            "with fork, spawn, on the CPU",
-            id="CPU",
-        ),
+        pytest.param([started("fork"), started("spawn")], "cpu", PASS,
+                     "with fork, spawn, on the CPU", id="CPU"),
         pytest.param(on_gpu(RAISED), "cuda", PASS, "raises an error, as expected", id="the trap"),
         pytest.param(on_gpu(HUNG), "cuda", FAIL, "did not finish in 30 s", id="a trap that hangs"),
-        pytest.param(
-            on_gpu(started("fork", "cuda")), "cuda", PASS, "CUDA works even", id="no trap at all"
-        ),
-        pytest.param(
-            [started("fork", returned=False, raised=TRAP)],
-            "cpu",
-            FAIL,
-            "Cannot re-initialize",
-            id="the same error on the CPU is no trap",
-        ),
-        pytest.param(
-            [started("spawn", value=[1, *RIGHT[1:]])], "cpu", FAIL, "7 of 8 results", id="wrong"
-        ),
-        pytest.param(
-            [started("spawn", value=RIGHT[:5])], "cpu", FAIL, "5 of 8 results", id="too few"
-        ),
-        pytest.param(
-            [started("spawn", returned=False, timed_out=True, seconds=90.0)],
-            "cpu",
-            FAIL,
-            "did not start",
-            id="a spawned worker that hangs",
-        ),
-        pytest.param(
-            [started("forkserver", returned=False, raised="EOFError")],
-            "cpu",
-            FAIL,
-            "__main__",
-            id="a worker that cannot start",
-        ),
+        pytest.param(on_gpu(started("fork", "cuda")), "cuda", PASS, "CUDA works even",
+                     id="no trap at all"),
+        pytest.param([started("fork", returned=False, raised=TRAP)], "cpu", FAIL,
+                     "Cannot re-initialize", id="the same error on the CPU is no trap"),
+        pytest.param([started("spawn", value=[1, *RIGHT[1:]])], "cpu", FAIL, "7 of 8 results",
+                     id="wrong"),
+        pytest.param([started("spawn", value=RIGHT[:5])], "cpu", FAIL, "5 of 8 results",
+                     id="too few"),
+        pytest.param([started("spawn", returned=False, timed_out=True, seconds=90.0)], "cpu", FAIL,
+                     "did not start", id="a spawned worker that hangs"),
+        pytest.param([started("forkserver", returned=False, raised="EOFError")], "cpu", FAIL,
+                     "__main__", id="a worker that cannot start"),
     ],
-)
+)  # fmt: skip
 def test_started(found: list[ForkedChild], device: str, status: Status, word: str) -> None:
     holds(judge_started(found, device), status, word)
 
@@ -448,61 +342,34 @@ def test_workers_are_tried_as_far_as_there_is_room(cpus: int, shm: int | None, m
     ("files", "found"),
     [
         pytest.param({}, Limits(), id="no control groups: no limits"),
+        pytest.param({"proc/self/cgroup": "0::/\n", f"{V2}/cpu.max": "150000 100000\n",
+                      f"{V2}/memory.max": "1000000\n", f"{V2}/memory.current": "400000\n",
+                      f"{V2}/memory.stat": "anon 5\ninactive_file 100000\n",
+                      f"{V2}/pids.max": "max\n", f"{V2}/pids.current": "12\n"},
+                     Limits(1.5, 1000000, 300000),
+                     id="v2: the page cache that would go is not in use"),
         pytest.param(
-            {
-                "proc/self/cgroup": "0::/\n",
-                f"{V2}/cpu.max": "150000 100000\n",
-                f"{V2}/memory.max": "1000000\n",
-                f"{V2}/memory.current": "400000\n",
-                f"{V2}/memory.stat": "anon 5\ninactive_file 100000\n",
-                f"{V2}/pids.max": "max\n",
-                f"{V2}/pids.current": "12\n",
-            },
-            Limits(1.5, 1000000, 300000),
-            id="v2: the page cache that would go is not in use",
-        ),
-        pytest.param(
-            {
-                "proc/self/cgroup": "0::/jobs/mine\n",
-                f"{V2}/jobs/cpu.max": "200000 100000\n",
-                f"{V2}/jobs/mine/cpu.max": "max 100000\n",
-                f"{V2}/jobs/memory.max": "5000\n",
-                f"{V2}/jobs/memory.current": "4000\n",
-                f"{V2}/jobs/mine/memory.max": "4500\n",
-                f"{V2}/jobs/mine/memory.current": "100\n",
-                f"{V2}/jobs/mine/pids.max": "100\n",
-                f"{V2}/jobs/mine/pids.current": "7\n",
-            },
-            Limits(2.0, 5000, 4000, 100, 7),
-            id="v2: a group above that is tighter counts",
-        ),
-        pytest.param(
-            {
-                "proc/self/cgroup": V1,
-                f"{V2}/cpu/cpu.cfs_quota_us": "50000\n",
-                f"{V2}/cpu/cpu.cfs_period_us": "100000\n",
-                f"{V2}/memory/memory.limit_in_bytes": "9223372036854771712\n",
-                f"{V2}/memory/memory.usage_in_bytes": "5\n",
-                f"{V2}/pids/pids.max": "64\n",
-                f"{V2}/pids/pids.current": "3\n",
-            },
-            Limits(0.5, None, None, 64, 3),
-            id="v1 in a container: the mount is the container's own group",
-        ),
-        pytest.param(
-            {
-                "proc/self/cgroup": V1,
-                f"{V2}/cpu/docker/abc/cpu.cfs_quota_us": "-1\n",
-                f"{V2}/cpu/docker/abc/cpu.cfs_period_us": "100000\n",
-                f"{V2}/memory/docker/abc/memory.limit_in_bytes": "8000\n",
-                f"{V2}/memory/docker/abc/memory.usage_in_bytes": "6000\n",
-                f"{V2}/memory/docker/abc/memory.stat": "total_inactive_file 1000\n",
-            },
-            Limits(None, 8000, 5000),
-            id="v1 on the host: the group's own folder, and no quota",
-        ),
+            {"proc/self/cgroup": "0::/jobs/mine\n", f"{V2}/jobs/cpu.max": "200000 100000\n",
+             f"{V2}/jobs/mine/cpu.max": "max 100000\n", f"{V2}/jobs/memory.max": "5000\n",
+             f"{V2}/jobs/memory.current": "4000\n", f"{V2}/jobs/mine/memory.max": "4500\n",
+             f"{V2}/jobs/mine/memory.current": "100\n", f"{V2}/jobs/mine/pids.max": "100\n",
+             f"{V2}/jobs/mine/pids.current": "7\n"}, Limits(2.0, 5000, 4000, 100, 7),
+            id="v2: a group above that is tighter counts"),
+        pytest.param({"proc/self/cgroup": V1, f"{V2}/cpu/cpu.cfs_quota_us": "50000\n",
+                      f"{V2}/cpu/cpu.cfs_period_us": "100000\n",
+                      f"{V2}/memory/memory.limit_in_bytes": "9223372036854771712\n",
+                      f"{V2}/memory/memory.usage_in_bytes": "5\n", f"{V2}/pids/pids.max": "64\n",
+                      f"{V2}/pids/pids.current": "3\n"}, Limits(0.5, None, None, 64, 3),
+                     id="v1 in a container: the mount is the container's own group"),
+        pytest.param({"proc/self/cgroup": V1, f"{V2}/cpu/docker/abc/cpu.cfs_quota_us": "-1\n",
+                      f"{V2}/cpu/docker/abc/cpu.cfs_period_us": "100000\n",
+                      f"{V2}/memory/docker/abc/memory.limit_in_bytes": "8000\n",
+                      f"{V2}/memory/docker/abc/memory.usage_in_bytes": "6000\n",
+                      f"{V2}/memory/docker/abc/memory.stat": "total_inactive_file 1000\n"},
+                     Limits(None, 8000, 5000),
+                     id="v1 on the host: the group's own folder, and no quota"),
     ],
-)
+)  # fmt: skip
 def test_limits(files: dict[str, str], found: Limits, tmp_path: Path) -> None:
     for name, text in files.items():
         path = tmp_path / name

@@ -30,49 +30,27 @@ def held(free: float, total: float = 80, *others: GpuProcess, index: int = 0) ->
     ("readings", "status", "word"),
     [
         pytest.param([held(79)], PASS, "79.0 of 80.0 GB free", id="an idle GPU passes"),
-        pytest.param(
-            [held(60, 80, GpuProcess(7, 15 * GB))],
-            PASS,
-            "GPU 0 is shared with process 7 (15.0 GB)",
-            id="a quarter in use passes and names who",
-        ),
+        pytest.param([held(60, 80, GpuProcess(7, 15 * GB))], PASS,
+                     "GPU 0 is shared with process 7 (15.0 GB)",
+                     id="a quarter in use passes and names who"),
         pytest.param([held(70)], PASS, "70.0 of", id="less than all free with nobody there passes"),
-        pytest.param(
-            [held(30, 80, GpuProcess(7, 1 * GB), GpuProcess(8, 45 * GB), GpuProcess(9))],
-            SKIP,
-            "process 8 (45.0 GB), 7 (1.0 GB), 9",
-            id="most in use fails, and the largest holder comes first",
-        ),
-        pytest.param(
-            [held(79), held(20, index=1)], SKIP, "GPU 1", id="the worst of two GPUs counts"
-        ),
-        pytest.param(
-            [held(79), held(78, index=1)],
-            PASS,
-            "78.0 of 80.0 GB free or more, on each of 2 GPUs",
-            id="of two idle GPUs the least is told",
-        ),
-        pytest.param(
-            [HeldMemory(0, "A", 10 * GB, 80 * GB)],
-            SKIP,
-            "NVML lists no",
-            id="a full GPU without NVML",
-        ),
-        pytest.param(
-            [held(1, 80, *(GpuProcess(n, n * GB) for n in range(1, 8)))],
-            SKIP,
-            "and 3 more",
-            id="a crowd is cut short",
-        ),
-        pytest.param(
-            [HeldMemory(0, "GB10", 10 * GB, 80 * GB, (), shared=True)],
-            PASS,
-            "10.0 of 80.0 GB free",
-            id="memory that is the CPU's too, with a page cache",
-        ),
+        pytest.param([held(30, 80, GpuProcess(7, 1 * GB), GpuProcess(8, 45 * GB), GpuProcess(9))],
+                     SKIP, "process 8 (45.0 GB), 7 (1.0 GB), 9",
+                     id="most in use fails, and the largest holder comes first"),
+        pytest.param([held(79), held(20, index=1)], SKIP, "GPU 1",
+                     id="the worst of two GPUs counts"),
+        pytest.param([held(79), held(78, index=1)], PASS,
+                     "78.0 of 80.0 GB free or more, on each of 2 GPUs",
+                     id="of two idle GPUs the least is told"),
+        pytest.param([HeldMemory(0, "A", 10 * GB, 80 * GB)], SKIP, "NVML lists no",
+                     id="a full GPU without NVML"),
+        pytest.param([held(1, 80, *(GpuProcess(n, n * GB) for n in range(1, 8)))], SKIP,
+                     "and 3 more", id="a crowd is cut short"),
+        pytest.param([HeldMemory(0, "GB10", 10 * GB, 80 * GB, (), shared=True)], PASS,
+                     "10.0 of 80.0 GB free", id="memory that is the CPU's too, with a page cache"),
         pytest.param([], FAIL, "no GPU reported", id="no reading proves nothing"),
     ],
-)
+)  # fmt: skip
 def test_free(readings: list[HeldMemory], status: Status, word: str) -> None:
     holds(judge_free(readings), status, word)
 
@@ -80,31 +58,23 @@ def test_free(readings: list[HeldMemory], status: Status, word: str) -> None:
 @pytest.mark.parametrize(
     ("tested", "kind", "status", "word"),
     [
+        pytest.param([KeptBlocks(0, "A100", 8 * GB)], "cuda", PASS, "every byte of 8.00 GB",
+                     id="all right"),
+        pytest.param([KeptBlocks(0, "A", 8 * GB), KeptBlocks(1, "B", 4 * GB)], "cuda", PASS,
+                     "every byte of 4.00 GB holds a pattern and its complement on each of 2 GPUs",
+                     id="of two GPUs the least is told"),
         pytest.param(
-            [KeptBlocks(0, "A100", 8 * GB)], "cuda", PASS, "every byte of 8.00 GB", id="all right"
-        ),
-        pytest.param(
-            [KeptBlocks(0, "A", 8 * GB), KeptBlocks(1, "B", 4 * GB)],
-            "cuda",
-            PASS,
-            "every byte of 4.00 GB holds a pattern and its complement on each of 2 GPUs",
-            id="of two GPUs the least is told",
-        ),
-        pytest.param(
-            [KeptBlocks(0, "A", GB), KeptBlocks(1, "B", GB, 3, 4096, "0x00f0", "0x00f1")],
-            "cuda",
+            [KeptBlocks(0, "A", GB), KeptBlocks(1, "B", GB, 3, 4096, "0x00f0", "0x00f1")], "cuda",
             FAIL,
             "GPU 1 (B): memory has wrong content (3 of its words), first at byte 4096: 0x00f0 is",
-            id="the wrong word is named",
-        ),
-        pytest.param(
-            [KeptBlocks(0, "A", GB, 1, 0, "0x0f", "0xff")], "cuda", FAIL, "4 bits of 64", id="bits"
-        ),
+            id="the wrong word is named"),
+        pytest.param([KeptBlocks(0, "A", GB, 1, 0, "0x0f", "0xff")], "cuda", FAIL, "4 bits of 64",
+                     id="bits"),
         pytest.param([KeptBlocks(0, "CPU", GB)], "cpu", PASS, "on the CPU", id="the CPU is said"),
         pytest.param([KeptBlocks(0, "A", 0)], "cuda", FAIL, "no byte", id="nothing tested fails"),
         pytest.param([], "cuda", FAIL, "no byte", id="no GPU tested fails"),
     ],
-)
+)  # fmt: skip
 def test_patterns(tested: list[KeptBlocks], kind: str, status: Status, word: str) -> None:
     holds(judge_patterns(tested, kind), status, word)
 
@@ -121,25 +91,16 @@ def series(what: str, each: float, jump: int = 0, steps: int = 60) -> MemorySeri
         pytest.param([series("host", 4000)], PASS, "", id="the allocator's noise passes"),
         pytest.param([series("host", 0, 50_000_000)], PASS, "", id="one jump is no leak"),
         pytest.param([series("host", 200_000)], FAIL, "200.0 kB more host", id="a leak fails"),
-        pytest.param(
-            [series("GPU", 512), series("host", 0)],
-            FAIL,
-            "0.5 kB more GPU memory",
-            id="a GPU's smallest block with each step fails",
-        ),
-        pytest.param(
-            [series("GPU", 0), series("host", 1e6)],
-            FAIL,
-            "host memory",
-            id="a leak on the host fails though the GPU has none",
-        ),
-        pytest.param(
-            [series("host", 200_000, steps=1000)], FAIL, "200.0 kB", id="a long run tells the same"
-        ),
+        pytest.param([series("GPU", 512), series("host", 0)], FAIL, "0.5 kB more GPU memory",
+                     id="a GPU's smallest block with each step fails"),
+        pytest.param([series("GPU", 0), series("host", 1e6)], FAIL, "host memory",
+                     id="a leak on the host fails though the GPU has none"),
+        pytest.param([series("host", 200_000, steps=1000)], FAIL, "200.0 kB",
+                     id="a long run tells the same"),
         pytest.param([], FAIL, "no step", id="no reading proves nothing"),
         pytest.param([MemorySeries("host", ())], FAIL, "no step", id="no step proves nothing"),
     ],
-)
+)  # fmt: skip
 def test_leak(found: list[MemorySeries], status: Status, word: str) -> None:
     holds(judge_leak(found, "cuda"), status, word)
 

@@ -33,27 +33,18 @@ def asked(refused: str | None = OOM, wrong: int = 0, **more: Any) -> MemoryReque
         pytest.param(asked(kept=0), PASS, "", id="nothing stays held"),
         pytest.param(asked(kept=32 << 20), PASS, "", id="a library's workspace is no leak"),
         pytest.param(asked(kept=-5 * GB), PASS, "", id="less is held than before"),
-        pytest.param(
-            asked(kept=int(160 * GB * KEPT) + 1), FAIL, "are not freed", id="a part stays held"
-        ),
-        pytest.param(
-            asked("RuntimeError: INTERNAL: x"),
-            FAIL,
-            "is not an out-of-memory error",
-            id="no word of it",
-        ),
+        pytest.param(asked(kept=int(160 * GB * KEPT) + 1), FAIL, "are not freed",
+                     id="a part stays held"),
+        pytest.param(asked("RuntimeError: INTERNAL: x"), FAIL, "is not an out-of-memory error",
+                     id="no word of it"),
         pytest.param(asked(wrong=3), FAIL, "3 of 65536 results", id="wrong afterwards"),
         pytest.param(asked(total=0), FAIL, "0 of 0 results", id="no answer proves nothing"),
-        pytest.param(
-            asked(raised="RuntimeError: illegal memory access"),
-            FAIL,
-            "a kernel accessed memory",
-            id="nothing computes afterwards",
-        ),
+        pytest.param(asked(raised="RuntimeError: illegal memory access"), FAIL,
+                     "a kernel accessed memory", id="nothing computes afterwards"),
         pytest.param(asked(None), SKIP, "WSL", id="granted: oversubscribed memory is no fault"),
         pytest.param(asked(None, wrong=1), FAIL, "1 of 65536", id="granted, and wrong afterwards"),
     ],
-)
+)  # fmt: skip
 def test_recovery(reading: MemoryRequest, status: Status, word: str) -> None:
     holds(judge_recovery(reading, "cuda"), status, word)
 

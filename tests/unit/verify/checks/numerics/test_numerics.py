@@ -335,20 +335,12 @@ def test_tf32_on_the_second_card_only() -> None:
 @pytest.mark.parametrize(
     ("case", "result", "terms"),
     [
-        pytest.param(
-            ConvolutionCase("3x3", (4, 28, 28, 32), 64, 3, padding=1),
-            (4, 28, 28, 64),
-            (288, 576, 3136),
-            id="the same size",
-        ),
-        pytest.param(
-            ConvolutionCase("5x5", (4, 29, 27, 32), 64, 5, stride=2, padding=2, groups=4),
-            (4, 15, 14, 64),
-            (200, 400, 840),
-            id="strides and groups",
-        ),
+        pytest.param(ConvolutionCase("3x3", (4, 28, 28, 32), 64, 3, padding=1), (4, 28, 28, 64),
+                     (288, 576, 3136), id="the same size"),
+        pytest.param(ConvolutionCase("5x5", (4, 29, 27, 32), 64, 5, stride=2, padding=2, groups=4),
+                     (4, 15, 14, 64), (200, 400, 840), id="strides and groups"),
     ],
-)
+)  # fmt: skip
 def test_shapes_of_convolutions(
     case: ConvolutionCase, result: tuple[int, ...], terms: tuple[int, ...]
 ) -> None:
@@ -363,18 +355,12 @@ def attended(what: str = "flash full, length 128", error: float = 1e-7) -> Accur
 @pytest.mark.parametrize(
     ("readings", "forced", "status", "word"),
     [
-        pytest.param(
-            [attended()], [ForcedBackend("flash", "flash", "fp32")], PASS,
-            "no kernel here: efficient", id="what has no kernel is told",
-        ),
-        pytest.param(
-            [attended()], [ForcedBackend("flash", "math", "fp32")], FAIL, "only the flash backend",
-            id="another backend ran",
-        ),
-        pytest.param(
-            [attended(error=0.4)], [ForcedBackend("flash", "math", "fp32")], FAIL, "error 0.4",
-            id="wrong numbers come first",
-        ),
+        pytest.param([attended()], [ForcedBackend("flash", "flash", "fp32")], PASS,
+                     "no kernel here: efficient", id="what has no kernel is told"),
+        pytest.param([attended()], [ForcedBackend("flash", "math", "fp32")], FAIL,
+                     "only the flash backend", id="another backend ran"),
+        pytest.param([attended(error=0.4)], [ForcedBackend("flash", "math", "fp32")], FAIL,
+                     "error 0.4", id="wrong numbers come first"),
         pytest.param([], [], FAIL, "no backend has a kernel", id="no backend at all"),
     ],
 )  # fmt: skip
@@ -404,12 +390,8 @@ COMPILE_ERROR = (
         pytest.param([compiled()], PASS, "with inductor in 9 s", id="compiled and right"),
         pytest.param([compiled(), TRITON], PASS, "inductor in 9 s and Triton", id="both are told"),
         pytest.param([compiled(graphs=0)], FAIL, "received no graph", id="no graph"),
-        pytest.param(
-            [compiled(graphs=0, turned_off=("TORCHDYNAMO_DISABLE",))],
-            FAIL,
-            "unset TORCHDYNAMO_DISABLE",
-            id="turned off by a variable",
-        ),
+        pytest.param([compiled(graphs=0, turned_off=("TORCHDYNAMO_DISABLE",))], FAIL,
+                     "unset TORCHDYNAMO_DISABLE", id="turned off by a variable"),
         pytest.param([compiled(calls=1)], FAIL, "ran 1 of 2", id="left aside later"),
         pytest.param([compiled(kernels=0)], FAIL, "no kernel", id="no kernel"),
         pytest.param([compiled(kernels=None)], PASS, "", id="an old torch does not count kernels"),
@@ -417,7 +399,7 @@ COMPILE_ERROR = (
         pytest.param([compiled(raised=COMPILE_ERROR)], FAIL, "CppCompileError: bad", id="an error"),
         pytest.param([], FAIL, "no compiled results", id="nothing"),
     ],
-)
+)  # fmt: skip
 def test_compiled(found: list[CompiledRun], status: Status, word: str) -> None:
     outcome = judge_compiled(found, "cuda")
     holds(outcome, status, word)
@@ -514,27 +496,17 @@ def test_repeats(
     ("resumed", "status", "word"),
     [
         pytest.param(ResumedRun(SAME, moved=True), PASS, "bit-identical", id="the same bits"),
-        pytest.param(
-            ResumedRun(SAME, moved=True, lost=("optimizer",)),
-            FAIL,
-            "optimizer",
-            id="a part is lost",
-        ),
-        pytest.param(
-            ResumedRun(APART, moved=True, lost=("model", "random state")),
-            FAIL,
-            "model and random state",
-            id="two parts are lost",
-        ),
-        pytest.param(
-            ResumedRun(APART, moved=True), FAIL, "from a checkpoint differs", id="it ends elsewhere"
-        ),
-        pytest.param(
-            ResumedRun(SAME, moved=False), FAIL, "did not change any weight", id="nothing moved"
-        ),
+        pytest.param(ResumedRun(SAME, moved=True, lost=("optimizer",)), FAIL, "optimizer",
+                     id="a part is lost"),
+        pytest.param(ResumedRun(APART, moved=True, lost=("model", "random state")), FAIL,
+                     "model and random state", id="two parts are lost"),
+        pytest.param(ResumedRun(APART, moved=True), FAIL, "from a checkpoint differs",
+                     id="it ends elsewhere"),
+        pytest.param(ResumedRun(SAME, moved=False), FAIL, "did not change any weight",
+                     id="nothing moved"),
         pytest.param(ResumedRun(STRANGE, moved=True), FAIL, "NaN", id="not a number"),
     ],
-)
+)  # fmt: skip
 def test_checkpoint(resumed: ResumedRun, status: Status, word: str) -> None:
     outcome = judge_checkpoint(resumed, "cuda")
     holds(outcome, status, word)

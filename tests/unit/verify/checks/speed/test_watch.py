@@ -91,15 +91,11 @@ def test_a_slow_card_that_others_use_has_no_verdict() -> None:
         pytest.param({"pcie_generation": 1}, "h2d_pinned", 63.008, id="it must wake up under load"),
         pytest.param({}, "h2d_pageable", None, id="pageable memory is copied twice"),
         pytest.param({"pcie_width": None}, "h2d_pinned", None, id="no PCIe link"),
-        pytest.param(
-            {"pcie_width": 1, "pcie_generation_max": 4, "c2c_links": 10, "c2c_gbs": 447.0},
-            "h2d_pinned",
-            447.0,
-            id="a GH200's C2C",
-        ),
+        pytest.param({"pcie_width": 1, "pcie_generation_max": 4, "c2c_links": 10, "c2c_gbs": 447.0},
+                     "h2d_pinned", 447.0, id="a GH200's C2C"),
         pytest.param({"addressing": "ats"}, "h2d_pinned", None, id="C2C of unknown speed"),
     ],
-)
+)  # fmt: skip
 def test_what_the_link_to_the_host_can_do(
     changes: dict[str, Any], metric: str, gbs: float | None
 ) -> None:
@@ -120,27 +116,16 @@ def reading(*reasons: str, mhz: int = 1500, **more: Any) -> GpuState:
 @pytest.mark.parametrize(
     ("readings", "reasons", "mhz"),
     [
-        pytest.param(
-            [reading("gpu_idle", mhz=210), reading("sw_power_cap"), reading("sw_power_cap")],
-            ("sw_power_cap",),
-            1500,
-            id="a reading at rest does not count",
-        ),
-        pytest.param(
-            [reading(), reading("hw_slowdown"), reading(), reading()],
-            (),
-            1500,
-            id="a reason for a moment does not count",
-        ),
-        pytest.param(
-            [reading("hw_slowdown", mhz=600), reading("hw_slowdown", mhz=700), reading(mhz=900)],
-            ("hw_slowdown",),
-            700,
-            id="a reason that lasts counts",
-        ),
+        pytest.param([reading("gpu_idle", mhz=210), reading("sw_power_cap"),
+                      reading("sw_power_cap")], ("sw_power_cap",), 1500,
+                     id="a reading at rest does not count"),
+        pytest.param([reading(), reading("hw_slowdown"), reading(), reading()], (), 1500,
+                     id="a reason for a moment does not count"),
+        pytest.param([reading("hw_slowdown", mhz=600), reading("hw_slowdown", mhz=700),
+                      reading(mhz=900)], ("hw_slowdown",), 700, id="a reason that lasts counts"),
         pytest.param([reading("gpu_idle", mhz=210)], ("gpu_idle",), 210, id="at rest all along"),
     ],
-)
+)  # fmt: skip
 def test_readings_under_load_are_merged(
     readings: list[GpuState], reasons: tuple[str, ...], mhz: int
 ) -> None:
@@ -162,18 +147,13 @@ def test_a_link_is_read_at_its_best() -> None:
         pytest.param(GpuState(0, utilization_percent=3), None, id="at rest"),
         pytest.param(GpuState(0), None, id="nothing known"),
         pytest.param(None, None, id="no such GPU"),
-        pytest.param(
-            GpuState(0, utilization_percent=0, processes=(GpuProcess(1 << 22),)),
-            "process 4194304, 0 % load",
-            id="a process at rest",
-        ),
-        pytest.param(
-            GpuState(0, utilization_percent=97, processes=()),
-            "no process that NVML lists, 97 % load",
-            id="a load of which the container sees no process",
-        ),
+        pytest.param(GpuState(0, utilization_percent=0, processes=(GpuProcess(1 << 22),)),
+                     "process 4194304, 0 % load", id="a process at rest"),
+        pytest.param(GpuState(0, utilization_percent=97, processes=()),
+                     "no process that NVML lists, 97 % load",
+                     id="a load of which the container sees no process"),
     ],
-)
+)  # fmt: skip
 def test_who_is_on_a_card(gpu: GpuState | None, words: str | None) -> None:
     assert watch.busy(gpu) == words
 

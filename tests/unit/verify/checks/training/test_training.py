@@ -92,31 +92,22 @@ SLOW = (1.0, 0.5, 0.1, 0.01)
         pytest.param([PLAIN, BF16, FP16], PASS, "bf16 (2 times as fast", id="as it should be"),
         pytest.param([PLAIN, FP16], PASS, "2 steps skipped to find the scale", id="skips are told"),
         pytest.param([PLAIN, BF16], PASS, "40% less memory", id="memory saved is told"),
-        pytest.param(
-            [PLAIN, replace(BF16, computed_in="fp32")], FAIL, "computed in fp32", id="no autocast"
-        ),
-        pytest.param(
-            [PLAIN, replace(FP16, skipped=(0, 3))], FAIL, "skipped step 3", id="a late skip"
-        ),
-        pytest.param(
-            [PLAIN, replace(FP16, skipped=())], FAIL, "does not see infinite", id="no skip at all"
-        ),
-        pytest.param(
-            [PLAIN, replace(FP16, finite=False)], FAIL, "overflow was not", id="a NaN weight"
-        ),
-        pytest.param(
-            [PLAIN, replace(BF16, losses=(1.0, INF))], FAIL, "does not overflow", id="a loss of inf"
-        ),
-        pytest.param(
-            [PLAIN, replace(BF16, losses=(1.0, 0.9))], FAIL, "not down 10-fold", id="no fall"
-        ),
-        pytest.param(
-            [PLAIN, replace(BF16, losses=SLOW)], FAIL, "0.003 in fp32", id="behind fp32"
-        ),
+        pytest.param([PLAIN, replace(BF16, computed_in="fp32")], FAIL, "computed in fp32",
+                     id="no autocast"),
+        pytest.param([PLAIN, replace(FP16, skipped=(0, 3))], FAIL, "skipped step 3",
+                     id="a late skip"),
+        pytest.param([PLAIN, replace(FP16, skipped=())], FAIL, "does not see infinite",
+                     id="no skip at all"),
+        pytest.param([PLAIN, replace(FP16, finite=False)], FAIL, "overflow was not",
+                     id="a NaN weight"),
+        pytest.param([PLAIN, replace(BF16, losses=(1.0, INF))], FAIL, "does not overflow",
+                     id="a loss of inf"),
+        pytest.param([PLAIN, replace(BF16, losses=(1.0, 0.9))], FAIL, "not down 10-fold",
+                     id="no fall"),
+        pytest.param([PLAIN, replace(BF16, losses=SLOW)], FAIL, "0.003 in fp32", id="behind fp32"),
         pytest.param([PLAIN, replace(BF16, losses=())], FAIL, "nan to nan", id="no step"),
-        pytest.param(
-            [replace(PLAIN, losses=(1.0, 0.9)), BF16], FAIL, "fp32: the loss", id="fp32 is wrong"
-        ),
+        pytest.param([replace(PLAIN, losses=(1.0, 0.9)), BF16], FAIL, "fp32: the loss",
+                     id="fp32 is wrong"),
         pytest.param([PLAIN], FAIL, "no run in mixed precision", id="nothing mixed"),
         pytest.param([BF16], FAIL, "no run in mixed precision", id="nothing to put beside"),
     ],

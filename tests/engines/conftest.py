@@ -27,8 +27,7 @@ def client() -> Iterator[Any]:
     answer = ask_engine()
     if not answer.version:
         need.lacking(
-            f"no container engine answers: {answer.problem}",
-            "./run --install-engine test --all",
+            f"no container engine answers: {answer.problem}", "./run --install-engine test --all"
         )
     with contextlib.closing(docker.from_env(timeout=120)) as found:
         yield found

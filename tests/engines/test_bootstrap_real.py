@@ -16,13 +16,7 @@ from typing import Any
 
 import pytest
 
-from images.bootstrap import (
-    DEFAULT_PACKAGES,
-    BootstrapBase,
-    BootstrapUnfitError,
-    bootstrap,
-    host,
-)
+from images.bootstrap import DEFAULT_PACKAGES, BootstrapBase, BootstrapUnfitError, bootstrap, host
 from images.bootstrap.mirrors import debian_sources
 from images.bootstrap.tree import is_kept
 from images.oci.archive_reader import open_archive
@@ -32,6 +26,7 @@ from provision.build.base import _EPOCH
 from tests import need
 from tests.engines.lab import ARCH, ROOT, ca_bundle, debian
 from tests.engines.snapshot_service import host_mirrors, snapshot_service
+from tests.kit.cases import cases
 from tests.kit.programs import run_program
 
 pytestmark = pytest.mark.docker
@@ -212,13 +207,11 @@ _ADDED = ("git", "less", "libgdk-pixbuf-2.0-0", "libopenblas0", "openssh-client"
 """Packages with scripts of several kinds: read ones, those in the data, and MIME types."""
 
 
-@pytest.mark.parametrize(
-    ("suite", "python", "packages"),
-    [
-        pytest.param("bullseye", "3.9", DEFAULT_PACKAGES, id="Debian 11"),
-        pytest.param("bookworm", "3.11", (*DEFAULT_PACKAGES, *_ADDED), id="Debian 12"),
-        pytest.param("trixie", "3.13", DEFAULT_PACKAGES, id="Debian 13"),
-    ],
+@cases(
+    "suite python packages",
+    ("Debian 11", "bullseye", "3.9", DEFAULT_PACKAGES),
+    ("Debian 12", "bookworm", "3.11", (*DEFAULT_PACKAGES, *_ADDED)),
+    ("Debian 13", "trixie", "3.13", DEFAULT_PACKAGES),
 )
 def test_a_base_is_what_dpkg_makes_of_the_same_packages(
     tmp_path: Path, suite: str, python: str, packages: tuple[str, ...]

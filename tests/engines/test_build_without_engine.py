@@ -26,6 +26,7 @@ from tests.engines.lab import Done, World, finish, new_world
 from tests.engines.podman_place import podman_storage
 from tests.engines.private_engine import PrivateEngine
 from tests.engines.small_build import NUMPY, PASSWORD, PIP, TORCH, Source, left_over
+from tests.kit.cases import cases
 from tests.kit.elf_maker import elf
 from tests.kit.oci_images import a_tar
 from tests.kit.private_index import Index, make_wheel, serve
@@ -408,14 +409,12 @@ def test_two_locks_are_one_index_and_no_processor_is_emulated(
     assert {one["platform"]["architecture"] for one in found} == {"amd64", "arm64"}
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "says"),
-    [
-        pytest.param(("--builder", "docker"), 5, "No container engine", id="docker is not there"),
-        pytest.param(("--push", "x/y:1", "--output", "z"), 2, "used together", id="two places"),
-        pytest.param(("--output", "/proc/version"), 2, "/proc/version", id="a file is no layout"),
-        pytest.param(("--push", "127.0.0.1:9/x:1"), 5, "127.0.0.1:9", id="no registry there"),
-    ],
+@cases(
+    "words code says",
+    ("docker is not there", ("--builder", "docker"), 5, "No container engine"),
+    ("two places", ("--push", "x/y:1", "--output", "z"), 2, "used together"),
+    ("a file is no layout", ("--output", "/proc/version"), 2, "/proc/version"),
+    ("no registry there", ("--push", "127.0.0.1:9/x:1"), 5, "127.0.0.1:9"),
 )
 def test_what_cannot_be_is_said(
     alone: World, source: Source, index: Index, lock: Path, words: tuple[str, ...], code: int,
@@ -491,15 +490,11 @@ def test_a_wheel_that_was_changed_is_refused_before_anything_is_published(
     assert there.returncode != 0
 
 
-@pytest.mark.parametrize(
-    ("module", "named"),
-    [
-        pytest.param(elf(wants=["PyErr_Occurred"]), "", id="it fits"),
-        pytest.param(
-            elf(needed=["libc.so.6"], wants=["gone"]), "extension 1.0: m", id="a symbol is missing"
-        ),
-        pytest.param(elf(needed=["libgone.so.1"]), "libgone.so.1", id="a library is missing"),
-    ],
+@cases(
+    "module named",
+    ("it fits", elf(wants=["PyErr_Occurred"]), ""),
+    ("a symbol is missing", elf(needed=["libc.so.6"], wants=["gone"]), "extension 1.0: m"),
+    ("a library is missing", elf(needed=["libgone.so.1"]), "libgone.so.1"),
 )
 def test_a_package_that_will_not_load_is_refused_before_the_image_has_a_name(
     alone: World, source: Source, tmp_path: Path, module: bytes, named: str

@@ -382,8 +382,7 @@ def test_a_stopped_engine_is_started_again(
 
 def test_docker_sets_cgroups_itself(settled: DebianMachine, tmp_path: Path) -> None:
     settled.write(
-        "/etc/docker/daemon.json",
-        '{"debug": true, "exec-opts": ["native.cgroupdriver=systemd"]}\n',
+        "/etc/docker/daemon.json", '{"debug": true, "exec-opts": ["native.cgroupdriver=systemd"]}\n'
     )
     settled.restart_engine()
     look = "docker info --format '{{.CgroupDriver}}' | grep -qx cgroupfs"

@@ -21,6 +21,7 @@ from provision.doctor.causes import explained
 from provision.doctor.mending.effects import effects
 from tests import need
 from tests.engines.debian_machine import make_tree
+from tests.kit.cases import cases
 from tests.kit.programs import run_program
 from tests.unit.provision.doctor.mending.test_fix_knowledge import KNOWN
 
@@ -206,15 +207,11 @@ def test_the_second_time_changes_nothing_more(layer: str, lower: str, tmp_path: 
     assert ended >= 0.5 * len(fixes()[layer]), "too few of them come to their end here"
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
-    [
-        pytest.param("echo more >> /etc/fuse.conf", id="a line is added each time"),
-        pytest.param("mv /etc/cdi/nvidia.yaml /etc/cdi/old", id="it fails when it is done"),
-        pytest.param(
-            "cp /etc/wsl.conf /etc/wsl.old; echo new > /etc/wsl.conf", id="the copy is lost"
-        ),
-    ],
+    ("a line is added each time", "echo more >> /etc/fuse.conf"),
+    ("it fails when it is done", "mv /etc/cdi/nvidia.yaml /etc/cdi/old"),
+    ("the copy is lost", "cp /etc/wsl.conf /etc/wsl.old; echo new > /etc/wsl.conf"),
 )
 def test_a_fix_that_is_not_for_twice_is_found(text: str, lower: str, tmp_path: Path) -> None:
     with machine(lower, tmp_path / "machine") as (root, changed):

@@ -19,6 +19,7 @@ from tests import need
 from tests.engines.lab import MARK, ROOT, World, finish, new_world
 from tests.engines.private_engine import PrivateEngine, private_engine, small_disk
 from tests.engines.small_build import TORCH, Source, left_over
+from tests.kit.cases import cases
 from tests.kit.private_index import Index
 from tests.kit.programs import run_program
 
@@ -166,10 +167,7 @@ def test_what_cannot_fit_is_refused_before_the_download(
 def test_a_disk_that_fills_up_half_way_is_named(
     small_engine: PrivateEngine, source: Source
 ) -> None:
-    with (
-        new_world(DOCKER_HOST=small_engine.url) as world,
-        source.index(zeros=450 << 20) as index,
-    ):
+    with new_world(DOCKER_HOST=small_engine.url) as world, source.index(zeros=450 << 20) as index:
         done = world.provision(*source.words(index, TAG), **source.env(index))
         assert (done.code, done.account["error"]["code"]) == (4, "disk-full"), done.err
         assert left_over(world) == []
@@ -260,12 +258,10 @@ def test_a_container_is_removed_though_the_interruption_came_while_it_was_made(
     assert own_engine.containers() == []
 
 
-@pytest.mark.parametrize(
-    ("act", "code", "name"),
-    [
-        pytest.param("kill", 1, "no-report", id="killed, as for want of memory"),
-        pytest.param("remove", 5, "engine-failed", id="removed"),
-    ],
+@cases(
+    "act code name",
+    ("killed, as for want of memory", "kill", 1, "no-report"),
+    ("removed", "remove", 5, "engine-failed"),
 )
 def test_a_container_that_someone_else_ends_is_a_failure_in_one_sentence(
     own_engine: PrivateEngine, own_world: World, sleeper: str, act: str, code: int, name: str

@@ -14,6 +14,7 @@ from uv import find_uv_bin
 
 from tests import need
 from tests.engines.lab import Built, Done, World
+from tests.kit.cases import cases
 from tests.kit.programs import run_program
 
 pytestmark = pytest.mark.docker
@@ -225,21 +226,16 @@ SHAM = (
 )
 
 
-@pytest.mark.parametrize(
+@cases(
     "lines",
-    [
-        pytest.param("RUN rm -r /opt/gpu-provision/lib/verify", id="the suite is gone"),
-        pytest.param(SHAM.format(words="'echo garbage'"), id="python prints garbage"),
-        pytest.param(SHAM.format(words="'exit 0'"), id="python says nothing"),
-        pytest.param(SHAM.format(words="'echo null'"), id="python prints JSON that is no object"),
-        pytest.param(
-            SHAM.format(words='"echo \'{\\"verdict\\": \\"fit\\"}\'"'),
-            id="python prints a bare claim",
-        ),
-        pytest.param("RUN rm /usr/bin/python3*", id="python is gone"),
-        pytest.param('ENTRYPOINT ["echo"]', id="the entrypoint swallows the command"),
-        pytest.param("USER nobody:nosuchgroup", id="the image's user does not exist"),
-    ],
+    ("the suite is gone", "RUN rm -r /opt/gpu-provision/lib/verify"),
+    ("python prints garbage", SHAM.format(words="'echo garbage'")),
+    ("python says nothing", SHAM.format(words="'exit 0'")),
+    ("python prints JSON that is no object", SHAM.format(words="'echo null'")),
+    ("python prints a bare claim", SHAM.format(words='"echo \'{\\"verdict\\": \\"fit\\"}\'"')),
+    ("python is gone", "RUN rm /usr/bin/python3*"),
+    ("the entrypoint swallows the command", 'ENTRYPOINT ["echo"]'),
+    ("the image's user does not exist", "USER nobody:nosuchgroup"),
 )
 def test_an_image_that_gives_no_report_is_a_failure_in_one_sentence(
     world: World, derive: Derive, lines: str
@@ -261,15 +257,13 @@ def test_an_entrypoint_that_prints_a_banner_takes_no_report_away(
     assert done.code == 7, done.err
 
 
-@pytest.mark.parametrize(
+@cases(
     "value",
-    [
-        pytest.param("", id="an empty label"),
-        pytest.param("{}", id="an empty plan"),
-        pytest.param("[1]", id="a list"),
-        pytest.param('{"cuda": 7}', id="a plan of wrong types"),
-        pytest.param("x" * 9000, id="a long word"),
-    ],
+    ("an empty label", ""),
+    ("an empty plan", "{}"),
+    ("a list", "[1]"),
+    ("a plan of wrong types", '{"cuda": 7}'),
+    ("a long word", "x" * 9000),
 )
 def test_an_image_that_says_nonsense_of_itself_is_refused(
     world: World, derive: Derive, value: str

@@ -94,11 +94,7 @@ def push(target: RegistryTarget | LayoutTarget, name: str, seed: bytes = b"") ->
 def documents(signer: Signer, subject: Descriptor, name: str, days: int = 0) -> Documents:
     when = NOW + timedelta(days=days)
     return make_documents(
-        lock_of(),
-        build(started=when, finished=when),
-        signer,
-        name=name,
-        images=[subject.digest],
+        lock_of(), build(started=when, finished=when), signer, name=name, images=[subject.digest]
     )
 
 

@@ -28,6 +28,7 @@ from images.oci.errors import ImageUnreadableError
 from images.system.hashed_file import hash_file
 from tests import ROOT, need
 from tests.engines.test_sandbox_real import as_user, interpreter
+from tests.kit.cases import cases
 from tests.kit.sandbox_images import entry, image, layer, link
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("squashfs")]  # one /dev/fuse
@@ -192,12 +193,10 @@ def test_its_files_are_read_as_a_layer(place: Path) -> None:
     assert isinstance(found["/dev"], Directory)
 
 
-@pytest.mark.parametrize(
+@cases(
     "make",
-    [
-        pytest.param(lambda _: b"hsqs" + bytes(4096), id="a damaged one"),
-        pytest.param(lambda whole: whole[: len(whole) // 2], id="half of one"),
-    ],
+    ("a damaged one", lambda _: b"hsqs" + bytes(4096)),
+    ("half of one", lambda whole: whole[: len(whole) // 2]),
 )
 @pytest.mark.usefixtures("way")
 def test_what_is_no_whole_squashfs_is_refused(

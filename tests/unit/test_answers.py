@@ -36,6 +36,7 @@ from provision.page.site import data
 from provision.resolve import matrix, resolve
 from provision.resolve.builds import build_of
 from provision.resolve.specifiers import driver_is_at_least
+from tests.kit.cases import cases
 from tests.kit.exports import IMAGE
 from tests.kit.local_index import pure, serving_uv
 from tests.kit.pages import answered, planned, random_questions
@@ -343,12 +344,10 @@ def test_the_page_answers_as_the_plan_does(capability: ComputeCapability) -> Non
     assert min(count["direct"] + count["minor-version"], count["not driven"]) >= 5, count
 
 
-@pytest.mark.parametrize(
-    ("gpu", "driver"),
-    [
-        pytest.param("RTX 3090", "515.65.01", id="a GPU newer than its CUDA's first driver"),
-        pytest.param("A100", "470.57.02", id="a family, by minor-version compatibility"),
-    ],
+@cases(
+    "gpu driver",
+    ("a GPU newer than its CUDA's first driver", "RTX 3090", "515.65.01"),
+    ("a family, by minor-version compatibility", "A100", "470.57.02"),
 )
 def test_what_is_locked_and_built_is_what_was_planned(
     gpu: str,

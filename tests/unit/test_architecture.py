@@ -66,11 +66,7 @@ MOST_LINES = 400  # of one module
 ONLY_IN = {
     "cryptography": {"provision/attestation/signing/keys.py"},
     "cyclonedx": {"provision/attestation/provenance/bom.py"},
-    "deflate": {
-        "images/bootstrap/unpack.py",
-        "images/layers/cut.py",
-        "images/layers/project.py",
-    },
+    "deflate": {"images/bootstrap/unpack.py", "images/layers/cut.py", "images/layers/project.py"},
     "docker": {
         "images/engines/docker_attach.py",
         "images/engines/container.py",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench import calls
+from tests.kit.cases import cases
 
 SAME = 500
 
@@ -17,15 +18,13 @@ def test_no_call_ends_as_none_may(pytestconfig: pytest.Config) -> None:
     assert {0, 2, 5} <= {call.code for call in found}  # some get far
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        pytest.param("print('fine')", "", id="one that ends well"),
-        pytest.param("raise ValueError('x')", "a bug", id="a bug"),
-        pytest.param("print('\\x1b[2J')", "a control character", id="a control character"),
-        pytest.param("print('Traceback (most recent call last)')", "a bug", id="a traceback"),
-        pytest.param("time.sleep(3)", "more than", id="one that hangs"),
-    ],
+@cases(
+    "text problem",
+    ("one that ends well", "print('fine')", ""),
+    ("a bug", "raise ValueError('x')", "a bug"),
+    ("a control character", "print('\\x1b[2J')", "a control character"),
+    ("a traceback", "print('Traceback (most recent call last)')", "a bug"),
+    ("one that hangs", "time.sleep(3)", "more than"),
 )
 def test_a_call_that_ends_as_none_may_is_found(
     text: str, problem: str, monkeypatch: pytest.MonkeyPatch

@@ -13,6 +13,7 @@ from provision.doctor.knowledge import load as load_causes
 from provision.model.plan import Verdict
 from provision.output import chinese
 from tests import ROOT
+from tests.kit.cases import cases
 
 COLUMNS = 80 - 12
 
@@ -35,37 +36,31 @@ def test_there_are_fifty_and_each_fits_its_line() -> None:
     assert wide == {}
 
 
-@pytest.mark.parametrize(
-    ("env", "wanted"),
-    [
-        pytest.param({}, False, id="no locale"),
-        pytest.param({"LANG": "en_US.UTF-8"}, False, id="another language"),
-        pytest.param({"LANG": "zh_CN.UTF-8"}, True, id="Chinese"),
-        pytest.param({"LANG": "zh_CN.UTF-8", "LC_ALL": "C"}, False, id="LC_ALL decides"),
-        pytest.param({"LANG": "C", "LC_MESSAGES": "zh_TW"}, True, id="the messages are Chinese"),
-        pytest.param({"LC_ALL": "", "LANG": "zh_CN"}, True, id="an empty variable is not set"),
-    ],
+@cases(
+    "env wanted",
+    ("no locale", {}, False),
+    ("another language", {"LANG": "en_US.UTF-8"}, False),
+    ("Chinese", {"LANG": "zh_CN.UTF-8"}, True),
+    ("LC_ALL decides", {"LANG": "zh_CN.UTF-8", "LC_ALL": "C"}, False),
+    ("the messages are Chinese", {"LANG": "C", "LC_MESSAGES": "zh_TW"}, True),
+    ("an empty variable is not set", {"LC_ALL": "", "LANG": "zh_CN"}, True),
 )
 def test_the_locale_decides(env: dict[str, str], *, wanted: bool) -> None:
     assert chinese.is_wanted(env) is wanted
     assert bool(chinese.sentence("disk-full", env)) is wanted
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "exit_code"),
-    [
-        pytest.param(("plan", "--gpu", "H100", "--driver", "580.95.05"), "direct", 0, id="a plan"),
-        pytest.param(
-            ("plan", "--gpu", "H100", "--driver", "450.80.02"), "gpu-not-driven", 4, id="a refusal"
-        ),
-        pytest.param(("plan", "--gpu", "NOSUCH"), "bad-input", 2, id="an error"),
-        pytest.param(
-            ("doctor", "--no-host", "ImportError: libcudnn.so.8: cannot open shared object file"),
-            "libcudnn-missing",
-            0,
-            id="a cause",
-        ),
-    ],
+@cases(
+    "words code exit_code",
+    ("a plan", ("plan", "--gpu", "H100", "--driver", "580.95.05"), "direct", 0),
+    ("a refusal", ("plan", "--gpu", "H100", "--driver", "450.80.02"), "gpu-not-driven", 4),
+    ("an error", ("plan", "--gpu", "NOSUCH"), "bad-input", 2),
+    (
+        "a cause",
+        ("doctor", "--no-host", "ImportError: libcudnn.so.8: cannot open shared object file"),
+        "libcudnn-missing",
+        0,
+    ),
 )
 def test_it_stands_below_the_answer(
     words: tuple[str, ...],

@@ -24,6 +24,7 @@ import yaml
 from images.engines import docker
 from provision.cli import main as cli
 from tests import ROOT, need
+from tests.kit.cases import cases
 from tests.kit.fake_engine import FACTS, TAG, Engine, broken, report, says
 from tests.kit.forked import forked
 from tests.kit.programs import run_program
@@ -303,21 +304,17 @@ def runner(tmp_path: Path, program: str) -> Runner:
     return Runner(tmp_path, program)
 
 
-@pytest.mark.parametrize(
-    ("says", "inputs", "code", "verdict"),
-    [
-        pytest.param("fit", {}, 0, "fit", id="fit passes"),
-        pytest.param("unfit", {}, 1, "unfit", id="unfit fails the job"),
-        pytest.param("unfit", {"allow_no_verdict": "true"}, 1, "unfit", id="whatever is allowed"),
-        pytest.param("no-verdict", {}, 7, "no-verdict", id="no verdict fails the job"),
-        pytest.param(
-            "no-verdict", {"allow_no_verdict": "true"}, 0, "no-verdict", id="but where allowed"
-        ),
-        pytest.param("broken", {}, 5, "none", id="no report fails the job"),
-        pytest.param("broken", {"allow_no_verdict": "true"}, 5, "none", id="and is not allowed"),
-        pytest.param("fit", {"require": "no-such"}, 2, "none", id="an unknown check"),
-        pytest.param("fit", {"level": "extreme"}, 2, "none", id="an unknown level"),
-    ],
+@cases(
+    "says inputs code verdict",
+    ("fit passes", "fit", {}, 0, "fit"),
+    ("unfit fails the job", "unfit", {}, 1, "unfit"),
+    ("whatever is allowed", "unfit", {"allow_no_verdict": "true"}, 1, "unfit"),
+    ("no verdict fails the job", "no-verdict", {}, 7, "no-verdict"),
+    ("but where allowed", "no-verdict", {"allow_no_verdict": "true"}, 0, "no-verdict"),
+    ("no report fails the job", "broken", {}, 5, "none"),
+    ("and is not allowed", "broken", {"allow_no_verdict": "true"}, 5, "none"),
+    ("an unknown check", "fit", {"require": "no-such"}, 2, "none"),
+    ("an unknown level", "fit", {"level": "extreme"}, 2, "none"),
 )
 def test_the_action_ends_as_the_verdict_says(
     runner: Runner, says: str, inputs: dict[str, str], code: int, verdict: str
@@ -457,15 +454,13 @@ def gitlab(place: Path, says: str, **inputs: Any) -> tuple[subprocess.CompletedP
     return done, job
 
 
-@pytest.mark.parametrize(
-    ("says", "inputs", "code"),
-    [
-        pytest.param("fit", {}, 0, id="fit passes"),
-        pytest.param("unfit", {"allow_no_verdict": "true"}, 1, id="unfit fails the job"),
-        pytest.param("no-verdict", {}, 7, id="no verdict fails the job"),
-        pytest.param("no-verdict", {"allow_no_verdict": "true"}, 0, id="but where allowed"),
-        pytest.param("broken", {}, 5, id="no report fails the job"),
-    ],
+@cases(
+    "says inputs code",
+    ("fit passes", "fit", {}, 0),
+    ("unfit fails the job", "unfit", {"allow_no_verdict": "true"}, 1),
+    ("no verdict fails the job", "no-verdict", {}, 7),
+    ("but where allowed", "no-verdict", {"allow_no_verdict": "true"}, 0),
+    ("no report fails the job", "broken", {}, 5),
 )
 def test_the_gitlab_job_ends_as_the_verdict_says(
     place: Path, says: str, inputs: dict[str, str], code: int

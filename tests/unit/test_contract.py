@@ -15,6 +15,7 @@ from provision.errors import Exit
 from provision.verification import own_images
 from tests import DATA, ROOT
 from tests.kit import schemas
+from tests.kit.cases import cases
 from tests.kit.fake_engine import Engine
 from tests.kit.oci_images import write_image
 from tests.unit.provision.cli.test_cli import main
@@ -43,22 +44,18 @@ def plan(host: str, *words: str) -> tuple[int, dict[str, Any]]:
     return code, data
 
 
-@pytest.mark.parametrize(
-    ("host", "words", "verdict", "code"),
-    [
-        pytest.param("rtx3090", "--cuda 11.7", "direct", 0, id="a driver of that CUDA's own time"),
-        pytest.param("a100-470", "--cuda 11.7", "minor-version", 0, id="an older minor version"),
-        pytest.param(
-            "a100-470", "--cuda 12.1", "forward", 0, id="cuda-compat on a data-centre GPU"
-        ),
-        pytest.param("unknown", "--cuda 11.7", "unverified", 0, id="nothing is known"),
-        pytest.param("nothing there", "", "unverified", 0, id="no GPU there"),
-        pytest.param("no such gpu", "--cuda 11.8", "unverified", 0, id="a GPU nobody knows"),
-        pytest.param("h100", "--cuda 11.7", "none", 3, id="a GPU newer than the wheel"),
-        pytest.param("a100-470", "--cuda 13.0", "none", 3, id="a driver too old for any way"),
-        pytest.param("rtx3090", "--framework jax", "none", 3, id="a framework for newer drivers"),
-        pytest.param("rtx3090", "--python 3.30", "none", 3, id="a Python that no wheel is for"),
-    ],
+@cases(
+    "host words verdict code",
+    ("a driver of that CUDA's own time", "rtx3090", "--cuda 11.7", "direct", 0),
+    ("an older minor version", "a100-470", "--cuda 11.7", "minor-version", 0),
+    ("cuda-compat on a data-centre GPU", "a100-470", "--cuda 12.1", "forward", 0),
+    ("nothing is known", "unknown", "--cuda 11.7", "unverified", 0),
+    ("no GPU there", "nothing there", "", "unverified", 0),
+    ("a GPU nobody knows", "no such gpu", "--cuda 11.8", "unverified", 0),
+    ("a GPU newer than the wheel", "h100", "--cuda 11.7", "none", 3),
+    ("a driver too old for any way", "a100-470", "--cuda 13.0", "none", 3),
+    ("a framework for newer drivers", "rtx3090", "--framework jax", "none", 3),
+    ("a Python that no wheel is for", "rtx3090", "--python 3.30", "none", 3),
 )
 def test_a_plan_has_the_contract_s_shape(host: str, words: str, verdict: str, code: int) -> None:
     exit_code, data = plan(host, *words.split())
@@ -81,13 +78,11 @@ def test_every_schema_is_one_and_is_named_in_the_documentation() -> None:
         assert f"](schemas/{path.name})" in page
 
 
-@pytest.mark.parametrize(
-    ("host", "words"),
-    [
-        pytest.param("rtx3090", "--cuda 11.7", id="it fits"),
-        pytest.param("unknown", "--cuda 12.1", id="nothing known"),
-        pytest.param("a100-470", "--cuda 12.1 --with torchvision", id="with a companion"),
-    ],
+@cases(
+    "host words",
+    ("it fits", "rtx3090", "--cuda 11.7"),
+    ("nothing known", "unknown", "--cuda 12.1"),
+    ("with a companion", "a100-470", "--cuda 12.1 --with torchvision"),
 )
 def test_a_plan_that_fits_says_everything_a_lock_needs(host: str, words: str) -> None:
     _, data = plan(host, *words.split())

@@ -14,6 +14,7 @@ from bench import gpu_agree
 from bench.cuda_by_hand import FORMATS, Cuda, CudaError, Times
 from bench.gpu_agree import Case, add, document, in_turn, main, write
 from tests import fake_cuda
+from tests.kit.cases import cases
 
 GEMM = {"fp64": 20e12, "fp32": 100e12, "tf32": 400e12, "fp16": 100e12, "bf16": 100e12}
 
@@ -102,15 +103,13 @@ def case(suite: float, events: float, wall: float) -> Case:
     return Case("gemm bf16", "TFLOP/s", 8192, [suite] * 3, [events] * 3, [wall] * 3)
 
 
-@pytest.mark.parametrize(
-    ("found", "agrees"),
-    [
-        pytest.param(case(790, 788, 787), True, id="as one"),
-        pytest.param(case(811, 788, 788), True, id="within three per cent"),
-        pytest.param(case(812, 788, 788), False, id="the suite measures more"),
-        pytest.param(case(764, 788, 788), False, id="the suite measures less"),
-        pytest.param(case(788, 788, 760), False, id="the clocks differ"),
-    ],
+@cases(
+    "found agrees",
+    ("as one", case(790, 788, 787), True),
+    ("within three per cent", case(811, 788, 788), True),
+    ("the suite measures more", case(812, 788, 788), False),
+    ("the suite measures less", case(764, 788, 788), False),
+    ("the clocks differ", case(788, 788, 760), False),
 )
 def test_what_agrees(found: Case, *, agrees: bool) -> None:
     assert found.agrees() is agrees
@@ -173,14 +172,12 @@ def test_results_are_written(
     assert written["cases"][0]["suite"] == found.suite
 
 
-@pytest.mark.parametrize(
+@cases(
     "problem",
-    [
-        pytest.param(gpu_agree.NothingToMeasureError("no GPU visible"), id="no GPU"),
-        pytest.param(ImportError("No module named 'torch'"), id="no torch"),
-        pytest.param(CudaError("cudaMalloc: error 2: out of memory"), id="a call fails"),
-        pytest.param(RuntimeError("CUDA error: x\nmore lines"), id="torch fails"),
-    ],
+    ("no GPU", gpu_agree.NothingToMeasureError("no GPU visible")),
+    ("no torch", ImportError("No module named 'torch'")),
+    ("a call fails", CudaError("cudaMalloc: error 2: out of memory")),
+    ("torch fails", RuntimeError("CUDA error: x\nmore lines")),
 )
 def test_nothing_compared_is_said_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch,

@@ -84,15 +84,7 @@ from provision.model.plan import (
     Reason,
     Warned,
 )
-from provision.output.export import (
-    apptainer,
-    compose,
-    devcontainer,
-    enroot,
-    kubernetes,
-    ray,
-    slurm,
-)
+from provision.output.export import apptainer, compose, devcontainer, enroot, kubernetes, ray, slurm
 from provision.output.export.deployment import Deployment, ImageSource
 from provision.sources.find import read_project
 from provision.verification.record_check import Checked, check_to_json
@@ -612,10 +604,7 @@ def test_catalog_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     path.parent.mkdir()
     tables = {name: rows_of(name) for name in ("gpus", "toolkits", "branches", "builds")}
     good = {"schema": SCHEMA, "date": "2026-11-21", "sources": {"s": "somewhere"}, "tables": tables}
-    consumers = [
-        ["plan", "--gpu", "A100", "--driver", "580.95.05"],
-        ["catalog", "show", "gpu"],
-    ]
+    consumers = [["plan", "--gpu", "A100", "--driver", "580.95.05"], ["catalog", "show", "gpu"]]
     for case in cases(good, long=("sources", "s")):
         document = json.loads(to_json(case.document))
         path.write_bytes(to_json({**document, "sha256": _checksum(document)}))

@@ -17,11 +17,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from tests import ROOT
 from tests.clusters.test_slurm_gate import PROVISION
+from tests.kit.cases import cases
 from tests.kit.exports import shellcheck
 from tests.kit.fake_engine import TAG
 
@@ -70,20 +70,16 @@ def run(script: Path, **env: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-@pytest.mark.parametrize(
-    ("said", "code", "ends"),
-    [
-        pytest.param("open: fit at level quick", 0, OK, id="open"),
-        pytest.param("closed: compute.gemm failed", 1, UNFIT, id="closed"),
-        pytest.param("undecided: there is no record", 7, UNKNOWN, id="no record"),
-        pytest.param(
-            "undecided: image at fault: unfit at level quick", 7, UNKNOWN, id="a broken image"
-        ),
-        pytest.param("undecided: no such image", 5, UNKNOWN, id="no such image"),
-        pytest.param("", 1, UNKNOWN, id="a program that does not start is no sick node"),
-        pytest.param("", 0, UNKNOWN, id="an answer that says nothing"),
-        pytest.param("", 70, UNKNOWN, id="a bug"),
-    ],
+@cases(
+    "said code ends",
+    ("open", "open: fit at level quick", 0, OK),
+    ("closed", "closed: compute.gemm failed", 1, UNFIT),
+    ("no record", "undecided: there is no record", 7, UNKNOWN),
+    ("a broken image", "undecided: image at fault: unfit at level quick", 7, UNKNOWN),
+    ("no such image", "undecided: no such image", 5, UNKNOWN),
+    ("a program that does not start is no sick node", "", 1, UNKNOWN),
+    ("an answer that says nothing", "", 0, UNKNOWN),
+    ("a bug", "", 70, UNKNOWN),
 )
 def test_the_exit_code_is_one_that_node_problem_detector_knows(
     said: str, code: int, ends: int, tmp_path: Path
@@ -120,26 +116,24 @@ def test_a_node_without_provision_is_not_known(tmp_path: Path) -> None:
 CLOSED = "closed: compute.gemm failed"
 
 
-@pytest.mark.parametrize(
-    ("answer", "ends", "says"),
-    [
-        pytest.param("{now} 1 " + CLOSED, UNFIT, CLOSED, id="an answer of now"),
-        pytest.param("{now} 1 " + CLOSED + "\nmore\n", UNFIT, CLOSED, id="its first line counts"),
-        pytest.param("{old} 1 " + CLOSED, UNKNOWN, "s old", id="one of the timer's last life"),
-        pytest.param("{future} 1 " + CLOSED, UNKNOWN, "of the future", id="a clock was put back"),
-        pytest.param("{now} 1 open: fit", UNKNOWN, "open: fit", id="a code that contradicts"),
-        pytest.param("{now} x closed: ", UNKNOWN, "closed", id="no exit code"),
-        pytest.param("{now} 1", UNKNOWN, "malformed", id="half an answer"),
-        pytest.param("{now}", UNKNOWN, "malformed", id="a time alone"),
-        pytest.param("", UNKNOWN, "malformed", id="nothing"),
-        pytest.param("closed: x y", UNKNOWN, "malformed", id="no time"),
-        pytest.param("$(id) 1 closed: x", UNKNOWN, "malformed", id="a shell's words"),
-        pytest.param("a[$(id)] 1 closed: x", UNKNOWN, "malformed", id="an arithmetic's words"),
-        pytest.param("0 1 closed: x", UNKNOWN, "malformed", id="a zero"),
-        pytest.param("99999999999999999999 1 closed: x", UNKNOWN, "malformed", id="a huge time"),
-        pytest.param("{now} 1 closed: \x1b[2J" + "y" * 5000, UNFIT, "closed: [2Jy", id="long"),
-        pytest.param(None, UNKNOWN, "gpu-gate.timer", id="no file"),
-    ],
+@cases(
+    "answer ends says",
+    ("an answer of now", "{now} 1 " + CLOSED, UNFIT, CLOSED),
+    ("its first line counts", "{now} 1 " + CLOSED + "\nmore\n", UNFIT, CLOSED),
+    ("one of the timer's last life", "{old} 1 " + CLOSED, UNKNOWN, "s old"),
+    ("a clock was put back", "{future} 1 " + CLOSED, UNKNOWN, "of the future"),
+    ("a code that contradicts", "{now} 1 open: fit", UNKNOWN, "open: fit"),
+    ("no exit code", "{now} x closed: ", UNKNOWN, "closed"),
+    ("half an answer", "{now} 1", UNKNOWN, "malformed"),
+    ("a time alone", "{now}", UNKNOWN, "malformed"),
+    ("nothing", "", UNKNOWN, "malformed"),
+    ("no time", "closed: x y", UNKNOWN, "malformed"),
+    ("a shell's words", "$(id) 1 closed: x", UNKNOWN, "malformed"),
+    ("an arithmetic's words", "a[$(id)] 1 closed: x", UNKNOWN, "malformed"),
+    ("a zero", "0 1 closed: x", UNKNOWN, "malformed"),
+    ("a huge time", "99999999999999999999 1 closed: x", UNKNOWN, "malformed"),
+    ("long", "{now} 1 closed: \x1b[2J" + "y" * 5000, UNFIT, "closed: [2Jy"),
+    ("no file", None, UNKNOWN, "gpu-gate.timer"),
 )
 def test_what_the_plugin_makes_of_an_answer(
     answer: str | None, ends: int, says: str, tmp_path: Path

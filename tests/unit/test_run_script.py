@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT, need
+from tests.kit.cases import cases
 from tests.kit.programs import run_program
 
 # What ./run and the script below call.
@@ -116,14 +117,7 @@ def test_it_is_clean_by_shellcheck() -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        pytest.param([], id="no word"),
-        pytest.param(["--help"], id="--help"),
-        pytest.param(["-h"], id="-h"),
-    ],
-)
+@cases("words", ("no word", []), ("--help", ["--help"]), ("-h", ["-h"]))
 def test_help_needs_nothing(checkout: Checkout, words: list[str]) -> None:
     done = checkout.run(*words)
     assert (done.returncode, done.stderr) == (0, "")
@@ -167,15 +161,13 @@ def test_a_python_without_a_part_of_its_library_is_refused(checkout: Checkout) -
     refused(checkout.run("provision"), 4, "python3 is Python 3.11 without its module ssl")
 
 
-@pytest.mark.parametrize(
-    ("on_path", "chosen"),
-    [
-        pytest.param(["3", "3.13"], "python3", id="python3 is new enough"),
-        pytest.param(["3=3.9", "3.10", "3.12"], "python3.12", id="python3 is too old"),
-        pytest.param(["3.11"], "python3.11", id="there is no python3"),
-        pytest.param(["3=3.99", "3.12"], "python3.12", id="python3 is newer than the wheels"),
-        pytest.param(["3=3.99"], "python3", id="there is only a Python newer than the wheels"),
-    ],
+@cases(
+    "on_path chosen",
+    ("python3 is new enough", ["3", "3.13"], "python3"),
+    ("python3 is too old", ["3=3.9", "3.10", "3.12"], "python3.12"),
+    ("there is no python3", ["3.11"], "python3.11"),
+    ("python3 is newer than the wheels", ["3=3.99", "3.12"], "python3.12"),
+    ("there is only a Python newer than the wheels", ["3=3.99"], "python3"),
 )
 def test_a_python_is_found_on_path(checkout: Checkout, on_path: list[str], chosen: str) -> None:
     (checkout.bin / "python3").unlink()
@@ -196,12 +188,10 @@ def test_the_python_that_is_named_is_taken(checkout: Checkout) -> None:
     assert checkout.asked()[0].startswith(f"{good} ")
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        pytest.param("/nonexistent/python", "there is no such program", id="it is not there"),
-        pytest.param("old", "old is Python 3.8", id="it is too old"),
-    ],
+@cases(
+    "name said",
+    ("it is not there", "/nonexistent/python", "there is no such program"),
+    ("it is too old", "old", "old is Python 3.8"),
 )
 def test_a_named_python_is_not_replaced(checkout: Checkout, name: str, said: str) -> None:
     checkout.python("3.8.18", name="old")
@@ -292,13 +282,11 @@ def test_a_set_up_that_fails_ends_the_run(checkout: Checkout, code: int) -> None
     assert (done.returncode, done.stdout) == (code, "")
 
 
-@pytest.mark.parametrize(
-    ("words", "requirements"),
-    [
-        pytest.param(["tool"], "requirements.txt", id="a command"),
-        pytest.param(["lint"], "requirements-dev.txt", id="lint"),
-        pytest.param(["test", "x"], "requirements-dev.txt", id="test"),
-    ],
+@cases(
+    "words requirements",
+    ("a command", ["tool"], "requirements.txt"),
+    ("lint", ["lint"], "requirements-dev.txt"),
+    ("test", ["test", "x"], "requirements-dev.txt"),
 )
 def test_setup_venv_is_asked_for_what_the_words_need(
     checkout: Checkout, words: list[str], requirements: str
@@ -347,16 +335,14 @@ def _no_python(checkout: Checkout) -> None:
     (checkout.root / ".venv/bin/python").symlink_to("/nonexistent/python3.11")
 
 
-@pytest.mark.parametrize(
+@cases(
     "change",
-    [
-        pytest.param(_other_requirements, id="the requirements changed"),
-        pytest.param(_other_project, id="pyproject.toml changed"),
-        pytest.param(_no_stamp, id="it was interrupted"),
-        pytest.param(_half_a_stamp, id="the stamp is cut short"),
-        pytest.param(_moved, id="the checkout was moved"),
-        pytest.param(_no_python, id="its Python was uninstalled"),
-    ],
+    ("the requirements changed", _other_requirements),
+    ("pyproject.toml changed", _other_project),
+    ("it was interrupted", _no_stamp),
+    ("the stamp is cut short", _half_a_stamp),
+    ("the checkout was moved", _moved),
+    ("its Python was uninstalled", _no_python),
 )
 def test_what_changed_is_set_up_again(
     checkout: Checkout, change: Callable[[Checkout], None]

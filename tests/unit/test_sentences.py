@@ -17,6 +17,7 @@ import pytest
 
 from provision.cli.parser import build_parser
 from tests import ROOT
+from tests.kit.cases import cases
 from tests.kit.programs import run_program
 
 HOLE = "\N{WHITE SQUARE}"
@@ -110,15 +111,13 @@ def test_no_word_of_a_command_is_cut() -> None:
     assert offenders(rf"(?<![\w./-])(?:{cut})(?![\w./-])") == []
 
 
-@pytest.mark.parametrize(
+@cases(
     "pattern",
-    [
-        pytest.param(r"\S  +\S", id="two spaces"),
-        pytest.param(r"\s[.,;:](?:\s|$)", id="a space before a mark"),
-        pytest.param(r"(?<!\.)[.,;:][.,;:](?![.:])", id="two marks"),
-        pytest.param(r"\b(?:None|True|False)\b", id="a value of Python's"),
-        pytest.param(r"\b(\w+) \1\b", id="a word twice"),
-    ],
+    ("two spaces", r"\S  +\S"),
+    ("a space before a mark", r"\s[.,;:](?:\s|$)"),
+    ("two marks", r"(?<!\.)[.,;:][.,;:](?![.:])"),
+    ("a value of Python's", r"\b(?:None|True|False)\b"),
+    ("a word twice", r"\b(\w+) \1\b"),
 )
 def test_every_text_reads_well(pattern: str) -> None:
     assert offenders(pattern) == []

@@ -22,6 +22,7 @@ from setup_venv.errors import PipFailedError, SetupError
 from setup_venv.pip import explain, fetch, pinned_pip
 from setup_venv.settings import is_on, pages_of, pip_environment, pip_settings, public_index
 from tests import ROOT, need
+from tests.kit.cases import cases
 from tests.kit.package_server import JSON, Proxy, Reply, Server, html_page, json_page
 from tests.kit.programs import run_program
 from tests.kit.web_server import basic
@@ -393,13 +394,7 @@ def test_both_formats_of_pages_are_asked_for(server: Server) -> None:
     assert "text/html" in accept
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        pytest.param("wheels", id="a directory of wheels"),
-        pytest.param("list.html", id="a page of links"),
-    ],
-)
+@cases("place", ("a directory of wheels", "wheels"), ("a page of links", "list.html"))
 def test_the_wheel_is_found_on_the_disk(server: Server, tmp_path: Path, place: str) -> None:
     write(tmp_path / "wheels/other.whl", "")
     (tmp_path / "wheels" / NAME).write_bytes(WHEEL)

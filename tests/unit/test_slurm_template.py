@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT, need
+from tests.kit.cases import cases
 from tests.kit.programs import run_program
 
 SCRIPT = ROOT / "templates" / "slurm" / "gate.sh"
@@ -43,18 +44,16 @@ def ran(
     return done.returncode, words("provision"), words("scontrol")
 
 
-@pytest.mark.parametrize(
-    ("env", "code", "conf", "ends", "drains"),
-    [
-        pytest.param(JOB, 0, "", 0, False, id="a job, open"),
-        pytest.param(JOB, 1, "", 1, True, id="a job, closed"),
-        pytest.param(JOB, 7, "", 0, False, id="a job, undecided"),
-        pytest.param(JOB, 5, "", 0, False, id="a job, and no engine"),
-        pytest.param(JOB, 5, "UNDECIDED=drain\n", 1, True, id="a job, undecided, and that drains"),
-        pytest.param(CHECK, 0, "", 0, False, id="the health check, open"),
-        pytest.param(CHECK, 1, "", 0, True, id="the health check, closed"),
-        pytest.param(CHECK, 7, "UNDECIDED=drain\n", 0, False, id="the health check, undecided"),
-    ],
+@cases(
+    "env code conf ends drains",
+    ("a job, open", JOB, 0, "", 0, False),
+    ("a job, closed", JOB, 1, "", 1, True),
+    ("a job, undecided", JOB, 7, "", 0, False),
+    ("a job, and no engine", JOB, 5, "", 0, False),
+    ("a job, undecided, and that drains", JOB, 5, "UNDECIDED=drain\n", 1, True),
+    ("the health check, open", CHECK, 0, "", 0, False),
+    ("the health check, closed", CHECK, 1, "", 0, True),
+    ("the health check, undecided", CHECK, 7, "UNDECIDED=drain\n", 0, False),
 )
 def test_what_the_gate_says_is_what_slurm_gets(
     tmp_path: Path, env: dict[str, str], code: int, conf: str, ends: int, drains: object
@@ -67,14 +66,12 @@ def test_what_the_gate_says_is_what_slurm_gets(
     assert drained == (["update", "NodeName=n7", "State=DRAIN", reason] if drains else [])
 
 
-@pytest.mark.parametrize(
-    ("said", "ends"),
-    [
-        pytest.param("undecided: image at fault: unfit at level quick", 0, id="the image"),
-        pytest.param("undecided: configuration at fault: unfit", 0, id="the configuration"),
-        pytest.param("undecided: fault unknown: unfit: image at fault:", 1, id="not known"),
-        pytest.param("undecided: There is no record", 1, id="no record"),
-    ],
+@cases(
+    "said ends",
+    ("the image", "undecided: image at fault: unfit at level quick", 0),
+    ("the configuration", "undecided: configuration at fault: unfit", 0),
+    ("not known", "undecided: fault unknown: unfit: image at fault:", 1),
+    ("no record", "undecided: There is no record", 1),
 )
 def test_a_broken_image_drains_no_node_even_if_the_undecided_does(
     tmp_path: Path, said: str, ends: int
@@ -98,13 +95,11 @@ def test_the_options_are_words(tmp_path: Path) -> None:
     assert ran(tmp_path, JOB, 0, conf=conf)[1] == ["gate", "--max-age", "7d", "a:1"]
 
 
-@pytest.mark.parametrize(
-    ("env", "conf"),
-    [
-        pytest.param({**CHECK, "SLURM_JOB_ID": "1"}, None, id="a job without a GPU"),
-        pytest.param(JOB, "", id="an empty gate.conf"),
-        pytest.param(JOB, "IMAGE=a:1\n", id="no command"),
-    ],
+@cases(
+    "env conf",
+    ("a job without a GPU", {**CHECK, "SLURM_JOB_ID": "1"}, None),
+    ("an empty gate.conf", JOB, ""),
+    ("no command", JOB, "IMAGE=a:1\n"),
 )
 def test_nothing_is_tested_and_nothing_drained(
     tmp_path: Path, env: dict[str, str], conf: str | None

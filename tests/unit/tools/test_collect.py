@@ -14,6 +14,7 @@ from provision.catalog.catalog import Catalog
 from provision.catalog.data_files import DATA
 from provision.catalog.loading import load
 from provision.catalog.refresh import Refreshed
+from tests.kit.cases import cases
 from tests.kit.manifest_maker import cuda, directory, driver
 from tests.kit.simple_index import (
     TODAY,
@@ -158,29 +159,25 @@ def test_a_driver_that_is_dated_before_the_known_one_is_noted(
     assert f"Driver {label} is dated 2001-01-01, before {newest.latest_seen}" in found.notes[0]
 
 
-@pytest.mark.parametrize(
-    ("tag", "cuda_version"),
-    [
-        pytest.param("12.8.1-cudnn-devel-ubuntu24.04", "12.8", id="with cuDNN"),
-        pytest.param("11.8.0-cudnn8-runtime-ubi8", "11.8", id="with the number of cuDNN"),
-        pytest.param("13.0.0-base-rockylinux9", "13.0", id="another system"),
-        pytest.param("latest", None, id="no version"),
-        pytest.param("12.8.1-devel-ubuntu24.04-amd64", None, id="of one machine"),
-    ],
+@cases(
+    "tag cuda_version",
+    ("with cuDNN", "12.8.1-cudnn-devel-ubuntu24.04", "12.8"),
+    ("with the number of cuDNN", "11.8.0-cudnn8-runtime-ubi8", "11.8"),
+    ("another system", "13.0.0-base-rockylinux9", "13.0"),
+    ("no version", "latest", None),
+    ("of one machine", "12.8.1-devel-ubuntu24.04-amd64", None),
 )
 def test_an_image_tag_names_cuda(tag: str, cuda_version: str | None) -> None:
     found = cuda_of_image(tag)
     assert (str(found) if found else None) == cuda_version
 
 
-@pytest.mark.parametrize(
-    ("tags", "status"),
-    [
-        pytest.param(["12.6.3-base-ubuntu22.04"], "supported", id="known: stays supported"),
-        pytest.param(["12.6.3-devel-ubuntu22.04"], "seen", id="inferred: now seen"),
-        pytest.param(["12.9.0-devel-ubuntu22.04"], "seen", id="new"),
-        pytest.param(["9.0-base-ubuntu16.04", "latest"], None, id="older than the catalog"),
-    ],
+@cases(
+    "tags status",
+    ("known: stays supported", ["12.6.3-base-ubuntu22.04"], "supported"),
+    ("inferred: now seen", ["12.6.3-devel-ubuntu22.04"], "seen"),
+    ("new", ["12.9.0-devel-ubuntu22.04"], "seen"),
+    ("older than the catalog", ["9.0-base-ubuntu16.04", "latest"], None),
 )
 def test_tags_of_cuda_images(
     catalog: Catalog, index: SimpleIndex, tags: list[str], status: str | None

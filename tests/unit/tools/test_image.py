@@ -14,6 +14,7 @@ from images.oci.assemble import image_config
 from images.oci.model import read_object
 from images.wheels.remote_file import Wheel
 from provision.catalog.rows.bases import DebianSuite
+from tests.kit.cases import cases
 from tests.kit.local_index import pure
 from tests.unit.images.layers.test_base_facts import debian, image
 from tools.image import NAME, LockedWheelsError, recipe_of, wheels_in
@@ -44,12 +45,10 @@ NEW = "fast-2.0-cp311-cp311-manylinux_2_34_x86_64.whl"
 LOCKED = "".join(f"    --hash=sha256:{digest_of(name)} \\\n" for name in (X86, ARM, NEW))
 
 
-@pytest.mark.parametrize(
-    ("arch", "expected"),
-    [
-        pytest.param("x86_64", X86, id="the newest that the C library of the release has"),
-        pytest.param("aarch64", ARM, id="that of the other architecture, wherever it is built"),
-    ],
+@cases(
+    "arch expected",
+    ("the newest that the C library of the release has", "x86_64", X86),
+    ("that of the other architecture, wherever it is built", "aarch64", ARM),
 )
 def test_each_architecture_gets_its_wheels(arch: str, expected: str) -> None:
     (found,) = wheels_in(lock(NEW, X86, ARM), SUITE, arch, LOCKED)

@@ -19,6 +19,7 @@ from images.oci.assemble import ContainerSettings
 from images.oci.errors import DigestMismatchError, TargetError
 from images.oci.model import MANIFEST, read_descriptors
 from images.oci.sources import LayerSource, Stream, Unpacked
+from tests.kit.cases import cases
 from tests.kit.memory_target import Bar, DictMemory, MemoryTarget, TextLayer, base_image
 
 SETTINGS = ContainerSettings(
@@ -259,22 +260,16 @@ def test_the_configuration_is_what_a_dockerfile_would_inherit() -> None:
         "WorkingDir": "/workspace",
     }
     assert config["created"] == BASE["created"]
-    assert [one["created_by"] for one in config["history"]] == [
-        "ADD rootfs",
-        "ENV x",
-        "the file a",
-    ]
+    assert [one["created_by"] for one in config["history"]] == ["ADD rootfs", "ENV x", "the file a"]
     assert not config.keys() & {"container", "docker_version"}
 
 
-@pytest.mark.parametrize(
+@cases(
     "history",
-    [
-        pytest.param(None, id="none at all"),
-        pytest.param([], id="an empty one"),
-        pytest.param([{"created_by": "a"}, {"created_by": "b"}], id="more layers than there are"),
-        pytest.param("nonsense", id="no list"),
-    ],
+    ("none at all", None),
+    ("an empty one", []),
+    ("more layers than there are", [{"created_by": "a"}, {"created_by": "b"}]),
+    ("no list", "nonsense"),
 )
 def test_a_history_that_does_not_fit_the_layers_is_not_taken_over(history: object) -> None:
     built, target = made(TextLayer("a"), config={"history": history})

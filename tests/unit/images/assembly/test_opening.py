@@ -42,6 +42,7 @@ from images.oci.model import (
 from images.oci.tarstream import layer_members
 from images.registry import Reference, parse_reference
 from images.store.store import Store
+from tests.kit.cases import cases
 from tests.kit.oci_images import AMD64, TARS, a_config, a_manifest, in_members, write_image
 
 ARM64 = Platform(architecture="arm64")
@@ -58,56 +59,36 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("text", "place"),
-    [
-        pytest.param("oci:lay", ImageLocation(kind="layout", path=Path("lay")), id="a layout"),
-        pytest.param(
-            "oci:lay:app:1",
-            ImageLocation(kind="layout", path=Path("lay"), name="app:1"),
-            id="its image",
-        ),
-        pytest.param(
-            "oci:/x/y:r.example:5000/a:1",
-            ImageLocation(kind="layout", path=Path("/x/y"), name="r.example:5000/a:1"),
-            id="a name that is a whole reference",
-        ),
-        pytest.param(
-            "lay", ImageLocation(kind="layout", path=Path("lay")), id="a directory that is one"
-        ),
-        pytest.param("./lay", ImageLocation(kind="layout", path=Path("lay")), id="a path to one"),
-        pytest.param(
-            "lay:app:1", ImageLocation(kind="layout", path=Path("lay"), name="app:1"), id="both"
-        ),
-        pytest.param(
-            "app.tar", ImageLocation(kind="archive", path=Path("app.tar")), id="a tar file"
-        ),
-        pytest.param(
-            "docker-archive:x.tar:app:1",
-            ImageLocation(kind="archive", path=Path("x.tar"), name="app:1"),
-            id="an archive's image",
-        ),
-        pytest.param(
-            "./gone.tar", ImageLocation(kind="archive", path=Path("gone.tar")), id="a lost path"
-        ),
-        pytest.param(
-            "docker-daemon:a:1", ImageLocation(kind="engine", name="a:1"), id="an engine's"
-        ),
-        pytest.param("docker://a:1", ImageLocation(kind="registry", name="a:1"), id="a registry's"),
-        pytest.param(
-            "sha256:0123456789ab",
-            ImageLocation(kind="engine", name="sha256:0123456789ab"),
-            id="an image id",
-        ),
-        pytest.param(
-            "plain", ImageLocation(kind="any", name="plain"), id="a directory that is none"
-        ),
-        pytest.param(
-            "debian:12-slim", ImageLocation(kind="any", name="debian:12-slim"), id="a name"
-        ),
-        pytest.param("x" * 5000, ImageLocation(kind="any", name="x" * 5000), id="a long name"),
-        pytest.param("a\0b", ImageLocation(kind="any", name="a\0b"), id="a name with a zero"),
-    ],
+@cases(
+    "text place",
+    ("a layout", "oci:lay", ImageLocation(kind="layout", path=Path("lay"))),
+    ("its image", "oci:lay:app:1", ImageLocation(kind="layout", path=Path("lay"), name="app:1")),
+    (
+        "a name that is a whole reference",
+        "oci:/x/y:r.example:5000/a:1",
+        ImageLocation(kind="layout", path=Path("/x/y"), name="r.example:5000/a:1"),
+    ),
+    ("a directory that is one", "lay", ImageLocation(kind="layout", path=Path("lay"))),
+    ("a path to one", "./lay", ImageLocation(kind="layout", path=Path("lay"))),
+    ("both", "lay:app:1", ImageLocation(kind="layout", path=Path("lay"), name="app:1")),
+    ("a tar file", "app.tar", ImageLocation(kind="archive", path=Path("app.tar"))),
+    (
+        "an archive's image",
+        "docker-archive:x.tar:app:1",
+        ImageLocation(kind="archive", path=Path("x.tar"), name="app:1"),
+    ),
+    ("a lost path", "./gone.tar", ImageLocation(kind="archive", path=Path("gone.tar"))),
+    ("an engine's", "docker-daemon:a:1", ImageLocation(kind="engine", name="a:1")),
+    ("a registry's", "docker://a:1", ImageLocation(kind="registry", name="a:1")),
+    (
+        "an image id",
+        "sha256:0123456789ab",
+        ImageLocation(kind="engine", name="sha256:0123456789ab"),
+    ),
+    ("a directory that is none", "plain", ImageLocation(kind="any", name="plain")),
+    ("a name", "debian:12-slim", ImageLocation(kind="any", name="debian:12-slim")),
+    ("a long name", "x" * 5000, ImageLocation(kind="any", name="x" * 5000)),
+    ("a name with a zero", "a\0b", ImageLocation(kind="any", name="a\0b")),
 )
 def test_what_is_meant(here: Path, text: str, place: ImageLocation) -> None:
     del here
@@ -132,19 +113,17 @@ def test_an_image_on_this_disk_is_opened(here: Path, text: str) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        pytest.param("oci:gone", "There is no directory gone", id="nothing"),
-        pytest.param("./gone.tar", "There is no file gone.tar", id="no file"),
-        pytest.param("oci:plain", "no file oci-layout", id="another directory"),
-        pytest.param("oci:app.tar", "oci-archive:app.tar", id="a file for a directory"),
-        pytest.param("oci-archive:lay", "oci:lay", id="a directory for a file"),
-        pytest.param("oci:", "names no path", id="no path"),
-        pytest.param("", "names no image", id="nothing at all"),
-        pytest.param("docker-daemon:app:1", "is not there to be asked", id="no engine"),
-        pytest.param("sha256:0123456789ab", "is not there to be asked", id="an id, no engine"),
-    ],
+@cases(
+    "text words",
+    ("nothing", "oci:gone", "There is no directory gone"),
+    ("no file", "./gone.tar", "There is no file gone.tar"),
+    ("another directory", "oci:plain", "no file oci-layout"),
+    ("a file for a directory", "oci:app.tar", "oci-archive:app.tar"),
+    ("a directory for a file", "oci-archive:lay", "oci:lay"),
+    ("no path", "oci:", "names no path"),
+    ("nothing at all", "", "names no image"),
+    ("no engine", "docker-daemon:app:1", "is not there to be asked"),
+    ("an id, no engine", "sha256:0123456789ab", "is not there to be asked"),
 )
 def test_what_is_not_there_is_told(here: Path, text: str, words: str) -> None:
     del here
@@ -277,21 +256,19 @@ def test_another_architecture_is_refused(store: Store) -> None:
         registry_image(a_repository(architecture="arm64"), AMD64, store)
 
 
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [
-        pytest.param(
-            "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip",
-            "does not keep",
-            id="a foreign layer",
-        ),
-        pytest.param(
-            "application/vnd.oci.image.layer.nondistributable.v1.tar",
-            "does not keep",
-            id="a layer that may not be given away",
-        ),
-        pytest.param("application/x-helm-chart", "unsupported type", id="something else"),
-    ],
+@cases(
+    "kind words",
+    (
+        "a foreign layer",
+        "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip",
+        "does not keep",
+    ),
+    (
+        "a layer that may not be given away",
+        "application/vnd.oci.image.layer.nondistributable.v1.tar",
+        "does not keep",
+    ),
+    ("something else", "application/x-helm-chart", "unsupported type"),
 )
 def test_layers_that_are_none_are_refused(store: Store, kind: str, words: str) -> None:
     with pytest.raises(ImageUnreadableError, match=words):

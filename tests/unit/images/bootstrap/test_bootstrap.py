@@ -33,16 +33,8 @@ from images.net.retries import Retries
 from images.oci.archive_reader import open_archive
 from images.oci.tarstream import layer_members
 from images.store import OfflineError
-from tests.kit.debian_mirror import (
-    EPOCH,
-    FakeDeb,
-    Key,
-    ar,
-    data_tar,
-    minimal,
-    serving,
-    write_suite,
-)
+from tests.kit.cases import cases
+from tests.kit.debian_mirror import EPOCH, FakeDeb, Key, ar, data_tar, minimal, serving, write_suite
 
 SNAPSHOT = "20260301T000000Z"
 KEY = Key()
@@ -130,9 +122,7 @@ def test_the_archive_is_what_docker_loads(tmp_path: Path) -> None:
     assert names(tmp_path) == {f"{base.image_id[7:]}.tar", "index.json", ".lock"}
 
 
-def test_a_base_has_what_its_packages_bring_and_their_scripts_would_write(
-    tmp_path: Path,
-) -> None:
+def test_a_base_has_what_its_packages_bring_and_their_scripts_would_write(tmp_path: Path) -> None:
     found = contents(make(tmp_path))
     assert found["bin"][0].linkname == "usr/bin"
     assert found["lib"][0].linkname == "usr/lib"
@@ -582,14 +572,12 @@ def test_a_suite_that_the_mirror_lacks_is_named(
     assert caught.value.exit_code == 3
 
 
-@pytest.mark.parametrize(
-    ("status", "error", "words"),
-    [
-        pytest.param(503, None, "", id="busy for a moment: asked again"),
-        pytest.param(404, BootstrapUnfitError, "does not have the suite", id="not there"),
-        pytest.param(401, MirrorError, "asks for a login", id="a login is needed"),
-        pytest.param(403, MirrorError, "denies access", id="refused"),
-    ],
+@cases(
+    "status error words",
+    ("busy for a moment: asked again", 503, None, ""),
+    ("not there", 404, BootstrapUnfitError, "does not have the suite"),
+    ("a login is needed", 401, MirrorError, "asks for a login"),
+    ("refused", 403, MirrorError, "denies access"),
 )
 def test_answers_of_a_server(
     tmp_path: Path,
@@ -652,14 +640,12 @@ def test_an_interruption_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     assert names(tmp_path) == {".lock"}
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        pytest.param({"snapshot": "yesterday"}, "YYYYMMDDTHHMMSSZ", id="no time"),
-        pytest.param({"snapshot": "20261399T000000Z"}, "YYYYMMDDTHHMMSSZ", id="no such day"),
-        pytest.param({"snapshot": "20260301T000000Z/../x"}, "YYYYMMDD", id="a path"),
-        pytest.param({"epoch": 1 << 40}, "SOURCE_DATE_EPOCH", id="a time that has not been"),
-    ],
+@cases(
+    "changes words",
+    ("no time", {"snapshot": "yesterday"}, "YYYYMMDDTHHMMSSZ"),
+    ("no such day", {"snapshot": "20261399T000000Z"}, "YYYYMMDDTHHMMSSZ"),
+    ("a path", {"snapshot": "20260301T000000Z/../x"}, "YYYYMMDD"),
+    ("a time that has not been", {"epoch": 1 << 40}, "SOURCE_DATE_EPOCH"),
 )
 def test_times_that_cannot_be_are_refused(
     tmp_path: Path, changes: dict[str, Any], words: str

@@ -29,6 +29,7 @@ from images.bootstrap.mirrors import (
     stamp_before,
     standard_sources,
 )
+from tests.kit.cases import cases
 
 ONE_LINE = """
 # deb http://old.example/debian bookworm main
@@ -83,33 +84,29 @@ def test_deb822_sources_become_those_of_a_suite() -> None:
     assert lines(debian_sources(parse_deb822(DEB822), "trixie")) == WANTED
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param("deb http://u.example/ubuntu jammy main", (), id="Ubuntu is not Debian"),
-        pytest.param(
-            "deb http://d.example/linux/debian bookworm stable", (), id="another's component"
-        ),
-        pytest.param("deb http://p.example/php bookworm main", (), id="another's packages"),
-        pytest.param("deb http://m.example/debian-security s-security main", (), id="no release"),
-        pytest.param(
-            "deb http://user:pw@m.example/repo/debian stable main",
-            ("deb http://user:pw@m.example/repo/debian trixie main",),
-            id="an internal mirror with a login, and a suite by another name",
-        ),
-        pytest.param(
-            "deb [trusted=yes check-valid-until=no] http://s.example/debian/2025/ bookworm main",
-            ("deb [check-valid-until=no trusted=yes] http://s.example/debian/2025/ trixie main",),
-            id="what a snapshot needs is kept",
-        ),
-        pytest.param(
-            "deb [signed-by=/etc/corp.gpg] http://m.example/debian bookworm main",
-            ("deb [signed-by=/etc/corp.gpg] http://m.example/debian trixie main",),
-            id="a mirror that is signed again keeps its key",
-        ),
-        pytest.param("deb", (), id="half a line"),
-        pytest.param("deb [ http://x", (), id="an open bracket"),
-    ],
+@cases(
+    "text expected",
+    ("Ubuntu is not Debian", "deb http://u.example/ubuntu jammy main", ()),
+    ("another's component", "deb http://d.example/linux/debian bookworm stable", ()),
+    ("another's packages", "deb http://p.example/php bookworm main", ()),
+    ("no release", "deb http://m.example/debian-security s-security main", ()),
+    (
+        "an internal mirror with a login, and a suite by another name",
+        "deb http://user:pw@m.example/repo/debian stable main",
+        ("deb http://user:pw@m.example/repo/debian trixie main",),
+    ),
+    (
+        "what a snapshot needs is kept",
+        "deb [trusted=yes check-valid-until=no] http://s.example/debian/2025/ bookworm main",
+        ("deb [check-valid-until=no trusted=yes] http://s.example/debian/2025/ trixie main",),
+    ),
+    (
+        "a mirror that is signed again keeps its key",
+        "deb [signed-by=/etc/corp.gpg] http://m.example/debian bookworm main",
+        ("deb [signed-by=/etc/corp.gpg] http://m.example/debian trixie main",),
+    ),
+    ("half a line", "deb", ()),
+    ("an open bracket", "deb [ http://x", ()),
 )
 def test_only_debians_own_mirrors_count(text: str, expected: tuple[str, ...]) -> None:
     assert lines(debian_sources(parse_one_line(text), "trixie")) == expected
@@ -268,15 +265,11 @@ def test_a_stamp_lies_behind_all_that_a_service_will_still_take_in() -> None:
     assert not is_stamp("x")
 
 
-@pytest.mark.parametrize(
-    ("example", "expected"),
-    [
-        pytest.param(ONE_LINE, WANTED, id="one line each"),
-        pytest.param(DEB822, WANTED, id="in paragraphs"),
-        pytest.param(
-            "", ("# Name a mirror of Debian here, for apt-get to install from.",), id="none"
-        ),
-    ],
+@cases(
+    "example expected",
+    ("one line each", ONE_LINE, WANTED),
+    ("in paragraphs", DEB822, WANTED),
+    ("none", "", ("# Name a mirror of Debian here, for apt-get to install from.",)),
 )
 def test_a_base_has_debians_own_sources(example: str, expected: tuple[str, ...]) -> None:
     found = canonical_sources(example, "trixie").decode().replace("security/ ", "security ")

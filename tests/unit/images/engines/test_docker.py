@@ -39,6 +39,7 @@ from images.engines.spec import ImageSpec, RunJob
 from images.errors import DiskFullError, Failure
 from images.layers.project import DiskFile, ProjectLayer, sha256_of
 from images.net.secrets import Secrets
+from tests.kit.cases import cases
 
 RLIMIT = "OCI runtime create failed: error setting rlimit type 8: operation not permitted: unknown"
 BUILDX = "github.com/docker/buildx v0.13.1 788433953af10f2a698f5c07611dddce2e08c7a0\n"
@@ -92,9 +93,7 @@ class Clis:
     ],
 )  # fmt: skip
 def test_the_cli_that_can_drive_buildkit_is_found(
-    tmp_path: Path,
-    answers: dict[str, tuple[str | None, str | None]],
-    found: tuple[str, str, str],
+    tmp_path: Path, answers: dict[str, tuple[str | None, str | None]], found: tuple[str, str, str]
 ) -> None:
     clis = Clis(tmp_path, answers)
     builder = find_builder(clis.path(), clis.ask)
@@ -113,14 +112,12 @@ def test_empty_and_doubled_entries_of_path_are_no_directories(
     assert len(clis.asked) == 2
 
 
-@pytest.mark.parametrize(
-    ("answers", "words", "fix"),
-    [
-        pytest.param({}, "is not on PATH", "docker.io", id="no docker at all"),
-        pytest.param({"a": (None, "28.2.2")}, "28.2.2", "docker-buildx", id="without the plugin"),
-        pytest.param({"a": (None, None)}, "(no answer)", "docker-buildx", id="one that is broken"),
-        pytest.param({"a": (None, "17.12.1")}, "17.12.1", "docker-buildx", id="before BuildKit"),
-    ],
+@cases(
+    "answers words fix",
+    ("no docker at all", {}, "is not on PATH", "docker.io"),
+    ("without the plugin", {"a": (None, "28.2.2")}, "28.2.2", "docker-buildx"),
+    ("one that is broken", {"a": (None, None)}, "(no answer)", "docker-buildx"),
+    ("before BuildKit", {"a": (None, "17.12.1")}, "17.12.1", "docker-buildx"),
 )
 def test_where_none_can_it_is_said_what_to_install(
     tmp_path: Path, answers: dict[str, tuple[str | None, str | None]], words: str, fix: str
@@ -144,49 +141,46 @@ def test_a_question_to_a_missing_or_failing_program_has_no_answer(tmp_path: Path
 SPEC = ImageSpec(base="python:3.11@sha256:aa", lock=Path("/x/pylock.toml"), labels={})
 
 
-@pytest.mark.parametrize(
-    ("builder", "spec", "secrets", "network", "argv"),
-    [
-        pytest.param(
-            Builder(cli="docker", kind="buildx", version="1"),
-            SPEC,
-            {},
-            None,
+@cases(
+    "builder spec secrets network argv",
+    (
+        "buildx loads what it built",
+        Builder(cli="docker", kind="buildx", version="1"),
+        SPEC,
+        {},
+        None,
+        (
             "docker buildx build --load --progress plain --file /c/Dockerfile.cuda "
             "--build-arg BASE=python:3.11@sha256:aa --build-arg LOCK=pylock.toml "
-            "--iidfile /o/iid /c",
-            id="buildx loads what it built",
+            "--iidfile /o/iid /c"
         ),
-        pytest.param(
-            Builder(cli="/usr/bin/docker", kind="integrated", version="20.10"),
-            ImageSpec(
-                base="nvidia/cuda:11.7.1-devel",
-                lock=Path("pylock.a.toml"),
-                labels={"z": '{"b": "c; rm -rf /"}', "a": "1"},
-                apt_packages=("python3", "python3-venv"),
-            ),
-            {"netrc": Path("/s/netrc"), "ca": Path("/s/ca")},
-            "host",
+    ),
+    (
+        "everything there is, in one order",
+        Builder(cli="/usr/bin/docker", kind="integrated", version="20.10"),
+        ImageSpec(
+            base="nvidia/cuda:11.7.1-devel",
+            lock=Path("pylock.a.toml"),
+            labels={"z": '{"b": "c; rm -rf /"}', "a": "1"},
+            apt_packages=("python3", "python3-venv"),
+        ),
+        {"netrc": Path("/s/netrc"), "ca": Path("/s/ca")},
+        "host",
+        (
             "/usr/bin/docker build --progress plain --file /c/Dockerfile.cuda "
             "--build-arg BASE=nvidia/cuda:11.7.1-devel --build-arg LOCK=pylock.a.toml "
             "--build-arg|APT_PACKAGES=python3 python3-venv| --label a=1 "
             '--label|z={"b": "c; rm -rf /"}| '
             "--secret id=ca,src=/s/ca --secret id=netrc,src=/s/netrc --network host "
-            "--iidfile /o/iid /c",
-            id="everything there is, in one order",
+            "--iidfile /o/iid /c"
         ),
-    ],
+    ),
 )
 def test_the_command_line_of_a_build(
     builder: Builder, spec: ImageSpec, secrets: Mapping[str, Path], network: str | None, argv: str
 ) -> None:
     found = build_argv(
-        builder,
-        context=Path("/c"),
-        spec=spec,
-        iid=Path("/o/iid"),
-        secrets=secrets,
-        network=network,
+        builder, context=Path("/c"), spec=spec, iid=Path("/o/iid"), secrets=secrets, network=network
     )
     golden = [
         word
@@ -354,15 +348,13 @@ def test_files_for_a_container_travel_as_an_archive() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("chunks", "lines"),
-    [
-        pytest.param([b"a\nb\n"], ["a", "b"], id="whole lines"),
-        pytest.param([b"a", b"b\nc"], ["ab", "c"], id="a line in two chunks, the last without end"),
-        pytest.param([b"\xc3", b"\xa9\n"], ["\u00e9"], id="a character in two chunks"),
-        pytest.param([b"a\r\n\xff\n"], ["a", "\ufffd"], id="a carriage return, a broken byte"),
-        pytest.param([], [], id="nothing"),
-    ],
+@cases(
+    "chunks lines",
+    ("whole lines", [b"a\nb\n"], ["a", "b"]),
+    ("a line in two chunks, the last without end", [b"a", b"b\nc"], ["ab", "c"]),
+    ("a character in two chunks", [b"\xc3", b"\xa9\n"], ["\u00e9"]),
+    ("a carriage return, a broken byte", [b"a\r\n\xff\n"], ["a", "\ufffd"]),
+    ("nothing", [], []),
 )
 def test_chunks_become_lines(chunks: list[bytes], lines: list[str]) -> None:
     assert list(container._lines(iter(chunks))) == lines
@@ -511,13 +503,11 @@ def test_what_a_run_writes_is_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch
     assert max(map(len, lines)) < 200
 
 
-@pytest.mark.parametrize(
-    ("gpus", "requests"),
-    [
-        pytest.param("none", [], id="no GPU"),
-        pytest.param("runtime", [("", [["gpu"]], [])], id="by the NVIDIA runtime"),
-        pytest.param("cdi", [("cdi", [], ["nvidia.com/gpu=all"])], id="by CDI"),
-    ],
+@cases(
+    "gpus requests",
+    ("no GPU", "none", []),
+    ("by the NVIDIA runtime", "runtime", [("", [["gpu"]], [])]),
+    ("by CDI", "cdi", [("cdi", [], ["nvidia.com/gpu=all"])]),
 )
 def test_gpus_are_asked_for(gpus: str, requests: list[object]) -> None:
     docker, client = engine(FakeContainer())
@@ -592,13 +582,11 @@ def test_a_run_that_does_not_end_is_ended_and_said_to_be() -> None:
     assert container.removed
 
 
-@pytest.mark.parametrize(
+@cases(
     "error",
-    [
-        pytest.param(ImageNotFound("No such image: i"), id="the image is not there"),
-        pytest.param(RequestsConnectionError("gone"), id="the engine goes away"),
-        pytest.param(OSError("broken pipe"), id="the socket breaks"),
-    ],
+    ("the image is not there", ImageNotFound("No such image: i")),
+    ("the engine goes away", RequestsConnectionError("gone")),
+    ("the socket breaks", OSError("broken pipe")),
 )
 def test_what_the_sdk_raises_never_leaves_the_room(error: Exception) -> None:
     docker, client = engine(error=error)
@@ -612,14 +600,12 @@ def test_what_the_sdk_raises_never_leaves_the_room(error: Exception) -> None:
         docker.tag("i", "a:b")
 
 
-@pytest.mark.parametrize(
-    ("root", "host", "known"),
-    [
-        pytest.param("/", "", True, id="a directory of this machine"),
-        pytest.param("/nonexistent", "", False, id="a directory that is not here"),
-        pytest.param("/", "tcp://elsewhere:2375", False, id="another machine's"),
-        pytest.param(None, "", False, id="an engine that does not say"),
-    ],
+@cases(
+    "root host known",
+    ("a directory of this machine", "/", "", True),
+    ("a directory that is not here", "/nonexistent", "", False),
+    ("another machine's", "/", "tcp://elsewhere:2375", False),
+    ("an engine that does not say", None, "", False),
 )
 def test_free_space_is_known_of_this_machine_only(
     monkeypatch: pytest.MonkeyPatch, root: str | None, host: str, *, known: bool
@@ -644,14 +630,12 @@ def test_an_image_that_is_not_there_is_no_failure_where_that_is_the_question() -
         docker.has("i")
 
 
-@pytest.mark.parametrize(
+@cases(
     "host",
-    [
-        pytest.param("unix:///nonexistent", id="a socket that is not there"),
-        pytest.param("tcp://127.0.0.1:1", id="a port where nobody listens"),
-        pytest.param("nonsense://", id="no address"),
-        pytest.param("tcp://x:y", id="no port"),
-    ],
+    ("a socket that is not there", "unix:///nonexistent"),
+    ("a port where nobody listens", "tcp://127.0.0.1:1"),
+    ("no address", "nonsense://"),
+    ("no port", "tcp://x:y"),
 )
 def test_an_engine_that_does_not_answer_is_said_with_the_callers_fix(
     monkeypatch: pytest.MonkeyPatch, host: str

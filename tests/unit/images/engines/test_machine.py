@@ -11,6 +11,7 @@ import pytest
 from images.engines import emulation as machine
 from images.engines.emulation import OtherMachineError, check_runs, emulator_of, runs_natively
 from images.oci.model import Platform
+from tests.kit.cases import cases
 
 AMD64, ARM64 = Platform(architecture="amd64"), Platform(architecture="arm64")
 ARM_V8 = Platform(architecture="arm64", variant="v8")
@@ -58,14 +59,12 @@ def registry(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-@pytest.mark.parametrize(
-    ("platform", "natively"),
-    [
-        pytest.param(AMD64, True, id="its own"),
-        pytest.param(Platform(architecture="386"), True, id="its own of 32 bits"),
-        pytest.param(ARM64, False, id="another processor"),
-        pytest.param(WINDOWS, False, id="another system"),
-    ],
+@cases(
+    "platform natively",
+    ("its own", AMD64, True),
+    ("its own of 32 bits", Platform(architecture="386"), True),
+    ("another processor", ARM64, False),
+    ("another system", WINDOWS, False),
 )
 def test_what_runs_by_itself(platform: Platform, natively: bool) -> None:  # noqa: FBT001
     assert runs_natively(platform) is natively
@@ -77,28 +76,20 @@ def test_on_an_arm_machine_arm_is_native(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not runs_natively(AMD64)
 
 
-@pytest.mark.parametrize(
-    ("platform", "entries", "name"),
-    [
-        pytest.param(ARM64, {"qemu_aarch64": QEMU_AARCH64}, "qemu-aarch64", id="as Debian does"),
-        pytest.param(ARM_V8, {"rosetta": QEMU_AARCH64}, "rosetta", id="whatever it is called"),
-        pytest.param(
-            ARM64, {"a": PYTHON, "b": BY_ENDING, "c": "", "d": QEMU_AARCH64}, "d", id="among others"
-        ),
-        pytest.param(AMD64, {"qemu_aarch64": QEMU_AARCH64}, "", id="none is needed"),
-        pytest.param(WINDOWS, {"qemu_aarch64": QEMU_AARCH64}, "", id="none for another system"),
-        pytest.param(S390X, {"qemu_s390x": QEMU_AARCH64}, "", id="a name alone says nothing"),
-        pytest.param(ARM64, {"qemu_arm": QEMU_ARM}, "", id="that for 32 bits is not it"),
-        pytest.param(
-            ARM64, {"q": QEMU_AARCH64.replace("enabled", "disabled")}, "", id="one that is off"
-        ),
-        pytest.param(ARM64, {"q": QEMU_AARCH64.replace("POF", "PO")}, "", id="one without F"),
-        pytest.param(ARM64, {"q": QEMU_AARCH64.replace("7f45", "7x45")}, "", id="one unreadable"),
-        pytest.param(
-            ARM64, {"status": "disabled\n", "q": QEMU_AARCH64}, "", id="all of them are off"
-        ),
-        pytest.param(ARM64, {"status": ""}, "", id="none at all"),
-    ],
+@cases(
+    "platform entries name",
+    ("as Debian does", ARM64, {"qemu_aarch64": QEMU_AARCH64}, "qemu-aarch64"),
+    ("whatever it is called", ARM_V8, {"rosetta": QEMU_AARCH64}, "rosetta"),
+    ("among others", ARM64, {"a": PYTHON, "b": BY_ENDING, "c": "", "d": QEMU_AARCH64}, "d"),
+    ("none is needed", AMD64, {"qemu_aarch64": QEMU_AARCH64}, ""),
+    ("none for another system", WINDOWS, {"qemu_aarch64": QEMU_AARCH64}, ""),
+    ("a name alone says nothing", S390X, {"qemu_s390x": QEMU_AARCH64}, ""),
+    ("that for 32 bits is not it", ARM64, {"qemu_arm": QEMU_ARM}, ""),
+    ("one that is off", ARM64, {"q": QEMU_AARCH64.replace("enabled", "disabled")}, ""),
+    ("one without F", ARM64, {"q": QEMU_AARCH64.replace("POF", "PO")}, ""),
+    ("one unreadable", ARM64, {"q": QEMU_AARCH64.replace("7f45", "7x45")}, ""),
+    ("all of them are off", ARM64, {"status": "disabled\n", "q": QEMU_AARCH64}, ""),
+    ("none at all", ARM64, {"status": ""}, ""),
 )
 def test_the_emulator_that_is_registered(
     registry: Callable[..., Path], platform: Platform, entries: dict[str, str], name: str
@@ -112,22 +103,18 @@ def test_the_emulator_that_is_registered(
         check_runs(platform, "it", root)
 
 
-@pytest.mark.parametrize(
-    ("platform", "entry", "says", "fix"),
-    [
-        pytest.param(
-            ARM64, "", "has no emulator", "qemu-user-static .*--install arm64", id="what to install"
-        ),
-        pytest.param(
-            ARM64,
-            QEMU_AARCH64.replace("POF", "PO"),
-            "qemu-aarch64 is not found from inside an image",
-            "qemu-user-static",
-            id="it lacks the flag",
-        ),
-        pytest.param(S390X, "", "has no emulator", "^Run it on such a machine.$", id="not offered"),
-        pytest.param(WINDOWS, "", "for windows", "^Run it on such a machine.$", id="no Linux"),
-    ],
+@cases(
+    "platform entry says fix",
+    ("what to install", ARM64, "", "has no emulator", "qemu-user-static .*--install arm64"),
+    (
+        "it lacks the flag",
+        ARM64,
+        QEMU_AARCH64.replace("POF", "PO"),
+        "qemu-aarch64 is not found from inside an image",
+        "qemu-user-static",
+    ),
+    ("not offered", S390X, "", "has no emulator", "^Run it on such a machine.$"),
+    ("no Linux", WINDOWS, "", "for windows", "^Run it on such a machine.$"),
 )
 def test_a_refusal_says_what_to_type(
     registry: Callable[..., Path], platform: Platform, entry: str, says: str, fix: str

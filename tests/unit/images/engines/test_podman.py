@@ -10,15 +10,12 @@ from typing import Any
 
 import pytest
 
-from images.engines.docker_errors import (
-    EngineError,
-    NoEngineError,
-    NoGpuRuntimeError,
-)
+from images.engines.docker_errors import EngineError, NoEngineError, NoGpuRuntimeError
 from images.engines.podman import Podman
 from images.engines.spec import RunJob
 from images.errors import DiskFullError
 from images.oci.sources import Image
+from tests.kit.cases import cases
 from tests.kit.sandbox_images import entry, image, layer
 
 REFUSED = "Error: runc: error setting rlimit type {}: operation not permitted"
@@ -258,18 +255,12 @@ def test_podman_is_found(
     assert Podman.connect().name == version
 
 
-@pytest.mark.parametrize(
-    ("answers", "serves"),
-    [
-        pytest.param([[127, "", "not found"]], True, id="it gets as far as the program"),
-        pytest.param(
-            [[126, "", CRUN.format("NPROC")], [127, "", ""]],
-            True,
-            id="with the limits that we have",
-        ),
-        pytest.param([[126, "", CRUN.format("NPROC")]] * 2, False, id="no limits are granted"),
-        pytest.param([[125, "", "Error: no network"]] * 2, False, id="podman itself refuses"),
-    ],
+@cases(
+    "answers serves",
+    ("it gets as far as the program", [[127, "", "not found"]], True),
+    ("with the limits that we have", [[126, "", CRUN.format("NPROC")], [127, "", ""]], True),
+    ("no limits are granted", [[126, "", CRUN.format("NPROC")]] * 2, False),
+    ("podman itself refuses", [[125, "", "Error: no network"]] * 2, False),
 )
 def test_a_podman_that_starts_nothing_is_told_before_an_image_is_loaded(
     fake: Fake,

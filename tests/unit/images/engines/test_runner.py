@@ -21,6 +21,7 @@ from images.oci.archive_reader import open_archive
 from images.oci.model import Platform, digest_of
 from images.oci.sources import Image
 from images.system.errors import NoRunnerError
+from tests.kit.cases import cases
 from tests.kit.sandbox_images import entry, image, layer
 
 
@@ -263,12 +264,10 @@ def refusal(status: int) -> docker.errors.APIError:
     return docker.errors.APIError("refused", response=response)
 
 
-@pytest.mark.parametrize(
+@cases(
     "trouble",
-    [
-        pytest.param(refusal(409), id="a container of another run uses it"),
-        pytest.param(docker.errors.ImageNotFound("gone"), id="another run has removed it"),
-    ],
+    ("a container of another run uses it", refusal(409)),
+    ("another run has removed it", docker.errors.ImageNotFound("gone")),
 )
 def test_an_image_that_another_run_has_too_is_no_trouble(trouble: Exception) -> None:
     client = Client(Images(trouble=trouble))

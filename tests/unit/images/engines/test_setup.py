@@ -25,6 +25,7 @@ from images.engines.start import (
 )
 from images.system import process
 from images.system.os_release import parse_os_release
+from tests.kit.cases import cases
 
 UPDATE = "apt-get update"
 INSTALL = "env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends"
@@ -81,17 +82,15 @@ def test_dockers_own_repository_gives_its_own_builder() -> None:
     assert found[1] == f"{INSTALL} docker-buildx-plugin"
 
 
-@pytest.mark.parametrize(
-    ("os_id", "os_like", "fix"),
-    [
-        pytest.param("fedora", "", "sudo dnf install -y moby-engine", id="Fedora"),
-        pytest.param("opensuse-leap", "suse opensuse", "sudo zypper --non-inter", id="openSUSE"),
-        pytest.param("arch", "", "sudo pacman -S", id="Arch"),
-        pytest.param("manjaro", "arch", "sudo pacman -S", id="a relative of Arch"),
-        pytest.param("rocky", "rhel centos fedora", "docs.docker.com", id="Rocky is not Fedora"),
-        pytest.param("alpine", "", "docs.docker.com", id="Alpine"),
-        pytest.param("", "", "docs.docker.com", id="nothing known"),
-    ],
+@cases(
+    "os_id os_like fix",
+    ("Fedora", "fedora", "", "sudo dnf install -y moby-engine"),
+    ("openSUSE", "opensuse-leap", "suse opensuse", "sudo zypper --non-inter"),
+    ("Arch", "arch", "", "sudo pacman -S"),
+    ("a relative of Arch", "manjaro", "arch", "sudo pacman -S"),
+    ("Rocky is not Fedora", "rocky", "rhel centos fedora", "docs.docker.com"),
+    ("Alpine", "alpine", "", "docs.docker.com"),
+    ("nothing known", "", "", "docs.docker.com"),
 )
 def test_other_systems_are_told_what_to_type(os_id: str, os_like: str, fix: str) -> None:
     with pytest.raises(EngineSetupError) as caught:
@@ -100,13 +99,11 @@ def test_other_systems_are_told_what_to_type(os_id: str, os_like: str, fix: str)
     assert caught.value.exit_code == 5
 
 
-@pytest.mark.parametrize(
-    ("policy", "expected"),
-    [
-        pytest.param("docker.io:\n  Installed: (none)\n  Candidate: 20.10\n", True, id="there"),
-        pytest.param("docker.io:\n  Installed: (none)\n  Candidate: (none)\n", False, id="virtual"),
-        pytest.param("", False, id="unknown"),
-    ],
+@cases(
+    "policy expected",
+    ("there", "docker.io:\n  Installed: (none)\n  Candidate: 20.10\n", True),
+    ("virtual", "docker.io:\n  Installed: (none)\n  Candidate: (none)\n", False),
+    ("unknown", "", False),
 )
 def test_apts_answer_is_read(policy: str, *, expected: bool) -> None:
     assert module.has_candidate(policy) is expected
@@ -119,27 +116,29 @@ def test_os_release_is_read() -> None:
     assert found["BROKEN"] == '"a'
 
 
-@pytest.mark.parametrize(
-    ("facts", "expected"),
-    [
-        pytest.param(
-            here(),
+@cases(
+    "facts expected",
+    (
+        "a user of Debian 12",
+        here(),
+        (
             f"sudo {UPDATE} && sudo {INSTALL} docker.io iptables ca-certificates"
-            f" && sudo {START} && sudo usermod -aG docker ann",
-            id="a user of Debian 12",
+            f" && sudo {START} && sudo usermod -aG docker ann"
         ),
-        pytest.param(
-            here(is_root=True, has_init=False),
+    ),
+    (
+        "root in a container",
+        here(is_root=True, has_init=False),
+        (
             f"{UPDATE} && {INSTALL} docker.io iptables ca-certificates && "
-            f"sh -c 'setsid dockerd >>{module.LOG} 2>&1 </dev/null &'",
-            id="root in a container",
+            f"sh -c 'setsid dockerd >>{module.LOG} 2>&1 </dev/null &'"
         ),
-        pytest.param(
-            here(os_id="rocky"),
-            "Follow Docker's instructions: https://docs.docker.com/engine/install/",
-            id="another system",
-        ),
-    ],
+    ),
+    (
+        "another system",
+        here(os_id="rocky"),
+        "Follow Docker's instructions: https://docs.docker.com/engine/install/",
+    ),
 )
 def test_the_fix_can_be_pasted(monkeypatch: pytest.MonkeyPatch, facts: Here, expected: str) -> None:
     monkeypatch.setattr(module, "_read_here", lambda: facts)
@@ -160,44 +159,33 @@ PID_FILE = "failed to start daemon: pid file found, ensure docker is not running
 ROOT = "dockerd needs to be started with root privileges."
 
 
-@pytest.mark.parametrize(
-    ("log", "expected"),
-    [
-        pytest.param(IPTABLES, IPTABLES.splitlines()[1], id="the daemon's last word"),
-        pytest.param(
-            'level=fatal msg="say \\"no\\""\nlevel=info msg="bye"', 'say "no"', id="a fatal message"
-        ),
-        pytest.param("something\nelse\n\n", "else", id="the last line where none is marked"),
-        pytest.param("", "", id="nothing"),
-    ],
+@cases(
+    "log expected",
+    ("the daemon's last word", IPTABLES, IPTABLES.splitlines()[1]),
+    ("a fatal message", 'level=fatal msg="say \\"no\\""\nlevel=info msg="bye"', 'say "no"'),
+    ("the last line where none is marked", "something\nelse\n\n", "else"),
+    ("nothing", "", ""),
 )
 def test_the_telling_line_is_found(log: str, expected: str) -> None:
     assert telling_line(log) == expected
 
 
-@pytest.mark.parametrize(
-    ("line", "given", "expected"),
-    [
-        pytest.param(IPTABLES, [], "--iptables=false", id="no firewall"),
-        pytest.param(BRIDGE, [], "--iptables=false", id="first the smaller step"),
-        pytest.param(BRIDGE, start._NO_FIREWALL, "--bridge=none", id="then no network"),
-        pytest.param(STORAGE, [], "--storage-driver=vfs", id="storage: its own step at once"),
-        pytest.param("what?", [], "--iptables=false", id="unknown: the ladder"),
-        pytest.param(
-            "what?",
-            (*start._NO_FIREWALL, *start._NO_BRIDGE),
-            "--storage-driver=vfs",
-            id="its end",
-        ),
-        pytest.param(
-            "what?",
-            (*start._NO_FIREWALL, *start._NO_BRIDGE, *start._PLAIN_STORAGE),
-            None,
-            id="nothing is left",
-        ),
-        pytest.param(PID_FILE, [], None, id="another runs"),
-        pytest.param(ROOT, [], None, id="not root"),
-    ],
+@cases(
+    "line given expected",
+    ("no firewall", IPTABLES, [], "--iptables=false"),
+    ("first the smaller step", BRIDGE, [], "--iptables=false"),
+    ("then no network", BRIDGE, start._NO_FIREWALL, "--bridge=none"),
+    ("storage: its own step at once", STORAGE, [], "--storage-driver=vfs"),
+    ("unknown: the ladder", "what?", [], "--iptables=false"),
+    ("its end", "what?", (*start._NO_FIREWALL, *start._NO_BRIDGE), "--storage-driver=vfs"),
+    (
+        "nothing is left",
+        "what?",
+        (*start._NO_FIREWALL, *start._NO_BRIDGE, *start._PLAIN_STORAGE),
+        None,
+    ),
+    ("another runs", PID_FILE, [], None),
+    ("not root", ROOT, [], None),
 )
 def test_the_next_step_follows_from_the_line(
     line: str, given: Sequence[str], expected: str | None

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from images.inspect import WheelUnreadableError
 from images.inspect.archive import WheelArchive
 from images.inspect.source import open_file
+from tests.kit.cases import cases
 from tests.kit.wheel_maker import InMemory, wheel
 
 BIG = bytes(range(256)) * 20_000
@@ -69,16 +70,14 @@ def streamed() -> bytes:
     return pipe.data
 
 
-@pytest.mark.parametrize(
+@cases(
     "data",
-    [
-        pytest.param(zipped(), id="deflated"),
-        pytest.param(zipped(compression=zipfile.ZIP_STORED), id="stored"),
-        pytest.param(wheel(FILES, comment=b"x" * 0xFFFF), id="the longest comment"),
-        pytest.param(wheel(FILES, comment=b"PK\x05\x06" * 30), id="a comment full of magic"),
-        pytest.param(wheel(FILES, wide=True), id="zip64"),
-        pytest.param(streamed(), id="sizes behind the data"),
-    ],
+    ("deflated", zipped()),
+    ("stored", zipped(compression=zipfile.ZIP_STORED)),
+    ("the longest comment", wheel(FILES, comment=b"x" * 0xFFFF)),
+    ("a comment full of magic", wheel(FILES, comment=b"PK\x05\x06" * 30)),
+    ("zip64", wheel(FILES, wide=True)),
+    ("sizes behind the data", streamed()),
 )
 def test_members_are_read(data: bytes) -> None:
     archive = opened(data)
@@ -105,31 +104,23 @@ def test_only_what_is_needed_is_read() -> None:
     assert source.bytes_read > len(BIG)
 
 
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        pytest.param(b"", "no zip directory", id="nothing"),
-        pytest.param(b"PK\x05\x06", "no zip directory", id="the magic alone"),
-        pytest.param(b"<html>" * 50_000, "no zip directory", id="a web page"),
-        pytest.param(zipped()[:-1], "no zip directory", id="the last byte is missing"),
-        pytest.param(zipped()[: len(zipped()) // 2], "no zip directory", id="cut in half"),
-        pytest.param(b"PK" + zipped(), "is not at byte", id="something in front of it"),
-        pytest.param(
-            changed(zipped(), len(zipped()) - 12, "<H", 60_000), "multi-volume|claims", id="count"
-        ),
-        pytest.param(
-            changed(zipped(), len(zipped()) - 14, "<HH", 60_000, 60_000),
-            "claims 60000 members",
-            id="more members than fit",
-        ),
-        pytest.param(
-            changed(zipped(), len(zipped()) - 14, "<HH", 7, 7), "damaged|early", id="one too many"
-        ),
-        pytest.param(changed(zipped(), len(zipped()) - 10, "<I", 0x7FFFFFFF), "claims", id="huge"),
-        pytest.param(
-            changed(zipped(), len(zipped()) - 18, "<H", 1), "multi-volume", id="a second disk"
-        ),
-    ],
+@cases(
+    "data said",
+    ("nothing", b"", "no zip directory"),
+    ("the magic alone", b"PK\x05\x06", "no zip directory"),
+    ("a web page", b"<html>" * 50_000, "no zip directory"),
+    ("the last byte is missing", zipped()[:-1], "no zip directory"),
+    ("cut in half", zipped()[: len(zipped()) // 2], "no zip directory"),
+    ("something in front of it", b"PK" + zipped(), "is not at byte"),
+    ("count", changed(zipped(), len(zipped()) - 12, "<H", 60_000), "multi-volume|claims"),
+    (
+        "more members than fit",
+        changed(zipped(), len(zipped()) - 14, "<HH", 60_000, 60_000),
+        "claims 60000 members",
+    ),
+    ("one too many", changed(zipped(), len(zipped()) - 14, "<HH", 7, 7), "damaged|early"),
+    ("huge", changed(zipped(), len(zipped()) - 10, "<I", 0x7FFFFFFF), "claims"),
+    ("a second disk", changed(zipped(), len(zipped()) - 18, "<H", 1), "multi-volume"),
 )
 def test_what_is_no_archive_is_named(data: bytes, said: str) -> None:
     assert re.search(said, refusal(data))
@@ -205,16 +196,14 @@ def test_names_cannot_write_on_the_terminal() -> None:
     assert next(iter(opened(wheel({"\x1b[2Ja": b""})).members)) == "?[2Ja"
 
 
-@pytest.mark.parametrize(
+@cases(
     "name",
-    [
-        pytest.param("missing.whl", id="not there"),
-        pytest.param("", id="no name"),
-        pytest.param(".", id="a directory"),
-        pytest.param("a\0b", id="a zero byte"),
-        pytest.param("x" * 5000, id="a name that is too long"),
-        pytest.param("pipe", id="a pipe, which nobody writes to"),
-    ],
+    ("not there", "missing.whl"),
+    ("no name", ""),
+    ("a directory", "."),
+    ("a zero byte", "a\0b"),
+    ("a name that is too long", "x" * 5000),
+    ("a pipe, which nobody writes to", "pipe"),
 )
 def test_what_is_no_file_is_named(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from images.inspect import fatbin as module
 from images.inspect.fatbin import MAGIC, Census, DamagedFatbin, FatbinScanner
+from tests.kit.cases import cases
 from tests.kit.wheel_maker import DATA, entry, fatbin, recorded, targets
 
 EXPECTED = {
@@ -40,27 +41,25 @@ def test_what_nvcc_made_is_read_as_cuobjdump_lists_it(name: str) -> None:
     assert listed(scanned(recorded(name))[1]) == sorted(EXPECTED[name])
 
 
-@pytest.mark.parametrize(
-    ("name", "sass", "ptx", "other"),
-    [
-        pytest.param("ptx-only.fatbin", {}, {"compute_80": 1}, {}, id="PTX alone"),
-        pytest.param("sass-only.fatbin", {"sm_120": 1}, {}, {}, id="binary code alone"),
-        pytest.param(
-            "accelerated.fatbin",
-            {"sm_90a": 1, "sm_100a": 1, "sm_120a": 1},
-            {"compute_90a": 1},
-            {},
-            id="code for one GPU",
-        ),
-        pytest.param(
-            "family.fatbin",
-            {"sm_100f": 1, "sm_120f": 1},
-            {"compute_100f": 1},
-            {},
-            id="code for a family, whose letter cuobjdump leaves out",
-        ),
-        pytest.param("lto.fatbin", {}, {}, {"LTO-IR": 1}, id="neither"),
-    ],
+@cases(
+    "name sass ptx other",
+    ("PTX alone", "ptx-only.fatbin", {}, {"compute_80": 1}, {}),
+    ("binary code alone", "sass-only.fatbin", {"sm_120": 1}, {}, {}),
+    (
+        "code for one GPU",
+        "accelerated.fatbin",
+        {"sm_90a": 1, "sm_100a": 1, "sm_120a": 1},
+        {"compute_90a": 1},
+        {},
+    ),
+    (
+        "code for a family, whose letter cuobjdump leaves out",
+        "family.fatbin",
+        {"sm_100f": 1, "sm_120f": 1},
+        {"compute_100f": 1},
+        {},
+    ),
+    ("neither", "lto.fatbin", {}, {}, {"LTO-IR": 1}),
 )
 def test_suffixes_and_kinds_are_told_apart(
     name: str, sass: dict[str, int], ptx: dict[str, int], other: dict[str, int]
@@ -107,45 +106,39 @@ def test_an_unknown_kind_is_counted_as_what_it_is() -> None:
     assert (dict(census.sass), dict(census.other)) == ({"sm_80": 1}, {"kind 64": 1})
 
 
-@pytest.mark.parametrize(
-    ("data", "strays"),
-    [
-        pytest.param(b"\xb8" * 3 + MAGIC + b"\xb8" * 60, [], id="the magic in code, not aligned"),
-        pytest.param(b"\xb8" * 8 + MAGIC + b"\xb8" * 60, [8], id="the magic in code, aligned"),
-        pytest.param(MAGIC + struct.pack("<HHQ", 2, 16, 80), [0], id="a newer version"),
-        pytest.param(MAGIC + struct.pack("<HHQ", 1, 16, 1 << 60), [0], id="larger than the file"),
-        pytest.param(MAGIC + struct.pack("<HHQ", 1, 16, 8) + b"\0" * 8, [0], id="too small"),
-        pytest.param(fatbin(entry(2, 80, version=1)), [0], id="a first entry of another version"),
-        pytest.param(fatbin(entry(2, 5)), [0], id="a first entry for no GPU"),
-        pytest.param(MAGIC + b"\x01", [], id="the end of the file"),
-    ],
+@cases(
+    "data strays",
+    ("the magic in code, not aligned", b"\xb8" * 3 + MAGIC + b"\xb8" * 60, []),
+    ("the magic in code, aligned", b"\xb8" * 8 + MAGIC + b"\xb8" * 60, [8]),
+    ("a newer version", MAGIC + struct.pack("<HHQ", 2, 16, 80), [0]),
+    ("larger than the file", MAGIC + struct.pack("<HHQ", 1, 16, 1 << 60), [0]),
+    ("too small", MAGIC + struct.pack("<HHQ", 1, 16, 8) + b"\0" * 8, [0]),
+    ("a first entry of another version", fatbin(entry(2, 80, version=1)), [0]),
+    ("a first entry for no GPU", fatbin(entry(2, 5)), [0]),
+    ("the end of the file", MAGIC + b"\x01", []),
 )
 def test_what_only_begins_like_a_fatbin_is_none(data: bytes, strays: list[int]) -> None:
     scanner, census = scanned(data)
     assert (census.fatbins, scanner.strays) == (0, strays)
 
 
-@pytest.mark.parametrize(
+@cases(
     "stray",
-    [
-        pytest.param(fatbin(b"\xff" * 64), id="no entry"),
-        pytest.param(MAGIC + struct.pack("<HHQ", 1, 16, 1 << 60), id="larger than the file"),
-        pytest.param(MAGIC * 6, id="nothing but the magic"),
-    ],
+    ("no entry", fatbin(b"\xff" * 64)),
+    ("larger than the file", MAGIC + struct.pack("<HHQ", 1, 16, 1 << 60)),
+    ("nothing but the magic", MAGIC * 6),
 )
 def test_after_a_stray_the_search_goes_on(stray: bytes) -> None:
     assert scanned(stray + targets("sm_80"))[1].fatbins == 1
 
 
-@pytest.mark.parametrize(
+@cases(
     "second",
-    [
-        pytest.param(entry(2, 80, version=1), id="another version"),
-        pytest.param(entry(1, 5), id="for no GPU"),
-        pytest.param(b"\0" * 24, id="too small for a header"),
-        pytest.param(entry(2, 80)[:8] + b"\xff" * 8 + entry(2, 80)[16:], id="a vast payload"),
-        pytest.param(entry(2, 80)[:4] + b"\0" * 4 + entry(2, 80)[8:], id="a header of no bytes"),
-    ],
+    ("another version", entry(2, 80, version=1)),
+    ("for no GPU", entry(1, 5)),
+    ("too small for a header", b"\0" * 24),
+    ("a vast payload", entry(2, 80)[:8] + b"\xff" * 8 + entry(2, 80)[16:]),
+    ("a header of no bytes", entry(2, 80)[:4] + b"\0" * 4 + entry(2, 80)[8:]),
 )
 def test_a_fatbin_that_breaks_off_is_damage(second: bytes) -> None:
     with pytest.raises(DamagedFatbin) as caught:

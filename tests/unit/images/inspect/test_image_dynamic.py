@@ -17,6 +17,7 @@ from images.inspect.dynamic import MAGIC, DynamicReader, ElfFile, read_dynamic
 from images.inspect.segments import DamagedElf
 from images.inspect.symbols import Symbols, Wanted, symbol_hash
 from images.inspect.windows import NotKept, OutsideFile, Windows
+from tests.kit.cases import cases
 from tests.kit.elf_maker import AARCH64, elf
 from tests.kit.wheel_maker import recorded
 
@@ -96,14 +97,12 @@ def test_what_follows_a_segment_in_its_last_page_is_mapped() -> None:
         read(data[:96] + cleared + data[112:])
 
 
-@pytest.mark.parametrize(
-    ("made", "told"),
-    [
-        pytest.param(elf(machine=AARCH64), ("aarch64", "library"), id="another machine of ours"),
-        pytest.param(elf(machine=21), (None, "other"), id="a machine that is none of ours"),
-        pytest.param(elf(kind=1), ("x86_64", "other"), id="an object file"),
-        pytest.param(elf(kind=2), ("x86_64", "program"), id="a program at a fixed place"),
-    ],
+@cases(
+    "made told",
+    ("another machine of ours", elf(machine=AARCH64), ("aarch64", "library")),
+    ("a machine that is none of ours", elf(machine=21), (None, "other")),
+    ("an object file", elf(kind=1), ("x86_64", "other")),
+    ("a program at a fixed place", elf(kind=2), ("x86_64", "program")),
 )
 def test_kinds_and_machines(made: bytes, told: tuple[str | None, str]) -> None:
     found, _ = read(made)
@@ -117,17 +116,15 @@ def test_a_program_names_its_loader() -> None:
     assert not found.default_directories
 
 
-@pytest.mark.parametrize(
+@cases(
     "damaged",
-    [
-        pytest.param(b"\x7fELF", id="nothing but the magic"),
-        pytest.param(elf(**FULL)[:200], id="cut off"),
-        pytest.param(elf(**FULL)[:32] + b"\xff" * 8 + elf(**FULL)[40:], id="headers far away"),
-        pytest.param(elf(**FULL)[:56] + b"\xff\xff" + elf(**FULL)[58:], id="65535 headers"),
-        pytest.param(elf(soname="x" * 5000), id="a name of 5000 bytes"),
-        pytest.param(elf(needed=["x"] * 5000), id="5000 needs"),
-        pytest.param(elf(provides=["x"] * 5000), id="5000 versions"),
-    ],
+    ("nothing but the magic", b"\x7fELF"),
+    ("cut off", elf(**FULL)[:200]),
+    ("headers far away", elf(**FULL)[:32] + b"\xff" * 8 + elf(**FULL)[40:]),
+    ("65535 headers", elf(**FULL)[:56] + b"\xff\xff" + elf(**FULL)[58:]),
+    ("a name of 5000 bytes", elf(soname="x" * 5000)),
+    ("5000 needs", elf(needed=["x"] * 5000)),
+    ("5000 versions", elf(provides=["x"] * 5000)),
 )
 def test_what_does_not_hold_is_damaged(damaged: bytes) -> None:
     with pytest.raises(DamagedElf):

@@ -16,6 +16,7 @@ from images.inspect.known_libraries import debian_packages, find_known, known_li
 from images.inspect.loader import NeededLibrary
 from images.inspect.segments import DamagedElf
 from images.inspect.tree import ImageFile, ImageTree, SymbolicLink
+from tests.kit.cases import cases
 from tests.kit.elf_maker import AARCH64, elf
 from tests.kit.image_maker import Files, image_of, installed
 from tests.kit.programs import run_program
@@ -210,15 +211,9 @@ TORCH: Files = {
     ],
 )  # fmt: skip
 def test_what_packages_need(
-    packages: list[tuple[str, Files, list[str]]],
-    file: str,
-    name: str,
-    expected: tuple[str, bool],
+    packages: list[tuple[str, Files, list[str]]], file: str, name: str, expected: tuple[str, bool]
 ) -> None:
-    files: Files = {
-        "usr/bin/python3.11": program(),
-        "opt/venv/bin/python3": "/usr/bin/python3.11",
-    }
+    files: Files = {"usr/bin/python3.11": program(), "opt/venv/bin/python3": "/usr/bin/python3.11"}
     made = dict(installed("torch", "2.0.1", TORCH, site=SITE)) if packages[-1][0] != "torch" else {}
     for package, content, requires in packages:
         made |= installed(package, "1.0", content, site=SITE, requires=requires)
@@ -374,12 +369,10 @@ def test_the_loader_of_this_machine_finds_the_same_files() -> None:
         assert f"undefined symbol: {lacks.symbol}" in said, (lacks, said)
 
 
-@pytest.mark.parametrize(
-    ("of_the_package", "required"),
-    [
-        pytest.param(("12", "13"), False, id="the package has one for the CUDA that is there"),
-        pytest.param(("12",), True, id="it has none"),
-    ],
+@cases(
+    "of_the_package required",
+    ("the package has one for the CUDA that is there", ("12", "13"), False),
+    ("it has none", ("12",), True),
 )
 def test_a_library_for_another_cuda(of_the_package: tuple[str, ...], *, required: bool) -> None:
     modules: Files = {

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from images.inspect.contents import read_image
 from images.inspect.tree import ImageFile, ImageTree, SymbolicLink
 from images.oci.errors import DigestMismatchError, ImageUnreadableError
+from tests.kit.cases import cases
 from tests.kit.image_maker import Files, image_of, layer_of, tar_of
 
 
@@ -17,36 +18,26 @@ def files_of(*layers: Files) -> dict[str, int]:
     return {path: node.size for path, node in tree.walk() if isinstance(node, ImageFile)}
 
 
-@pytest.mark.parametrize(
-    ("layers", "expected"),
-    [
-        pytest.param(
-            [{"a/x": b"1", "a/y": b"22"}, {"a/.wh.x": b""}], {"/a/y": 2}, id="a whiteout takes one"
-        ),
-        pytest.param(
-            [{"a/b/x": b"1", "c": b""}, {".wh.a": b""}], {"/c": 0}, id="a whiteout takes a tree"
-        ),
-        pytest.param(
-            [{"a/x": b"1"}, {"a/y": b"22", "a/.wh..wh..opq": b""}],
-            {"/a/y": 2},
-            id="opaque hides what is below, not what is beside it, whatever comes first",
-        ),
-        pytest.param(
-            [{"x": b"1"}, {"x": b"22", ".wh.x": b""}],
-            {"/x": 2},
-            id="whiteout and file in one layer",
-        ),
-        pytest.param([{"x": b"1"}, {"x/y": b"22"}], {"/x/y": 2}, id="a directory for a file"),
-        pytest.param([{"x/y": b"1"}, {"x": b"22"}], {"/x": 2}, id="a file for a directory"),
-        pytest.param(
-            [{"usr/lib/a": b"1", "lib": "usr/lib"}, {"lib/b": b"22"}],
-            {"/usr/lib/a": 1, "/usr/lib/b": 2},
-            id="a layer writes through a link of the base",
-        ),
-        pytest.param([{"../../x": b"1"}], {"/x": 1}, id="nothing gets out"),
-        pytest.param([{"/abs/x": b"1"}], {"/abs/x": 1}, id="an absolute name"),
-        pytest.param([{".wh.nothing": b"", "x": b"1"}], {"/x": 1}, id="a whiteout of nothing"),
-    ],
+@cases(
+    "layers expected",
+    ("a whiteout takes one", [{"a/x": b"1", "a/y": b"22"}, {"a/.wh.x": b""}], {"/a/y": 2}),
+    ("a whiteout takes a tree", [{"a/b/x": b"1", "c": b""}, {".wh.a": b""}], {"/c": 0}),
+    (
+        "opaque hides what is below, not what is beside it, whatever comes first",
+        [{"a/x": b"1"}, {"a/y": b"22", "a/.wh..wh..opq": b""}],
+        {"/a/y": 2},
+    ),
+    ("whiteout and file in one layer", [{"x": b"1"}, {"x": b"22", ".wh.x": b""}], {"/x": 2}),
+    ("a directory for a file", [{"x": b"1"}, {"x/y": b"22"}], {"/x/y": 2}),
+    ("a file for a directory", [{"x/y": b"1"}, {"x": b"22"}], {"/x": 2}),
+    (
+        "a layer writes through a link of the base",
+        [{"usr/lib/a": b"1", "lib": "usr/lib"}, {"lib/b": b"22"}],
+        {"/usr/lib/a": 1, "/usr/lib/b": 2},
+    ),
+    ("nothing gets out", [{"../../x": b"1"}], {"/x": 1}),
+    ("an absolute name", [{"/abs/x": b"1"}], {"/abs/x": 1}),
+    ("a whiteout of nothing", [{".wh.nothing": b"", "x": b"1"}], {"/x": 1}),
 )
 def test_layers_are_laid_over_each_other_as_engines_do(
     layers: list[Files], expected: dict[str, int]
@@ -61,18 +52,16 @@ def test_a_hard_link_is_the_same_file() -> None:
     assert tree.find("/d") is None
 
 
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        pytest.param("/lib/x", "/usr/lib/x", id="a link to a directory"),
-        pytest.param("/up/lib/x", "/usr/lib/x", id="a link upwards"),
-        pytest.param("/out/usr/lib/x", "/usr/lib/x", id="above the root is the root"),
-        pytest.param("/loop/x", None, id="a loop ends"),
-        pytest.param("/one", None, id="two links to each other"),
-        pytest.param("/dangling", None, id="a link to nothing"),
-        pytest.param("/usr/lib/x/y", None, id="below a file"),
-        pytest.param("/lib/../lib/x", None, id="'..' of a link leads to its target's parent"),
-    ],
+@cases(
+    "path expected",
+    ("a link to a directory", "/lib/x", "/usr/lib/x"),
+    ("a link upwards", "/up/lib/x", "/usr/lib/x"),
+    ("above the root is the root", "/out/usr/lib/x", "/usr/lib/x"),
+    ("a loop ends", "/loop/x", None),
+    ("two links to each other", "/one", None),
+    ("a link to nothing", "/dangling", None),
+    ("below a file", "/usr/lib/x/y", None),
+    ("'..' of a link leads to its target's parent", "/lib/../lib/x", None),
 )
 def test_links_are_followed_inside(path: str, expected: str | None) -> None:
     tree = read_image(

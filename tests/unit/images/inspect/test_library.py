@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from images.inspect import LibraryCode, WheelUnreadableError
 from images.inspect.library import read_library
+from tests.kit.cases import cases
 from tests.kit.wheel_maker import AARCH64, entry, fatbin, library, recorded, targets
 
 NAME = "pkg/lib.so"
@@ -39,40 +40,36 @@ def test_linked_code_counts_and_the_code_that_was_linked_does_not() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("sections", "expected"),
-    [
-        pytest.param(
-            {"__nv_relfatbin": targets("sm_80", "compute_80")},
-            LibraryCode(name=NAME, fatbins=1, sass={"sm_80": 1}, ptx={"compute_80": 1}),
-            id="code to be linked where there is no other",
+@cases(
+    "sections expected",
+    (
+        "code to be linked where there is no other",
+        {"__nv_relfatbin": targets("sm_80", "compute_80")},
+        LibraryCode(name=NAME, fatbins=1, sass={"sm_80": 1}, ptx={"compute_80": 1}),
+    ),
+    (
+        "what is data to the loader is not counted in",
+        {".nv_fatbin": targets("sm_80") * 3, ".lrodata": targets("sm_100") * 2},
+        LibraryCode(name=NAME, fatbins=3, sass={"sm_80": 3}, outside=2),
+    ),
+    (
+        "unless it is all there is",
+        {".data": targets("sm_80") * 2},
+        LibraryCode(name=NAME, fatbins=2, sass={"sm_80": 2}),
+    ),
+    (
+        "code that looks for the magic",
+        {".text": b"\xb8\x50\xed\x55\xba" * 40},
+        LibraryCode(name=NAME, fatbins=0),
+    ),
+    ("no device code", {".text": b"x"}, LibraryCode(name=NAME, fatbins=0)),
+    (
+        "targets in the order of their numbers",
+        {".nv_fatbin": targets("sm_120", "sm_80", "sm_90a", "sm_100f")},
+        LibraryCode(
+            name=NAME, fatbins=1, sass={"sm_80": 1, "sm_90a": 1, "sm_100f": 1, "sm_120": 1}
         ),
-        pytest.param(
-            {".nv_fatbin": targets("sm_80") * 3, ".lrodata": targets("sm_100") * 2},
-            LibraryCode(name=NAME, fatbins=3, sass={"sm_80": 3}, outside=2),
-            id="what is data to the loader is not counted in",
-        ),
-        pytest.param(
-            {".data": targets("sm_80") * 2},
-            LibraryCode(name=NAME, fatbins=2, sass={"sm_80": 2}),
-            id="unless it is all there is",
-        ),
-        pytest.param(
-            {".text": b"\xb8\x50\xed\x55\xba" * 40},
-            LibraryCode(name=NAME, fatbins=0),
-            id="code that looks for the magic",
-        ),
-        pytest.param({".text": b"x"}, LibraryCode(name=NAME, fatbins=0), id="no device code"),
-        pytest.param(
-            {".nv_fatbin": targets("sm_120", "sm_80", "sm_90a", "sm_100f")},
-            LibraryCode(
-                name=NAME,
-                fatbins=1,
-                sass={"sm_80": 1, "sm_90a": 1, "sm_100f": 1, "sm_120": 1},
-            ),
-            id="targets in the order of their numbers",
-        ),
-    ],
+    ),
 )
 def test_what_counts_is_what_the_loader_sees(
     sections: dict[str, bytes], expected: LibraryCode
@@ -100,30 +97,26 @@ def test_the_machine_is_told() -> None:
     assert read_library(NAME, len(data), [data])[1] == "aarch64"
 
 
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        pytest.param(b"", "not an ELF library: it begins with nothing", id="nothing"),
-        pytest.param(b"\x7fELF", "not an ELF library", id="the magic alone"),
-        pytest.param(b"/* GNU ld script */" * 9, "begins with 2f 2a 20 47", id="a linker script"),
-        pytest.param(library({}, bits=1), "32-bit little-endian", id="32 bit"),
-        pytest.param(library({}, order=2), "64-bit big-endian", id="the other byte order"),
-        pytest.param(library({}, bits=7), "unknown-width", id="no width"),
-        pytest.param(library({}, machine=21), "machine 21", id="another machine"),
-        pytest.param(
-            library({".nv_fatbin": fatbin(b"\xff" * 80)}), "damaged, or newer", id="no fatbin there"
-        ),
-        pytest.param(
-            library({"__nv_relfatbin": b"\x50\xed\x55\xba" + b"\2\0" * 40}),
-            "damaged, or newer",
-            id="a newer fatbin",
-        ),
-        pytest.param(
-            library({".nv_fatbin": targets("sm_80", "sm_90")[:-70]}),
-            "damaged, or newer",
-            id="a fatbin whose size lies",
-        ),
-    ],
+@cases(
+    "data said",
+    ("nothing", b"", "not an ELF library: it begins with nothing"),
+    ("the magic alone", b"\x7fELF", "not an ELF library"),
+    ("a linker script", b"/* GNU ld script */" * 9, "begins with 2f 2a 20 47"),
+    ("32 bit", library({}, bits=1), "32-bit little-endian"),
+    ("the other byte order", library({}, order=2), "64-bit big-endian"),
+    ("no width", library({}, bits=7), "unknown-width"),
+    ("another machine", library({}, machine=21), "machine 21"),
+    ("no fatbin there", library({".nv_fatbin": fatbin(b"\xff" * 80)}), "damaged, or newer"),
+    (
+        "a newer fatbin",
+        library({"__nv_relfatbin": b"\x50\xed\x55\xba" + b"\2\0" * 40}),
+        "damaged, or newer",
+    ),
+    (
+        "a fatbin whose size lies",
+        library({".nv_fatbin": targets("sm_80", "sm_90")[:-70]}),
+        "damaged, or newer",
+    ),
 )
 def test_what_cannot_be_read_is_named(data: bytes, said: str) -> None:
     with pytest.raises(WheelUnreadableError, match=said) as caught:

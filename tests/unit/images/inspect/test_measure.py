@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from images.inspect import LibraryCode, WheelCode, WheelUnreadableError, measure, measuring
+from tests.kit.cases import cases
 from tests.kit.wheel_maker import AARCH64, library, recorded, targets, torch_wheel, wheel
 
 TORCH = "torch-2.0.1-cp311-cp311-manylinux1_x86_64.whl"
@@ -90,24 +91,22 @@ def test_a_deep_reading_says_where_libraries_and_flags_differ(measured: Wheels) 
     assert lacking.startswith("The build names 7.0, and not nearly all fatbins of torch/lib/libtor")
 
 
-@pytest.mark.parametrize(
-    ("text", "how", "sm", "ptx", "cuda", "cudnn"),
-    [
-        pytest.param(
+@cases(
+    "text how sm ptx cuda cudnn",
+    (
+        "all of it",
+        (
             "[('cuda_compute_capabilities', ['sm_60', 'sm_89', 'compute_90']), "
-            "('cuda_version', '12.5.1'), ('cudnn_version', '9'), ('is_cuda_build', True)]",
-            "build-info",
-            ((6, 0), (8, 9)),
-            (9, 0),
-            "12.5",
-            "9",
-            id="all of it",
+            "('cuda_version', '12.5.1'), ('cudnn_version', '9'), ('is_cuda_build', True)]"
         ),
-        pytest.param("[('is_cuda_build', False)]", "build-info", (), None, None, None, id="CPU"),
-        pytest.param(
-            "[('is_cuda_build', True)]", "fatbins", ((8, 0),), None, None, None, id="nothing"
-        ),
-    ],
+        "build-info",
+        ((6, 0), (8, 9)),
+        (9, 0),
+        "12.5",
+        "9",
+    ),
+    ("CPU", "[('is_cuda_build', False)]", "build-info", (), None, None, None),
+    ("nothing", "[('is_cuda_build', True)]", "fatbins", ((8, 0),), None, None, None),
 )
 def test_tensorflow_tells_by_its_build_info(
     measured: Wheels, text: str, how: str, sm: object, ptx: object, cuda: object, cudnn: object
@@ -149,20 +148,18 @@ def test_a_wheel_of_python_alone_has_no_code(measured: Wheels) -> None:
     assert code.notes == ("No device code was found in it.",)
 
 
-@pytest.mark.parametrize(
-    ("name", "python_tag", "platforms", "arch"),
-    [
-        pytest.param("a-1-cp39-abi3-x_y.b.whl", "cp39-abi3", ("x_y", "b"), None, id="two"),
-        pytest.param(
-            "a-1-3-cp311-cp311-manylinux_2_28_aarch64.whl",
-            "cp311-cp311",
-            ("manylinux_2_28_aarch64",),
-            "aarch64",
-            id="with a build number",
-        ),
-        pytest.param("a.zip", "cp311-cp311", ("linux_x86_64",), "x86_64", id="another name"),
-        pytest.param("a.whl", "cp311-cp311", ("linux_x86_64",), "x86_64", id="too short"),
-    ],
+@cases(
+    "name python_tag platforms arch",
+    ("two", "a-1-cp39-abi3-x_y.b.whl", "cp39-abi3", ("x_y", "b"), None),
+    (
+        "with a build number",
+        "a-1-3-cp311-cp311-manylinux_2_28_aarch64.whl",
+        "cp311-cp311",
+        ("manylinux_2_28_aarch64",),
+        "aarch64",
+    ),
+    ("another name", "a.zip", "cp311-cp311", ("linux_x86_64",), "x86_64"),
+    ("too short", "a.whl", "cp311-cp311", ("linux_x86_64",), "x86_64"),
 )
 def test_tags_are_those_of_the_name_or_else_of_the_wheel(
     measured: Wheels, name: str, python_tag: str, platforms: tuple[str, ...], arch: str | None
@@ -177,27 +174,15 @@ def test_a_library_for_another_machine_is_told(measured: Wheels) -> None:
     assert measured(wheel(other), "example-1.0-py3-none-any.whl").arch == "aarch64"
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        pytest.param(b"no zip", "no zip directory", id="no zip"),
-        pytest.param(wheel({}, name="../x"), "no wheel", id="a name that is none"),
-        pytest.param(
-            wheel({"other-1.dist-info/METADATA": b"Name: x\nVersion: 1"}),
-            "no wheel",
-            id="two names",
-        ),
-        pytest.param(
-            wheel({"a.so": b"text" * 99}), "a.so is not an ELF", id="a library that is none"
-        ),
-        pytest.param(wheel({"a/b.dll": b"MZ"}), "for another system", id="a wheel for Windows"),
-        pytest.param(wheel({"a/b.dylib": b"x"}), "for another system", id="a wheel for macOS"),
-        pytest.param(
-            wheel({"torch/version.py": bytes(5 << 20)}),
-            "are allowed",
-            id="a text of five megabytes",
-        ),
-    ],
+@cases(
+    "body said",
+    ("no zip", b"no zip", "no zip directory"),
+    ("a name that is none", wheel({}, name="../x"), "no wheel"),
+    ("two names", wheel({"other-1.dist-info/METADATA": b"Name: x\nVersion: 1"}), "no wheel"),
+    ("a library that is none", wheel({"a.so": b"text" * 99}), "a.so is not an ELF"),
+    ("a wheel for Windows", wheel({"a/b.dll": b"MZ"}), "for another system"),
+    ("a wheel for macOS", wheel({"a/b.dylib": b"x"}), "for another system"),
+    ("a text of five megabytes", wheel({"torch/version.py": bytes(5 << 20)}), "are allowed"),
 )
 def test_what_is_no_wheel_for_us_is_named(measured: Wheels, body: bytes, said: str) -> None:
     with pytest.raises(WheelUnreadableError, match=said) as caught:

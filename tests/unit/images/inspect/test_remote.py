@@ -19,6 +19,7 @@ from images.errors import Failure
 from images.inspect import WheelUnreachableError, WheelUnreadableError, measure, remote
 from images.net.retries import Retries
 from images.registry import BadCaBundle
+from tests.kit.cases import cases
 from tests.kit.fetch_server import FetchServer
 from tests.kit.private_index import make_authority
 from tests.kit.wheel_maker import torch_wheel
@@ -97,15 +98,13 @@ def test_a_server_without_ranges_is_read_as_a_whole_and_that_is_said(server: Ser
     assert len(server.seen) == 1
 
 
-@pytest.mark.parametrize(
+@cases(
     "mode",
-    [
-        pytest.param("status 500", id="an error of its own"),
-        pytest.param("status 429", id="rate-limiting"),
-        pytest.param("close", id="no answer at all"),
-        pytest.param("nonsense", id="no HTTP"),
-        pytest.param("hang", id="silence"),
-    ],
+    ("an error of its own", "status 500"),
+    ("rate-limiting", "status 429"),
+    ("no answer at all", "close"),
+    ("no HTTP", "nonsense"),
+    ("silence", "hang"),
 )
 @pytest.mark.parametrize("after", [0, 1, 2])
 def test_what_passes_is_tried_again(
@@ -127,39 +126,37 @@ def test_what_breaks_off_is_taken_up_where_it_stopped(server: Server) -> None:
     assert len({asked.rpartition("-")[2] for asked in again}) == 1
 
 
-@pytest.mark.parametrize(
-    ("mode", "after", "said"),
-    [
-        pytest.param("status 503", 0, "HTTP 503", id="an error of its own"),
-        pytest.param("status 404", 0, "does not have it", id="not there"),
-        pytest.param("status 403", 0, "does not hand it to us", id="not for us"),
-        pytest.param("status 418", 0, "HTTP 418", id="something else"),
-        pytest.param("status 416", 1, "does not exist", id="a part that is gone"),
-        pytest.param("hang", 0, "silent for 0.5 s", id="silence"),
-        pytest.param("hang", 2, "silent for 0.5 s", id="silence later"),
-        pytest.param("drip", 1, "silent for 0.5 s", id="a byte now and then"),
-        pytest.param("drip-head", 0, "silent for 0.5 s", id="a header now and then"),
-        pytest.param("close", 0, "broke off", id="no answer"),
-        pytest.param("nonsense", 0, "broke off", id="no HTTP"),
-        pytest.param("cut", 0, "answered a request|broke off|stopped", id="cut at once"),
-        pytest.param("cut", 1, "broke off|stopped", id="cut each time"),
-        pytest.param("shorter", 1, "broke off|stopped", id="less than it said"),
-        pytest.param("longer", 1, "answered a request", id="more than asked"),
-        pytest.param("shifted", 0, "bytes 1-3/", id="another part, at once"),
-        pytest.param("shifted", 1, "answered a request for bytes", id="another part"),
-        pytest.param("no-range-told", 0, "no Content-Range", id="no word of which part"),
-        pytest.param("no-range-told", 1, "no Content-Range", id="no word of which part, later"),
-        pytest.param("no-total", 0, "answered a request", id="no word of the size"),
-        pytest.param("other-total", 1, "changed while it was read", id="another size"),
-        pytest.param("other-tag", 2, "changed while it was read", id="another ETag"),
-        pytest.param("whole", 1, "HTTP 200", id="the whole instead of a part"),
-        pytest.param("vast", 0, "range requests", id="a petabyte"),
-        pytest.param("endless whole", 0, "sends more bytes", id="without an end"),
-        pytest.param("packed", 0, "compresses", id="compressed"),
-        pytest.param("redirect", 0, "redirects more than", id="in circles"),
-        pytest.param("redirect file:///etc/passwd", 0, "not followed", id="to a file"),
-        pytest.param("redirect http://:0/", 0, "not followed", id="to nowhere"),
-    ],
+@cases(
+    "mode after said",
+    ("an error of its own", "status 503", 0, "HTTP 503"),
+    ("not there", "status 404", 0, "does not have it"),
+    ("not for us", "status 403", 0, "does not hand it to us"),
+    ("something else", "status 418", 0, "HTTP 418"),
+    ("a part that is gone", "status 416", 1, "does not exist"),
+    ("silence", "hang", 0, "silent for 0.5 s"),
+    ("silence later", "hang", 2, "silent for 0.5 s"),
+    ("a byte now and then", "drip", 1, "silent for 0.5 s"),
+    ("a header now and then", "drip-head", 0, "silent for 0.5 s"),
+    ("no answer", "close", 0, "broke off"),
+    ("no HTTP", "nonsense", 0, "broke off"),
+    ("cut at once", "cut", 0, "answered a request|broke off|stopped"),
+    ("cut each time", "cut", 1, "broke off|stopped"),
+    ("less than it said", "shorter", 1, "broke off|stopped"),
+    ("more than asked", "longer", 1, "answered a request"),
+    ("another part, at once", "shifted", 0, "bytes 1-3/"),
+    ("another part", "shifted", 1, "answered a request for bytes"),
+    ("no word of which part", "no-range-told", 0, "no Content-Range"),
+    ("no word of which part, later", "no-range-told", 1, "no Content-Range"),
+    ("no word of the size", "no-total", 0, "answered a request"),
+    ("another size", "other-total", 1, "changed while it was read"),
+    ("another ETag", "other-tag", 2, "changed while it was read"),
+    ("the whole instead of a part", "whole", 1, "HTTP 200"),
+    ("a petabyte", "vast", 0, "range requests"),
+    ("without an end", "endless whole", 0, "sends more bytes"),
+    ("compressed", "packed", 0, "compresses"),
+    ("in circles", "redirect", 0, "redirects more than"),
+    ("to a file", "redirect file:///etc/passwd", 0, "not followed"),
+    ("to nowhere", "redirect http://:0/", 0, "not followed"),
 )
 def test_a_server_at_fault_is_named(
     server: Server, mode: str, after: int, said: str, monkeypatch: pytest.MonkeyPatch
@@ -172,26 +169,20 @@ def test_a_server_at_fault_is_named(
     assert server.address in message
 
 
-@pytest.mark.parametrize(
-    ("mode", "said"),
-    [
-        pytest.param("page", "a web page", id="a login page"),
-        pytest.param("status 416", "is empty", id="an empty file"),
-    ],
+@cases(
+    "mode said", ("a login page", "page", "a web page"), ("an empty file", "status 416", "is empty")
 )
 def test_an_address_of_something_else_is_named(server: Server, mode: str, said: str) -> None:
     server.always(mode)
     assert said in refusal(server.url, WheelUnreadableError)
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        pytest.param(b"<!DOCTYPE html>" * 999, "a web page", id="a page in parts"),
-        pytest.param(b"PK", "something that is no wheel", id="two bytes"),
-        pytest.param(b"\x7fELF" * 999, "something that is no wheel", id="a library"),
-        pytest.param(BODY[: len(BODY) // 2], "no zip directory", id="half a wheel"),
-    ],
+@cases(
+    "body said",
+    ("a page in parts", b"<!DOCTYPE html>" * 999, "a web page"),
+    ("two bytes", b"PK", "something that is no wheel"),
+    ("a library", b"\x7fELF" * 999, "something that is no wheel"),
+    ("half a wheel", BODY[: len(BODY) // 2], "no zip directory"),
 )
 @pytest.mark.parametrize("ranges", [True, False])
 def test_another_file_is_named(body: bytes, said: str, ranges: bool) -> None:  # noqa: FBT001
@@ -200,14 +191,12 @@ def test_another_file_is_named(body: bytes, said: str, ranges: bool) -> None:  #
         assert said in refusal(server.url, WheelUnreadableError)
 
 
-@pytest.mark.parametrize(
+@cases(
     "url",
-    [
-        pytest.param("http://", id="no host"),
-        pytest.param("http://[", id="half an address"),
-        pytest.param("http://127.0.0.1:port/a.whl", id="a port that is no number"),
-        pytest.param("HTTP://user:secret@:80/a.whl", id="a login without a host"),
-    ],
+    ("no host", "http://"),
+    ("half an address", "http://["),
+    ("a port that is no number", "http://127.0.0.1:port/a.whl"),
+    ("a login without a host", "HTTP://user:secret@:80/a.whl"),
 )
 def test_an_address_that_is_none_is_named(url: str) -> None:
     message = refusal(url, WheelUnreadableError)
@@ -308,13 +297,7 @@ def test_no_room_for_the_whole_is_said(
     assert "0 free" in refusal(server.url)
 
 
-@pytest.mark.parametrize(
-    "ending",
-    [
-        pytest.param(measure, id="done"),
-        pytest.param(lambda url: measure(url, on_progress=_stop), id="interrupted"),
-    ],
-)
+@cases("ending", ("done", measure), ("interrupted", lambda url: measure(url, on_progress=_stop)))
 def test_no_thread_stays_behind(server: Server, ending: Callable[[str], object]) -> None:
     with suppress(KeyboardInterrupt):
         ending(server.url)

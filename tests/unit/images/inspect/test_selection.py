@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from images.inspect.fatbin import PTX, SASS, FatbinEntry, FatbinScanner
 from images.inspect.selection import normalized, removable, runnable, selected, tegra
 from images.layers.cut import without
+from tests.kit.cases import cases
 from tests.kit.fatbin_reader import TEGRA, digest_of_selection, driver_selects, fatbins
 from tests.kit.wheel_maker import entry, fatbin
 
@@ -22,33 +22,31 @@ def entries(words: str) -> list[FatbinEntry]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("held", "gpu", "kept"),
-    [
-        pytest.param("sm_70 sm_80 sm_86", (8, 6), "sm_86", id="exactly its code"),
-        pytest.param("sm_70 sm_75 sm_80", (8, 6), "sm_80", id="of an older minor"),
-        pytest.param("sm_80 sm_86", (8, 9), "sm_86", id="the newest of older minors"),
-        pytest.param("sm_80 sm_86", (8, 0), "sm_80", id="not of a newer minor"),
-        pytest.param("sm_70 compute_70", (8, 6), "compute_70", id="PTX without binary code"),
-        pytest.param("compute_60 compute_70", (8, 6), "compute_70", id="the newest PTX"),
-        pytest.param("sm_80 compute_80", (8, 6), "sm_80", id="binary code before PTX"),
-        pytest.param("sm_80 compute_86", (8, 6), "sm_80 compute_86", id="PTX that is newer stays"),
-        pytest.param("sm_80 sm_86 sm_86", (8, 6), "sm_86 sm_86", id="all of the chosen target"),
-        pytest.param("sm_90 compute_90", (8, 6), "", id="nothing runs"),
-        pytest.param("sm_90a sm_90", (9, 0), "sm_90a sm_90", id="a beside the plain one"),
-        pytest.param("sm_90a compute_80", (9, 0), "sm_90a", id="a on exactly its GPU"),
-        pytest.param("sm_100a sm_100", (10, 3), "sm_100", id="a on no other"),
-        pytest.param("compute_90a compute_80", (10, 0), "compute_80", id="PTX for one GPU"),
-        pytest.param("sm_100f compute_90", (10, 3), "sm_100f compute_90", id="f never removes PTX"),
-        pytest.param("sm_100f sm_100", (10, 3), "sm_100f sm_100", id="f beside the plain one"),
-        pytest.param("sm_103f sm_100", (10, 3), "sm_103f", id="f of exactly this GPU"),
-        pytest.param("sm_100f compute_90", (12, 0), "compute_90", id="f of another family"),
-        pytest.param("compute_100f compute_90", (10, 3), "compute_100f compute_90", id="PTX, f"),
-        pytest.param("compute_100f compute_90", (12, 0), "compute_90", id="PTX, other family"),
-        pytest.param("sm_86 sm_87", (8, 9), "sm_86 sm_87", id="Tegra removes no other code"),
-        pytest.param("sm_86 sm_87", (8, 7), "sm_87", id="Tegra's own"),
-        pytest.param("sm_86 compute_80", (8, 7), "sm_86 compute_80", id="Tegra may need PTX"),
-    ],
+@cases(
+    "held gpu kept",
+    ("exactly its code", "sm_70 sm_80 sm_86", (8, 6), "sm_86"),
+    ("of an older minor", "sm_70 sm_75 sm_80", (8, 6), "sm_80"),
+    ("the newest of older minors", "sm_80 sm_86", (8, 9), "sm_86"),
+    ("not of a newer minor", "sm_80 sm_86", (8, 0), "sm_80"),
+    ("PTX without binary code", "sm_70 compute_70", (8, 6), "compute_70"),
+    ("the newest PTX", "compute_60 compute_70", (8, 6), "compute_70"),
+    ("binary code before PTX", "sm_80 compute_80", (8, 6), "sm_80"),
+    ("PTX that is newer stays", "sm_80 compute_86", (8, 6), "sm_80 compute_86"),
+    ("all of the chosen target", "sm_80 sm_86 sm_86", (8, 6), "sm_86 sm_86"),
+    ("nothing runs", "sm_90 compute_90", (8, 6), ""),
+    ("a beside the plain one", "sm_90a sm_90", (9, 0), "sm_90a sm_90"),
+    ("a on exactly its GPU", "sm_90a compute_80", (9, 0), "sm_90a"),
+    ("a on no other", "sm_100a sm_100", (10, 3), "sm_100"),
+    ("PTX for one GPU", "compute_90a compute_80", (10, 0), "compute_80"),
+    ("f never removes PTX", "sm_100f compute_90", (10, 3), "sm_100f compute_90"),
+    ("f beside the plain one", "sm_100f sm_100", (10, 3), "sm_100f sm_100"),
+    ("f of exactly this GPU", "sm_103f sm_100", (10, 3), "sm_103f"),
+    ("f of another family", "sm_100f compute_90", (12, 0), "compute_90"),
+    ("PTX, f", "compute_100f compute_90", (10, 3), "compute_100f compute_90"),
+    ("PTX, other family", "compute_100f compute_90", (12, 0), "compute_90"),
+    ("Tegra removes no other code", "sm_86 sm_87", (8, 9), "sm_86 sm_87"),
+    ("Tegra's own", "sm_86 sm_87", (8, 7), "sm_87"),
+    ("Tegra may need PTX", "sm_86 compute_80", (8, 7), "sm_86 compute_80"),
 )
 def test_rule(held: str, gpu: tuple[int, int], kept: str) -> None:
     found = entries(held)

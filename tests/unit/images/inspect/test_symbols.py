@@ -9,6 +9,7 @@ import pytest
 
 from images.inspect.dynamic import DynamicReader, ElfFile
 from images.inspect.symbols import Symbols, Wanted
+from tests.kit.cases import cases
 from tests.kit.elf_maker import elf
 
 SYMTAB, STRSZ, VERSYM, RELA, RELASZ, RELACOUNT = 6, 10, 0x6FFFFFF0, 7, 8, 0x6FFFFFF9
@@ -65,21 +66,19 @@ def test_a_file_without_a_symbol_table_has_no_symbols() -> None:
     assert symbols(elf(soname="libx.so.1")) == Symbols()
 
 
-@pytest.mark.parametrize(
-    ("provides", "defined", "wanted", "expected"),
-    [
-        pytest.param([], "f", "f", True, id="neither has a version"),
-        pytest.param([], "f", "g", False, id="another name"),
-        pytest.param([], ".f", "f", False, id="a definition only for the file itself"),
-        pytest.param([], "f", "f@V_1", True, id="a library without versions serves all"),
-        pytest.param(["l", "V_1"], "f@@V_1", "f@V_1", True, id="the same version"),
-        pytest.param(["l", "V_1"], "f@V_1", "f@V_1", True, id="the same version, hidden"),
-        pytest.param(["l", "V_1", "V_2"], "f@@V_1", "f@V_2", False, id="another version"),
-        pytest.param(["l", "V_1", "V_2"], "f@@V_2", "f", True, id="any version: the default"),
-        pytest.param(["l", "V_1", "V_2"], "f@V_2", "f", False, id="any version: not a hidden one"),
-        pytest.param(["l", "V_1"], "f@V_1", "f", True, id="the first version is for old programs"),
-        pytest.param(["l", "V_1"], "f", "f@V_1", True, id="a definition without a version"),
-    ],
+@cases(
+    "provides defined wanted expected",
+    ("neither has a version", [], "f", "f", True),
+    ("another name", [], "f", "g", False),
+    ("a definition only for the file itself", [], ".f", "f", False),
+    ("a library without versions serves all", [], "f", "f@V_1", True),
+    ("the same version", ["l", "V_1"], "f@@V_1", "f@V_1", True),
+    ("the same version, hidden", ["l", "V_1"], "f@V_1", "f@V_1", True),
+    ("another version", ["l", "V_1", "V_2"], "f@@V_1", "f@V_2", False),
+    ("any version: the default", ["l", "V_1", "V_2"], "f@@V_2", "f", True),
+    ("any version: not a hidden one", ["l", "V_1", "V_2"], "f@V_2", "f", False),
+    ("the first version is for old programs", ["l", "V_1"], "f@V_1", "f", True),
+    ("a definition without a version", ["l", "V_1"], "f", "f@V_1", True),
 )
 @pytest.mark.parametrize("more", [[], ["a", "b"], ["a@@V_1", "b@@V_1"]])
 def test_the_loaders_rules_for_versions(
@@ -124,25 +123,23 @@ LAST = elf(defines=["b"], behind=True)  # nothing but zeros is behind its hash t
 SYSV = elf(wants=["a"], defines=["b"], sysv_hash=True)
 
 
-@pytest.mark.parametrize(
+@cases(
     "unreadable",
-    [
-        pytest.param(with_tag(FULL, SYMTAB, 1 << 40), id="no symbols where they should be"),
-        pytest.param(with_tag(FULL, VERSYM, len(FULL) - 2), id="version numbers beyond the end"),
-        pytest.param(with_tag(FULL, RELA, 1 << 63), id="relocations at no address"),
-        pytest.param(with_tag(FULL, RELASZ, 24 << 10), id="more relocations than the file has"),
-        pytest.param(with_table(FULL, RELA, b"\xff\xff", 12), id="a symbol beyond the table"),
-        pytest.param(with_table(FULL, SYMTAB, b"\xff\xff\xff", 24), id="a name beyond the names"),
-        pytest.param(with_table(FULL, GNU_HASH, b"\0\1\0\0"), id="buckets beyond the end"),
-        pytest.param(with_table(LAST, GNU_HASH, bytes(4), 28), id="a chain without an end"),
-        pytest.param(with_table(SYSV, HASH, b"\0\0\1\0", 4), id="more hashes than symbols"),
-        pytest.param(with_tag(FULL, RELASZ, 24 << 40), id="far too many relocations"),
-        pytest.param(with_tag(FULL, STRSZ, 1 << 40), id="far too many names"),
-        pytest.param(with_table(FULL, GNU_HASH, b"\xff" * 4), id="far too many buckets"),
-        pytest.param(with_table(FULL, GNU_HASH, b"\xff" * 4, 24), id="far too many symbols"),
-        pytest.param(with_table(FULL, RELA, b"\xff" * 4, 12), id="a symbol far beyond the table"),
-        pytest.param(with_table(SYSV, HASH, b"\xff" * 4, 4), id="far too many hashes"),
-    ],
+    ("no symbols where they should be", with_tag(FULL, SYMTAB, 1 << 40)),
+    ("version numbers beyond the end", with_tag(FULL, VERSYM, len(FULL) - 2)),
+    ("relocations at no address", with_tag(FULL, RELA, 1 << 63)),
+    ("more relocations than the file has", with_tag(FULL, RELASZ, 24 << 10)),
+    ("a symbol beyond the table", with_table(FULL, RELA, b"\xff\xff", 12)),
+    ("a name beyond the names", with_table(FULL, SYMTAB, b"\xff\xff\xff", 24)),
+    ("buckets beyond the end", with_table(FULL, GNU_HASH, b"\0\1\0\0")),
+    ("a chain without an end", with_table(LAST, GNU_HASH, bytes(4), 28)),
+    ("more hashes than symbols", with_table(SYSV, HASH, b"\0\0\1\0", 4)),
+    ("far too many relocations", with_tag(FULL, RELASZ, 24 << 40)),
+    ("far too many names", with_tag(FULL, STRSZ, 1 << 40)),
+    ("far too many buckets", with_table(FULL, GNU_HASH, b"\xff" * 4)),
+    ("far too many symbols", with_table(FULL, GNU_HASH, b"\xff" * 4, 24)),
+    ("a symbol far beyond the table", with_table(FULL, RELA, b"\xff" * 4, 12)),
+    ("far too many hashes", with_table(SYSV, HASH, b"\xff" * 4, 4)),
 )
 def test_damaged_tables_are_not_read_and_the_rest_of_the_file_is(unreadable: bytes) -> None:
     found = read(unreadable)

@@ -16,6 +16,7 @@ from images.inspect.needs import for_other_python
 from images.inspect.tree import ImageTree
 from images.inspect.undefined import SymbolNeeds
 from tests import need
+from tests.kit.cases import cases
 from tests.kit.elf_maker import elf
 from tests.kit.image_maker import Files, installed
 from tests.kit.programs import run_program
@@ -104,12 +105,10 @@ def test_what_nothing_defines_is_named(
     assert found.missing[0].searched == (f"{SITE}/torch/lib/libc10.so",)
 
 
-@pytest.mark.parametrize(
+@cases(
     "package",
-    [
-        pytest.param(vision(weak_wants=["gone"]), id="a weak reference"),
-        pytest.param(vision(unused=["gone"]), id="an entry that no relocation uses"),
-    ],
+    ("a weak reference", vision(weak_wants=["gone"])),
+    ("an entry that no relocation uses", vision(unused=["gone"])),
 )
 def test_what_is_not_looked_up_does_not_count(package: Package) -> None:
     assert searched({}, package) == SymbolNeeds()
@@ -166,14 +165,12 @@ def test_one_load_in_which_a_symbol_is_found_is_enough() -> None:
     assert not searched({}, ("a", files, ())).missing
 
 
-@pytest.mark.parametrize(
-    ("made", "expected"),
-    [
-        pytest.param(program(calls=["gone"]), [False], id="a call that may never happen"),
-        pytest.param(program(calls=["gone"], binds_now=True), [True], id="calls resolved at once"),
-        pytest.param(program(wants=["gone"]), [True], id="data"),
-        pytest.param(program(wants=["PyLong_Type"]), [False], id="what another program has"),
-    ],
+@cases(
+    "made expected",
+    ("a call that may never happen", program(calls=["gone"]), [False]),
+    ("calls resolved at once", program(calls=["gone"], binds_now=True), [True]),
+    ("data", program(wants=["gone"]), [True]),
+    ("what another program has", program(wants=["PyLong_Type"]), [False]),
 )
 def test_a_program_has_its_own_scope(made: bytes, expected: list[bool]) -> None:
     assert [one.required for one in searched({"opt/bin/p": made}).missing] == expected
@@ -187,13 +184,11 @@ def test_what_an_unknown_program_opens_is_not_judged() -> None:
 LIBX = elf(soname="libx.so.1", provides=["libx.so.1", "X_1", "X_2"], defines=["f@@X_1", "g@@X_2"])
 
 
-@pytest.mark.parametrize(
-    ("version", "expected"),
-    [
-        pytest.param("X_1", [], id="the version that defines it"),
-        pytest.param("X_2", [("/opt/bin/p", "f", True)], id="a version that does not"),
-        pytest.param("X_3", [], id="a version that is missing is reported as such"),
-    ],
+@cases(
+    "version expected",
+    ("the version that defines it", "X_1", []),
+    ("a version that does not", "X_2", [("/opt/bin/p", "f", True)]),
+    ("a version that is missing is reported as such", "X_3", []),
 )
 def test_symbols_have_versions(version: str, expected: list[tuple[str, str, bool]]) -> None:
     made = program(needed=["libx.so.1"], versions={"libx.so.1": [version]}, wants=[f"f@{version}"])
@@ -264,18 +259,16 @@ def test_the_real_loader_agrees(
     assert any(lacks) == (started.returncode != 0), started.stderr
 
 
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        pytest.param("/s/a.cpython-311-x86_64-linux-gnu.so", False, id="its tag"),
-        pytest.param("/s/a.cpython-312-x86_64-linux-gnu.so", True, id="another tag"),
-        pytest.param("/s/a.cpython-311t-x86_64-linux-gnu.so", True, id="a build without the GIL"),
-        pytest.param("/s/a.pypy310-pp73-x86_64-linux-gnu.so", True, id="another implementation"),
-        pytest.param("/s/a.abi3.so", False, id="for every Python"),
-        pytest.param("/usr/lib/python3/dist-packages/a.so", False, id="no version anywhere"),
-        pytest.param("/usr/lib/python3.11/a.abi3.so", False, id="its directory"),
-        pytest.param("/usr/lib/python3.9/a.so", True, id="another directory"),
-    ],
+@cases(
+    "path expected",
+    ("its tag", "/s/a.cpython-311-x86_64-linux-gnu.so", False),
+    ("another tag", "/s/a.cpython-312-x86_64-linux-gnu.so", True),
+    ("a build without the GIL", "/s/a.cpython-311t-x86_64-linux-gnu.so", True),
+    ("another implementation", "/s/a.pypy310-pp73-x86_64-linux-gnu.so", True),
+    ("for every Python", "/s/a.abi3.so", False),
+    ("no version anywhere", "/usr/lib/python3/dist-packages/a.so", False),
+    ("its directory", "/usr/lib/python3.11/a.abi3.so", False),
+    ("another directory", "/usr/lib/python3.9/a.so", True),
 )
 def test_which_python_a_module_is_for(
     path: str,

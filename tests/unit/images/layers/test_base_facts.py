@@ -20,6 +20,7 @@ from images.layers.base_facts import (
 from images.layers.own_errors import BaseUnfitError
 from images.oci.errors import ImageUnreadableError
 from images.oci.sources import Image
+from tests.kit.cases import cases
 from tests.kit.sandbox_images import entry, layer, layer_of, link
 from tests.kit.sandbox_images import image as image_of
 
@@ -91,16 +92,14 @@ def test_facts_survive_json() -> None:
     assert facts_from_json(json.loads(json.dumps(facts.to_json()))) == facts
 
 
-@pytest.mark.parametrize(
+@cases(
     "change",
-    [
-        pytest.param({"format": 0}, id="another format"),
-        pytest.param({"python": None}, id="no interpreter"),
-        pytest.param({"ld_cache": "no base64!"}, id="a cache that is no base64"),
-        pytest.param({"ld_conf": {"/etc/ld.so.conf": 5}}, id="a number for a text"),
-        pytest.param({"library_dirs": "/lib"}, id="a text for a list"),
-        pytest.param({"runtime": []}, id="a list for a table"),
-    ],
+    ("another format", {"format": 0}),
+    ("no interpreter", {"python": None}),
+    ("a cache that is no base64", {"ld_cache": "no base64!"}),
+    ("a number for a text", {"ld_conf": {"/etc/ld.so.conf": 5}}),
+    ("a text for a list", {"library_dirs": "/lib"}),
+    ("a list for a table", {"runtime": []}),
 )
 def test_remembered_facts_that_are_none_are_forgotten(change: dict[str, object]) -> None:
     facts = read_base_facts(image(debian()), "3.11").to_json()
@@ -108,85 +107,81 @@ def test_remembered_facts_that_are_none_are_forgotten(change: dict[str, object])
     assert facts_from_json([]) is None
 
 
-@pytest.mark.parametrize(
-    ("above", "python", "full"),
-    [
-        pytest.param(
-            [file("usr/local/bin/python3.11", b"\x003.11.9\0")],
-            "/usr/local/bin/python3.11",
-            "3.11.9",
-            id="what comes first on PATH is taken",
-        ),
-        pytest.param(
-            [
-                link("usr/local/bin/python3.11", "/opt/py/bin/python3.11"),
-                file("opt/py/bin/python3.11", b"\x003.11.9\x00"),
-            ],
-            "/opt/py/bin/python3.11",
-            "3.11.9",
-            id="links are followed inside the image",
-        ),
-        pytest.param(
-            [link("usr/local/bin/python3.11", "../../../../../usr/bin/python3.11")],
-            "/usr/bin/python3.11",
-            "3.11.2",
-            id="no link leads out of the image",
-        ),
-        pytest.param(
-            [file("usr/local/bin/python3.11", b"\x003.11.9\0", mode=0o644)],
-            "/usr/bin/python3.11",
-            "3.11.2",
-            id="what is no program is passed over",
-        ),
-        pytest.param(
-            [link("usr/local/bin/python3.11", "python3.11")],
-            "/usr/bin/python3.11",
-            "3.11.2",
-            id="a link to itself is passed over",
-        ),
-        pytest.param(
-            [link("usr/local/bin/python3.11", "usr/bin/python3.11", hard=True)],
-            "/usr/local/bin/python3.11",
-            "3.11.2",
-            id="a hard link is the file that it names",
-        ),
-        pytest.param(
-            [
-                file("usr/bin/python3.11", b"a door"),
-                file("usr/lib/libpython3.11.so.1.0", b"\x003.11.7\x00"),
-            ],
-            "/usr/bin/python3.11",
-            "3.11.7",
-            id="the version may be in the library",
-        ),
-        pytest.param(
-            [file("bin/python3.11", b"\x003.11.8\0")],
-            "/usr/bin/python3.11",
-            "3.11.8",
-            id="a file in what is a link below lands where that leads",
-        ),
-        pytest.param(
-            [file("usr/bin/.wh.python3")],
-            "/usr/bin/python3.11",
-            "3.11.2",
-            id="what is hidden by name only is missing alone",
-        ),
-    ],
+@cases(
+    "above python full",
+    (
+        "what comes first on PATH is taken",
+        [file("usr/local/bin/python3.11", b"\x003.11.9\0")],
+        "/usr/local/bin/python3.11",
+        "3.11.9",
+    ),
+    (
+        "links are followed inside the image",
+        [
+            link("usr/local/bin/python3.11", "/opt/py/bin/python3.11"),
+            file("opt/py/bin/python3.11", b"\x003.11.9\x00"),
+        ],
+        "/opt/py/bin/python3.11",
+        "3.11.9",
+    ),
+    (
+        "no link leads out of the image",
+        [link("usr/local/bin/python3.11", "../../../../../usr/bin/python3.11")],
+        "/usr/bin/python3.11",
+        "3.11.2",
+    ),
+    (
+        "what is no program is passed over",
+        [file("usr/local/bin/python3.11", b"\x003.11.9\0", mode=0o644)],
+        "/usr/bin/python3.11",
+        "3.11.2",
+    ),
+    (
+        "a link to itself is passed over",
+        [link("usr/local/bin/python3.11", "python3.11")],
+        "/usr/bin/python3.11",
+        "3.11.2",
+    ),
+    (
+        "a hard link is the file that it names",
+        [link("usr/local/bin/python3.11", "usr/bin/python3.11", hard=True)],
+        "/usr/local/bin/python3.11",
+        "3.11.2",
+    ),
+    (
+        "the version may be in the library",
+        [
+            file("usr/bin/python3.11", b"a door"),
+            file("usr/lib/libpython3.11.so.1.0", b"\x003.11.7\x00"),
+        ],
+        "/usr/bin/python3.11",
+        "3.11.7",
+    ),
+    (
+        "a file in what is a link below lands where that leads",
+        [file("bin/python3.11", b"\x003.11.8\0")],
+        "/usr/bin/python3.11",
+        "3.11.8",
+    ),
+    (
+        "what is hidden by name only is missing alone",
+        [file("usr/bin/.wh.python3")],
+        "/usr/bin/python3.11",
+        "3.11.2",
+    ),
 )
 def test_layers_lie_over_each_other(above: Members, python: str, full: str) -> None:
     facts = read_base_facts(image(debian(), above), "3.11")
     assert (facts.python, facts.python_full) == (python, full)
 
 
-@pytest.mark.parametrize(
+@cases(
     "above",
-    [
-        pytest.param([file("usr/bin/.wh.python3.11")], id="hidden by its name"),
-        pytest.param([file(".wh.usr")], id="hidden with a directory above it"),
-        pytest.param([file("usr/bin/.wh..wh..opq")], id="hidden by an opaque directory"),
-        pytest.param([file("usr/bin", b"")], id="hidden by a file in place of the directory"),
-        pytest.param([link("usr", "/other")], id="hidden by a link in place of the directory"),
-    ],
+    ("hidden by its name", [file("usr/bin/.wh.python3.11")]),
+    ("hidden with a directory above it", [file(".wh.usr")]),
+    ("hidden by an opaque directory", [file("usr/bin/.wh..wh..opq")]),
+    ("hidden by a file in place of the directory", [file("usr/bin", b"")]),
+    ("hidden by a link in place of the directory", [link("usr", "/other")]),
 )
 def test_a_hidden_python_is_no_python(above: Members) -> None:
     with pytest.raises(BaseUnfitError) as caught:
@@ -248,13 +243,11 @@ def test_a_configuration_that_includes_itself_ends() -> None:
     assert list(directories_of(files)) == ["/a", "/d", "/b", "/c"]
 
 
-@pytest.mark.parametrize(
-    ("config", "expected"),
-    [
-        pytest.param({"config": {"Env": ["A=1", "PATH=/x:/y"]}}, "/x:/y", id="the image's own"),
-        pytest.param({"config": {"Env": None}}, DEFAULT_PATH, id="a container's, without any"),
-        pytest.param({}, DEFAULT_PATH, id="a container's, without a configuration"),
-    ],
+@cases(
+    "config expected",
+    ("the image's own", {"config": {"Env": ["A=1", "PATH=/x:/y"]}}, "/x:/y"),
+    ("a container's, without any", {"config": {"Env": None}}, DEFAULT_PATH),
+    ("a container's, without a configuration", {}, DEFAULT_PATH),
 )
 def test_path_is_that_of_the_image(config: dict[str, object], expected: str) -> None:
     assert search_path(config) == expected

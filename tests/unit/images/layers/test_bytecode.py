@@ -37,6 +37,7 @@ from images.layers.own import site_of
 from images.layers.own_errors import BytecodeError
 from images.system.errors import NoRunnerError
 from images.wheels.remote_file import Wheel
+from tests.kit.cases import cases
 from tests.kit.layer_maker import Piece, change, collect, craft, files_of, locked, pieces_of, unpack
 from tests.kit.programs import run_program
 from tests.unit.images.layers.test_base_facts import PYTHON, file, image
@@ -202,13 +203,11 @@ def test_the_order_of_sources_is_not_in_their_bytes(sources: Sequence[bytes]) ->
     assert first == again
 
 
-@pytest.mark.parametrize(
-    ("version", "source", "kind"),
-    [
-        pytest.param((3, 10, 13), SET, b"S", id="a set before 3.11, which sorts them"),
-        pytest.param((3, 10, 13), b"x = 'a', 'b', 1.5\n", b"K", id="no set before 3.11"),
-        pytest.param((3, 11, 0), SET, b"K", id="a set from 3.11 on"),
-    ],
+@cases(
+    "version source kind",
+    ("a set before 3.11, which sorts them", (3, 10, 13), SET, b"S"),
+    ("no set before 3.11", (3, 10, 13), b"x = 'a', 'b', 1.5\n", b"K"),
+    ("a set from 3.11 on", (3, 11, 0), SET, b"K"),
 )
 def test_a_set_in_no_order_is_left_out(
     version: tuple[int, ...], source: bytes, kind: bytes, monkeypatch: pytest.MonkeyPatch
@@ -217,15 +216,13 @@ def test_a_set_in_no_order_is_left_out(
     assert compiling.compiled("/x.py", source)[:1] == kind
 
 
-@pytest.mark.parametrize(
+@cases(
     "source",
-    [
-        pytest.param(b"(" * 50_000, id="brackets without end"),
-        pytest.param(b"x = " + b"-" * 3000 + b"1", id="signs without end"),
-        pytest.param(b"\xff\xfe\0", id="no text"),
-        pytest.param(b"# coding: nonsense\n", id="an unknown encoding"),
-        pytest.param(b"return 1", id="a return outside of a function"),
-    ],
+    ("brackets without end", b"(" * 50_000),
+    ("signs without end", b"x = " + b"-" * 3000 + b"1"),
+    ("no text", b"\xff\xfe\0"),
+    ("an unknown encoding", b"# coding: nonsense\n"),
+    ("a return outside of a function", b"return 1"),
 )
 def test_what_is_no_program_is_left_out_or_compiled_and_no_more(source: bytes) -> None:
     answers = {compiling.compiled("/x.py", source) for _ in range(2)}
@@ -233,17 +230,15 @@ def test_what_is_no_program_is_left_out_or_compiled_and_no_more(source: bytes) -
     assert answers.pop()[:1] in {b"S", b"K"}
 
 
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        pytest.param("a/b.py", True, id="a module"),
-        pytest.param("six.py", True, id="a module of its own"),
-        pytest.param("torch/testing/_comparison.py", True, id="testing is for others' tests"),
-        pytest.param("numpy/core/tests/test_x.py", False, id="a test"),
-        pytest.param("a/test/__init__.py", False, id="tests by their other name"),
-        pytest.param("a/.py", False, id="a name that is none"),
-        pytest.param("a/b.pyi", False, id="a stub"),
-    ],
+@cases(
+    "path expected",
+    ("a module", "a/b.py", True),
+    ("a module of its own", "six.py", True),
+    ("testing is for others' tests", "torch/testing/_comparison.py", True),
+    ("a test", "numpy/core/tests/test_x.py", False),
+    ("tests by their other name", "a/test/__init__.py", False),
+    ("a name that is none", "a/.py", False),
+    ("a stub", "a/b.pyi", False),
 )
 def test_what_is_compiled(path: str, expected: bool) -> None:  # noqa: FBT001
     assert is_compiled(f"{SITE}/{path}", SITE) is expected
@@ -266,13 +261,11 @@ def stand_in(script: str) -> Interpreter:
     return Interpreter(argv=("/bin/sh", "-c", script, "sh"), environment={}, shown="stand-in")
 
 
-@pytest.mark.parametrize(
+@cases(
     "script",
-    [
-        pytest.param("exit 3", id="ends at once"),
-        pytest.param("head -c 9 >/dev/null; printf K", id="ends in the middle of an answer"),
-        pytest.param("kill -9 $$", id="is killed"),
-    ],
+    ("ends at once", "exit 3"),
+    ("ends in the middle of an answer", "head -c 9 >/dev/null; printf K"),
+    ("is killed", "kill -9 $$"),
 )
 def test_a_compiler_that_ends_is_a_failure_that_names_the_source(
     script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -315,17 +308,13 @@ def test_closing_it_early_leaves_nothing_running(here: Compiler, tmp_path: Path)
     assert set(threading.enumerate()) <= before
 
 
-@pytest.mark.parametrize(
-    ("greeting", "expected"),
-    [
-        pytest.param("cpython 3.11.2 x 9809ebd5 136628", "3.11.2", id="one as the base's"),
-        pytest.param(
-            "cpython 3.11.2 x b904a73b 136079", "3.11.2 zlib b904a73b 136079", id="zlib-ng"
-        ),
-        pytest.param("pypy 3.11.2 x 9809ebd5 136628", "3.11.2 pypy", id="another kind"),
-        pytest.param("hello", None, id="no greeting"),
-        pytest.param("", None, id="nothing"),
-    ],
+@cases(
+    "greeting expected",
+    ("one as the base's", "cpython 3.11.2 x 9809ebd5 136628", "3.11.2"),
+    ("zlib-ng", "cpython 3.11.2 x b904a73b 136079", "3.11.2 zlib b904a73b 136079"),
+    ("another kind", "pypy 3.11.2 x 9809ebd5 136628", "3.11.2 pypy"),
+    ("no greeting", "hello", None),
+    ("nothing", "", None),
 )
 def test_an_interpreter_says_what_it_is(greeting: str, expected: str | None) -> None:
     frame = "G\\000\\000\\000\\000\\000\\000\\000\\000\\000\\000\\000\\000"

@@ -21,6 +21,7 @@ from images.layers.install import InstallLocation
 from images.layers.zstd import ZstdLayer
 from images.oci.inflate import inflate
 from images.oci.sources import Stream
+from tests.kit.cases import cases
 from tests.kit.layer_maker import PLACE, SITE, Piece, collect, craft, files_of, locked, pieces_of
 from tests.kit.wheel_maker import entry, fatbin, library
 
@@ -160,12 +161,10 @@ def test_it_says_by_library_what_was_removed(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@cases(
     "content",
-    [
-        pytest.param(library({".nv_fatbin": code(*CODE)}, table=False), id="no section table"),
-        pytest.param(code(*CODE), id="not a library"),
-    ],
+    ("no section table", library({".nv_fatbin": code(*CODE)}, table=False)),
+    ("not a library", code(*CODE)),
 )
 def test_what_is_not_understood_is_kept(tmp_path: Path, content: bytes) -> None:
     found = written(layer(tmp_path, Piece(name=NAME, content=content)).stream(None))

@@ -18,6 +18,7 @@ import pytest
 
 from images.layers import spared_in, unneeded, wheel_layer, written_twice
 from images.oci.sources import Unpacked
+from tests.kit.cases import cases
 from tests.kit.layer_maker import (
     PLACE,
     SITE,
@@ -107,17 +108,15 @@ def test_directories_come_once_and_before_what_lies_in_them(tmp_path: Path) -> N
         assert "/" not in name or name.rpartition("/")[0] in names[: names.index(name)]
 
 
-@pytest.mark.parametrize(
-    ("attributes", "mode"),
-    [
-        pytest.param(0o100644 << 16, 0o644, id="a plain file"),
-        pytest.param(0o100755 << 16, 0o755, id="an executable"),
-        pytest.param(0o100010 << 16, 0o755, id="any x will do"),
-        pytest.param(0o104755 << 16, 0o755, id="setuid is not kept"),
-        pytest.param(0o100600 << 16, 0o644, id="everyone may read"),
-        pytest.param(0, 0o644, id="no attributes at all"),
-        pytest.param(0o755 << 16, 0o644, id="bits of no kind of file mean nothing to pip"),
-    ],
+@cases(
+    "attributes mode",
+    ("a plain file", 0o100644 << 16, 0o644),
+    ("an executable", 0o100755 << 16, 0o755),
+    ("any x will do", 0o100010 << 16, 0o755),
+    ("setuid is not kept", 0o104755 << 16, 0o755),
+    ("everyone may read", 0o100600 << 16, 0o644),
+    ("no attributes at all", 0, 0o644),
+    ("bits of no kind of file mean nothing to pip", 0o755 << 16, 0o644),
 )
 def test_modes_are_pips(tmp_path: Path, attributes: int, mode: int) -> None:
     pieces = pieces_of(replace(CODE, attributes=attributes))
@@ -277,25 +276,17 @@ def test_signatures_need_no_row(tmp_path: Path) -> None:
 OTHER = row("example/__init__.py", b"another\n")
 
 
-@pytest.mark.parametrize(
-    ("change", "kept"),
-    [
-        pytest.param(lambda r: [OTHER, *r[1:]], OTHER, id="another digest and size"),
-        pytest.param(
-            lambda r: ["example/__init__.py,,", *r[1:]], "example/__init__.py,,", id="no digest"
-        ),
-        pytest.param(
-            lambda r: ["example/__init__.py,md5=x,7", *r[1:]],
-            "example/__init__.py,md5=x,7",
-            id="an md5",
-        ),
-        pytest.param(
-            lambda r: [row("example/ghost.py", b""), *r],
-            row("example/ghost.py", b""),
-            id="a file that is not there",
-        ),
-        pytest.param(lambda r: r[1:], "example/__init__.py,,", id="a file is missing"),
-    ],
+@cases(
+    "change kept",
+    ("another digest and size", lambda r: [OTHER, *r[1:]], OTHER),
+    ("no digest", lambda r: ["example/__init__.py,,", *r[1:]], "example/__init__.py,,"),
+    ("an md5", lambda r: ["example/__init__.py,md5=x,7", *r[1:]], "example/__init__.py,md5=x,7"),
+    (
+        "a file that is not there",
+        lambda r: [row("example/ghost.py", b""), *r],
+        row("example/ghost.py", b""),
+    ),
+    ("a file is missing", lambda r: r[1:], "example/__init__.py,,"),
 )
 def test_a_record_that_does_not_fit_is_installed_as_pip_does(
     tmp_path: Path, change: Callable[[list[str]], list[str]], kept: str
@@ -322,10 +313,7 @@ def test_a_package_of_its_own_address_says_so_without_the_login(tmp_path: Path) 
     said = json.loads(files[f"{INFO}/direct_url.json"])
     assert said == {
         "url": "https://index.invalid/example-1.0-py3-none-any.whl",
-        "archive_info": {
-            "hash": f"sha256={wheel.sha256}",
-            "hashes": {"sha256": wheel.sha256},
-        },
+        "archive_info": {"hash": f"sha256={wheel.sha256}", "hashes": {"sha256": wheel.sha256}},
     }
     assert_record_is_true(files)
 

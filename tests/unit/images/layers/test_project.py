@@ -13,6 +13,7 @@ import pytest
 from images.layers.own_errors import ProjectFilesError
 from images.layers.project import DiskFile, ProjectLayer, sha256_of
 from images.layers.tar import MTIME, TarEntry
+from tests.kit.cases import cases
 from tests.kit.layer_maker import collect, unpack
 
 
@@ -75,14 +76,12 @@ def test_the_key_changes_with_each_content_and_mode(tmp_path: Path) -> None:
     assert len(keys) == 5
 
 
-@pytest.mark.parametrize(
+@cases(
     "content",
-    [
-        pytest.param(b"other", id="another content of the same size"),
-        pytest.param(b"longer than before", id="a longer one"),
-        pytest.param(b"", id="an empty one"),
-        pytest.param(None, id="no file any more"),
-    ],
+    ("another content of the same size", b"other"),
+    ("a longer one", b"longer than before"),
+    ("an empty one", b""),
+    ("no file any more", None),
 )
 def test_a_file_that_changes_during_the_build_is_refused(
     content: bytes | None, tmp_path: Path

@@ -14,6 +14,7 @@ import pytest
 
 from images.layers import WheelRefusedError, wheel_layer
 from images.layers.wheel_file import WheelFile
+from tests.kit.cases import cases
 from tests.kit.layer_maker import (
     PLACE,
     Piece,
@@ -400,14 +401,12 @@ def test_a_bomb_is_stopped_where_it_says_too_little(tmp_path: Path) -> None:
         collect(stream_of(craft(pieces), tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("make", "why"),
-    [
-        pytest.param(lambda path: path.mkdir(), "not a regular file", id="a directory"),
-        pytest.param(os.mkfifo, "not a regular file", id="a pipe"),
-        pytest.param(lambda _: None, "No such file", id="nothing"),
-        pytest.param(lambda path: path.symlink_to(path), "cannot be read", id="a link to itself"),
-    ],
+@cases(
+    "make why",
+    ("a directory", lambda path: path.mkdir(), "not a regular file"),
+    ("a pipe", os.mkfifo, "not a regular file"),
+    ("nothing", lambda _: None, "No such file"),
+    ("a link to itself", lambda path: path.symlink_to(path), "cannot be read"),
 )
 def test_what_is_no_file_is_refused(
     make: Callable[[Path], object], why: str, tmp_path: Path

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from images.layers.tar import BLOCK, END, MTIME, TarEntry, file_layer, header, padding, sort_key
+from tests.kit.cases import cases
 from tests.kit.layer_maker import Read, collect, unpack
 
 _part = st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=60)
@@ -87,15 +88,13 @@ def test_kinds_and_modes() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@cases(
     "paths_",
-    [
-        pytest.param(["b", "a"], id="out of order"),
-        pytest.param(["a", "a"], id="twice"),
-        pytest.param(["a-b", "a/b"], id="a directory before a longer name"),
-        pytest.param(["/a"], id="absolute"),
-        pytest.param(["a//b"], id="an empty part"),
-    ],
+    ("out of order", ["b", "a"]),
+    ("twice", ["a", "a"]),
+    ("a directory before a longer name", ["a-b", "a/b"]),
+    ("absolute", ["/a"]),
+    ("an empty part", ["a//b"]),
 )
 def test_entries_that_would_not_be_the_same_everywhere_are_our_own_fault(paths_: list[str]) -> None:
     with pytest.raises(ValueError, match="not in order"):

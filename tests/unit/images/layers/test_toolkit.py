@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from images.layers.base_facts import BaseFacts
 from images.layers.own import site_of
 from images.layers.tar import TarEntry
 from images.layers.toolkit import ToolkitFile, toolkit_entries, toolkit_layers
 from images.system import ldcache
 from images.wheels.remote_file import Wheel
+from tests.kit.cases import cases
 from tests.kit.layer_maker import Piece, collect, craft, locked, pieces_of, unpack
 
 SITE = site_of("3.11")
@@ -116,17 +115,15 @@ def test_tensorflow_s_loader_knows_each_directory() -> None:
 NVIDIA = locked("nvidia-cudnn-cu12")
 
 
-@pytest.mark.parametrize(
-    ("wheels", "count"),
-    [
-        pytest.param([locked("torch"), NVIDIA], 0, id="PyTorch finds its libraries itself"),
-        pytest.param([locked("tensorflow"), NVIDIA], 1, id="TensorFlow needs the loader's cache"),
-        pytest.param([locked("tensorflow")], 0, id="not so without NVIDIA's wheels"),
-        pytest.param([locked("torch"), locked("nvidia-cuda-nvcc")], 1, id="a compiler"),
-        pytest.param([locked("nvidia-cuda-nvcc-cu12")], 1, id="a compiler by its older name"),
-        pytest.param([locked("nvidia-cuda-nvcc-mock")], 0, id="a name that only begins so"),
-        pytest.param([], 0, id="no wheels"),
-    ],
+@cases(
+    "wheels count",
+    ("PyTorch finds its libraries itself", [locked("torch"), NVIDIA], 0),
+    ("TensorFlow needs the loader's cache", [locked("tensorflow"), NVIDIA], 1),
+    ("not so without NVIDIA's wheels", [locked("tensorflow")], 0),
+    ("a compiler", [locked("torch"), locked("nvidia-cuda-nvcc")], 1),
+    ("a compiler by its older name", [locked("nvidia-cuda-nvcc-cu12")], 1),
+    ("a name that only begins so", [locked("nvidia-cuda-nvcc-mock")], 0),
+    ("no wheels", [], 0),
 )
 def test_names_alone_decide(wheels: list[Wheel], count: int) -> None:
     layers = toolkit_layers(wheels, facts=FACTS, arch="x86_64", site=SITE, fetch=never)

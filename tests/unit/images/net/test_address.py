@@ -4,38 +4,36 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from images.net.address import shown_text, shown_url, url_secrets, usable_url
+from tests.kit.cases import cases
 
 AWS = "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AKIDX%2F20260101&X-Amz-Signature=5ec4e7"
 AZURE = "sv=2024-11-04&se=2026-01-01T00%3A00%3A00Z&sr=b&sp=r&sig=5ec4e7%2Fabc%3D"
 PLACE = "https://h.example/w/a-1-py3-none-any.whl"
 
 
-@pytest.mark.parametrize(
-    ("url", "shown", "secrets"),
-    [
-        pytest.param(PLACE, PLACE, set(), id="nothing secret"),
-        pytest.param("https://me:5ec@h.example/x", "https://h.example/x", {"5ec"}, id="a login"),
-        pytest.param("https://t0k@h.example:8/", "https://h.example:8/", {"t0k"}, id="a token"),
-        pytest.param(f"{PLACE}?{AWS}", PLACE, {AWS, "AKIDX%2F20260101", "AKIDX/20260101"}, id="S3"),
-        pytest.param(f"{PLACE}?{AZURE}", PLACE, {AZURE, "5ec4e7%2Fabc%3D"}, id="Azure"),
-        pytest.param(f"{PLACE}#sha256=ab", PLACE, set(), id="a fragment"),
-        pytest.param("http://u:5e/c@h.example/x", "http://h.example/x", {"5e/c"}, id="a slash"),
-        pytest.param("http://u:5e?c@h.example/x", "http://h.example/x", {"5e?c"}, id="a ?"),
-        pytest.param("http://u:5e@c@h.example/x", "http://h.example/x", {"5e@c"}, id="an @"),
-        pytest.param("http://u:5e%2Fc@h/x", "http://h/x", {"5e%2Fc", "5e/c"}, id="encoded"),
-        pytest.param("http://h.example:80/@s/x", "http://h.example:80/@s/x", set(), id="@ in path"),
-        pytest.param("http://[::1]:80/@s/x", "http://[::1]:80/@s/x", set(), id="@, and IPv6"),
-        pytest.param("http://u:5e@h/@s/x", "http://h/@s/x", {"5e"}, id="a login, and @ in path"),
-        pytest.param("http://h.example?m=a@b", "http://h.example", {"m=a@b"}, id="@ in query"),
-        pytest.param("git+https://t0k@h/x.git", "git+https://h/x.git", {"t0k"}, id="git's"),
-        pytest.param("own=https://u:5e@h/s", "own=https://h/s", {"5e"}, id="uv's, with a name"),
-        pytest.param("file:///home/x/@a/b.whl", "file:///home/x/@a/b.whl", set(), id="a file"),
-    ],
+@cases(
+    "url shown secrets",
+    ("nothing secret", PLACE, PLACE, set()),
+    ("a login", "https://me:5ec@h.example/x", "https://h.example/x", {"5ec"}),
+    ("a token", "https://t0k@h.example:8/", "https://h.example:8/", {"t0k"}),
+    ("S3", f"{PLACE}?{AWS}", PLACE, {AWS, "AKIDX%2F20260101", "AKIDX/20260101"}),
+    ("Azure", f"{PLACE}?{AZURE}", PLACE, {AZURE, "5ec4e7%2Fabc%3D"}),
+    ("a fragment", f"{PLACE}#sha256=ab", PLACE, set()),
+    ("a slash", "http://u:5e/c@h.example/x", "http://h.example/x", {"5e/c"}),
+    ("a ?", "http://u:5e?c@h.example/x", "http://h.example/x", {"5e?c"}),
+    ("an @", "http://u:5e@c@h.example/x", "http://h.example/x", {"5e@c"}),
+    ("encoded", "http://u:5e%2Fc@h/x", "http://h/x", {"5e%2Fc", "5e/c"}),
+    ("@ in path", "http://h.example:80/@s/x", "http://h.example:80/@s/x", set()),
+    ("@, and IPv6", "http://[::1]:80/@s/x", "http://[::1]:80/@s/x", set()),
+    ("a login, and @ in path", "http://u:5e@h/@s/x", "http://h/@s/x", {"5e"}),
+    ("@ in query", "http://h.example?m=a@b", "http://h.example", {"m=a@b"}),
+    ("git's", "git+https://t0k@h/x.git", "git+https://h/x.git", {"t0k"}),
+    ("uv's, with a name", "own=https://u:5e@h/s", "own=https://h/s", {"5e"}),
+    ("a file", "file:///home/x/@a/b.whl", "file:///home/x/@a/b.whl", set()),
 )
 def test_an_address_is_shown_without_its_secrets(url: str, shown: str, secrets: set[str]) -> None:
     assert shown_url(url) == shown
@@ -46,14 +44,12 @@ def test_an_address_is_shown_without_its_secrets(url: str, shown: str, secrets: 
     assert bool(secrets) == bool(url_secrets(url))
 
 
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        pytest.param("u:5e/c@proxy.example:3128", "proxy.example:3128", id="a proxy"),
-        pytest.param("/a/@b?c", "/a/@b", id="a path"),
-        pytest.param("", "", id="nothing"),
-        pytest.param("https://[", "https://[", id="half an address"),
-    ],
+@cases(
+    "url shown",
+    ("a proxy", "u:5e/c@proxy.example:3128", "proxy.example:3128"),
+    ("a path", "/a/@b?c", "/a/@b"),
+    ("nothing", "", ""),
+    ("half an address", "https://[", "https://["),
 )
 def test_what_has_no_scheme_is_shown_without_its_secrets(url: str, shown: str) -> None:
     assert shown_url(url) == shown

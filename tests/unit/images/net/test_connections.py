@@ -11,23 +11,17 @@ import pytest
 from images.net.connections import proxy_for, tls_context
 from images.net.errors import BadCaBundle
 from images.registry.digest import resolve_digest
+from tests.kit.cases import cases
 
 
-@pytest.mark.parametrize(
-    ("environment", "url", "expected"),
-    [
-        pytest.param({}, "https://r.io/", None, id="none is set"),
-        pytest.param({"https_proxy": "p:3128"}, "https://r.io/", "http://p:3128", id="no scheme"),
-        pytest.param({"https_proxy": "http://p"}, "http://r.io/", None, id="for the other scheme"),
-        pytest.param({"all_proxy": "http://p"}, "https://r.io/", "http://p", id="for all"),
-        pytest.param(
-            {"https_proxy": "http://p", "no_proxy": ".r.io"},
-            "https://a.r.io/",
-            None,
-            id="an exception",
-        ),
-        pytest.param({"http_proxy": "http://p"}, "http://127.0.0.1:1/", None, id="this machine"),
-    ],
+@cases(
+    "environment url expected",
+    ("none is set", {}, "https://r.io/", None),
+    ("no scheme", {"https_proxy": "p:3128"}, "https://r.io/", "http://p:3128"),
+    ("for the other scheme", {"https_proxy": "http://p"}, "http://r.io/", None),
+    ("for all", {"all_proxy": "http://p"}, "https://r.io/", "http://p"),
+    ("an exception", {"https_proxy": "http://p", "no_proxy": ".r.io"}, "https://a.r.io/", None),
+    ("this machine", {"http_proxy": "http://p"}, "http://127.0.0.1:1/", None),
 )
 def test_the_proxy_is_the_environments(
     monkeypatch: pytest.MonkeyPatch, environment: Mapping[str, str], url: str, expected: str | None

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from images.net.logins import authorization, read_logins
 from provision.lock.network import make_secrets
+from tests.kit.cases import cases
 
 WORDS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12)
 
@@ -27,27 +28,23 @@ def test_what_a_build_is_given_is_read_as_it_was_meant(
     assert read_logins(made.netrc) == login
 
 
-@pytest.mark.parametrize(
-    ("text", "logins"),
-    [
-        pytest.param("", {}, id="nothing"),
-        pytest.param("machine a login b password c", {"a": ("b", "c")}, id="one line"),
-        pytest.param("machine a\n\tlogin b\n\tpassword c\n", {"a": ("b", "c")}, id="three lines"),
-        pytest.param("machine A.B password c login b", {"a.b": ("b", "c")}, id="another order"),
-        pytest.param("machine a password c", {"a": ("", "c")}, id="no user"),
-        pytest.param("machine a login b account x password c", {"a": ("b", "c")}, id="an account"),
-        pytest.param("default login b password c", {}, id="a login for whoever asks"),
-        pytest.param(
-            "machine a login b password c default login x password y",
-            {"a": ("b", "c")},
-            id="a host, then whoever asks",
-        ),
-        pytest.param(
-            'machine a login b password "c \\"d\\\\"', {"a": ("b", 'c "d\\')}, id="quoted"
-        ),
-        pytest.param("machine", {"": ("", "")}, id="torn off"),
-        pytest.param("machine a login", {"a": ("", "")}, id="torn off later"),
-    ],
+@cases(
+    "text logins",
+    ("nothing", "", {}),
+    ("one line", "machine a login b password c", {"a": ("b", "c")}),
+    ("three lines", "machine a\n\tlogin b\n\tpassword c\n", {"a": ("b", "c")}),
+    ("another order", "machine A.B password c login b", {"a.b": ("b", "c")}),
+    ("no user", "machine a password c", {"a": ("", "c")}),
+    ("an account", "machine a login b account x password c", {"a": ("b", "c")}),
+    ("a login for whoever asks", "default login b password c", {}),
+    (
+        "a host, then whoever asks",
+        "machine a login b password c default login x password y",
+        {"a": ("b", "c")},
+    ),
+    ("quoted", 'machine a login b password "c \\"d\\\\"', {"a": ("b", 'c "d\\')}),
+    ("torn off", "machine", {"": ("", "")}),
+    ("torn off later", "machine a login", {"a": ("", "")}),
 )
 def test_lines_of_a_netrc(text: str, logins: dict[str, tuple[str, str]]) -> None:
     assert read_logins(text) == logins
@@ -75,19 +72,17 @@ def test_plain_lines_are_read_as_the_standard_library_reads_them(
     assert read_logins(text) == found
 
 
-@pytest.mark.parametrize(
-    ("url", "sent"),
-    [
-        pytest.param("https://host.example/x.whl", "ann:secret", id="the host"),
-        pytest.param("https://HOST.example/x.whl", "ann:secret", id="in capitals"),
-        pytest.param("https://host.example:8443/x.whl", "ann:secret", id="at another port"),
-        pytest.param("https://u%40x:p%3A@host.example/x.whl", "u@x:p:", id="the address's own"),
-        pytest.param("https://other.example/x.whl", None, id="another host"),
-        pytest.param("https://host.example.evil/x.whl", None, id="a host that begins so"),
-        pytest.param("https://sub.host.example/x.whl", None, id="a host below it"),
-        pytest.param("https://example/x.whl", None, id="a host above it"),
-        pytest.param("https://evil/host.example/x.whl", None, id="a path like it"),
-    ],
+@cases(
+    "url sent",
+    ("the host", "https://host.example/x.whl", "ann:secret"),
+    ("in capitals", "https://HOST.example/x.whl", "ann:secret"),
+    ("at another port", "https://host.example:8443/x.whl", "ann:secret"),
+    ("the address's own", "https://u%40x:p%3A@host.example/x.whl", "u@x:p:"),
+    ("another host", "https://other.example/x.whl", None),
+    ("a host that begins so", "https://host.example.evil/x.whl", None),
+    ("a host below it", "https://sub.host.example/x.whl", None),
+    ("a host above it", "https://example/x.whl", None),
+    ("a path like it", "https://evil/host.example/x.whl", None),
 )
 def test_a_login_is_for_exactly_its_host(url: str, sent: str | None) -> None:
     headers = authorization(url, {"host.example": ("ann", "secret")})

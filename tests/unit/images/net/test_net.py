@@ -12,6 +12,7 @@ from images.net.errors import BrokenOff, Kind
 from images.net.head import Head, Reply
 from images.net.http import HttpClient
 from images.net.retries import Retries, Tries, busy, retry_after
+from tests.kit.cases import cases
 from tests.kit.fake_push_registry import PushRegistry
 
 FAR = "https://a.example/x/y"
@@ -19,37 +20,33 @@ PLAIN = "http://a.example/x/y"
 NEAR = "http://127.0.0.1:5000/x/y"
 
 
-@pytest.mark.parametrize(
-    ("url", "location", "expected"),
-    [
-        pytest.param(FAR, "z?q=1", "https://a.example/x/z?q=1", id="relative to where it was"),
-        pytest.param(FAR, "https://b.example/z", "https://b.example/z", id="another host"),
-        pytest.param(FAR, "//b.example/z", "https://b.example/z", id="the same scheme"),
-        pytest.param(FAR, "https://me:pw@b.example/z#f", "https://b.example/z", id="no login"),
-        pytest.param(PLAIN, "http://b.example/z", "http://b.example/z", id="unencrypted before"),
-        pytest.param(NEAR, "http://localhost:1/z", "http://localhost:1/z", id="on this machine"),
-        pytest.param(NEAR, FAR, FAR, id="from this machine, encrypted"),
-    ],
+@cases(
+    "url location expected",
+    ("relative to where it was", FAR, "z?q=1", "https://a.example/x/z?q=1"),
+    ("another host", FAR, "https://b.example/z", "https://b.example/z"),
+    ("the same scheme", FAR, "//b.example/z", "https://b.example/z"),
+    ("no login", FAR, "https://me:pw@b.example/z#f", "https://b.example/z"),
+    ("unencrypted before", PLAIN, "http://b.example/z", "http://b.example/z"),
+    ("on this machine", NEAR, "http://localhost:1/z", "http://localhost:1/z"),
+    ("from this machine, encrypted", NEAR, FAR, FAR),
 )
 def test_a_redirect_leads(url: str, location: str, expected: str) -> None:
     assert followed(url, location) == expected
 
 
-@pytest.mark.parametrize(
-    ("url", "location", "kind"),
-    [
-        pytest.param(FAR, PLAIN, "unencrypted", id="from https to http"),
-        pytest.param(FAR, NEAR, "unencrypted", id="from https to http on this machine"),
-        pytest.param(NEAR, PLAIN, "unencrypted", id="from this machine to another, unencrypted"),
-        pytest.param(FAR, "", "redirect", id="nowhere"),
-        pytest.param(FAR, "file:///etc/passwd", "redirect", id="a file"),
-        pytest.param(FAR, "ftp://b.example:21/z", "redirect", id="another protocol"),
-        pytest.param(FAR, "https://[", "redirect", id="half an address"),
-        pytest.param(FAR, "https://b.example:99999/", "redirect", id="no port"),
-        pytest.param(FAR, "https://b.example/\x1b[2J", "redirect", id="for terminals"),
-        pytest.param(FAR, "https://b.example/ü", "redirect", id="not ASCII"),
-        pytest.param(FAR, "/" + "x" * 20_000, "redirect", id="too long"),
-    ],
+@cases(
+    "url location kind",
+    ("from https to http", FAR, PLAIN, "unencrypted"),
+    ("from https to http on this machine", FAR, NEAR, "unencrypted"),
+    ("from this machine to another, unencrypted", NEAR, PLAIN, "unencrypted"),
+    ("nowhere", FAR, "", "redirect"),
+    ("a file", FAR, "file:///etc/passwd", "redirect"),
+    ("another protocol", FAR, "ftp://b.example:21/z", "redirect"),
+    ("half an address", FAR, "https://[", "redirect"),
+    ("no port", FAR, "https://b.example:99999/", "redirect"),
+    ("for terminals", FAR, "https://b.example/\x1b[2J", "redirect"),
+    ("not ASCII", FAR, "https://b.example/ü", "redirect"),
+    ("too long", FAR, "/" + "x" * 20_000, "redirect"),
 )
 def test_a_redirect_is_not_followed(url: str, location: str, kind: Kind) -> None:
     with pytest.raises(BrokenOff, match="is not followed") as caught:
@@ -130,16 +127,14 @@ def test_who_waits_hears_why_without_secrets() -> None:
     assert heard == ["a.example answered HTTP 503; trying again in 1 s"]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param("12", 12, id="seconds"),
-        pytest.param(formatdate(1060, usegmt=True), 60, id="a date"),
-        pytest.param(formatdate(0, usegmt=True), 0, id="a date that is past"),
-        pytest.param("soon", None, id="nonsense"),
-        pytest.param("9" * 20, None, id="too many digits"),
-        pytest.param("", None, id="nothing"),
-    ],
+@cases(
+    "text expected",
+    ("seconds", "12", 12),
+    ("a date", formatdate(1060, usegmt=True), 60),
+    ("a date that is past", formatdate(0, usegmt=True), 0),
+    ("nonsense", "soon", None),
+    ("too many digits", "9" * 20, None),
+    ("nothing", "", None),
 )
 def test_a_servers_wish_is_read(text: str, expected: float | None) -> None:
     assert retry_after(Head(status=429, headers={"retry-after": text}), 1000) == expected

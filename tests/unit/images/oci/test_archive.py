@@ -43,6 +43,7 @@ from images.oci.model import (
 from images.oci.sources import Image
 from images.oci.tarstream import layer_members
 from tests import ROOT
+from tests.kit.cases import cases
 from tests.kit.oci_images import AMD64, TARS, a_config, a_stream, a_tar, in_members, write_image
 
 
@@ -395,14 +396,12 @@ def test_every_cut_is_seen(tmp_path: Path) -> None:
             files_in(open_archive(tmp_path / "cut.tar"))
 
 
-@pytest.mark.parametrize(
-    ("content", "error", "words"),
-    [
-        pytest.param(gzip.compress(TARS[0]), ImagePlaceError, "gzip --decompress", id="compressed"),
-        pytest.param(b"PK\3\4" * 300, ImageUnreadableError, "not a complete tar", id="a zip"),
-        pytest.param(TARS[0], ImageUnreadableError, "docker save", id="a tar of something else"),
-        pytest.param(b"", ImageUnreadableError, "docker save", id="an empty file"),
-    ],
+@cases(
+    "content error words",
+    ("compressed", gzip.compress(TARS[0]), ImagePlaceError, "gzip --decompress"),
+    ("a zip", b"PK\3\4" * 300, ImageUnreadableError, "not a complete tar"),
+    ("a tar of something else", TARS[0], ImageUnreadableError, "docker save"),
+    ("an empty file", b"", ImageUnreadableError, "docker save"),
 )
 def test_what_is_no_archive_is_told(
     tmp_path: Path, content: bytes, error: type[ImageUnreadableError], words: str

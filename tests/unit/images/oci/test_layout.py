@@ -40,6 +40,7 @@ from images.oci.model import (
 from images.oci.sources import Stream
 from images.oci.tarstream import layer_members
 from tests import ROOT
+from tests.kit.cases import cases
 from tests.kit.oci_images import AMD64, TARS, a_stream, a_tar, in_members, write_image
 
 ARM64 = Platform(architecture="arm64")
@@ -85,14 +86,12 @@ def test_an_image_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob(".*"))
 
 
-@pytest.mark.parametrize(
-    ("name", "containerd"),
-    [
-        pytest.param("latest", None, id="a word is only a word"),
-        pytest.param("app:1", "docker.io/library/app:1", id="a tag makes a reference"),
-        pytest.param("r.example:5000/team/app:1", "r.example:5000/team/app:1", id="a whole one"),
-        pytest.param("Not An Image:1", None, id="what docker would not take"),
-    ],
+@cases(
+    "name containerd",
+    ("a word is only a word", "latest", None),
+    ("a tag makes a reference", "app:1", "docker.io/library/app:1"),
+    ("a whole one", "r.example:5000/team/app:1", "r.example:5000/team/app:1"),
+    ("what docker would not take", "Not An Image:1", None),
 )
 def test_names(name: str, containerd: str | None) -> None:
     assert name_annotations(name).get("io.containerd.image.name") == containerd
@@ -215,12 +214,10 @@ def test_a_layout_for_an_image_that_never_came_is_removed(tmp_path: Path, made: 
     assert open_layout(place).layers
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        pytest.param(lambda p: (p / "precious.txt").write_text("x"), "precious", id="other files"),
-        pytest.param(lambda p: (p.rmdir(), p.write_text("x")), "is a file", id="a file"),
-    ],
+@cases(
+    "make words",
+    ("other files", lambda p: (p / "precious.txt").write_text("x"), "precious"),
+    ("a file", lambda p: (p.rmdir(), p.write_text("x")), "is a file"),
 )
 def test_what_is_no_layout_is_left_alone(tmp_path: Path, make: Any, words: str) -> None:
     place = tmp_path / "l"

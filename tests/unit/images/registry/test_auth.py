@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from images.registry.auth import Challenge, parse_challenges, read_login
+from tests.kit.cases import cases
 
 
 @pytest.mark.parametrize(
@@ -61,16 +62,14 @@ def test_a_login_of_a_helper_is_found(docker_config: Path) -> None:
     assert read_login("r.io").identity_token == "idt"
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
-    [
-        pytest.param('{"credsStore": "absent"}', id="a helper that is not installed"),
-        pytest.param('{"auths": {"r.io": {"auth": "%%%"}}}', id="not base64"),
-        pytest.param('{"auths": {"r.io": 1}}', id="not an entry"),
-        pytest.param('{"auths": []}', id="a list"),
-        pytest.param("[]", id="another document"),
-        pytest.param("not json", id="not JSON"),
-    ],
+    ("a helper that is not installed", '{"credsStore": "absent"}'),
+    ("not base64", '{"auths": {"r.io": {"auth": "%%%"}}}'),
+    ("not an entry", '{"auths": {"r.io": 1}}'),
+    ("a list", '{"auths": []}'),
+    ("another document", "[]"),
+    ("not JSON", "not json"),
 )
 def test_a_broken_configuration_is_no_login(docker_config: Path, text: str) -> None:
     (docker_config / "config.json").write_text(text)

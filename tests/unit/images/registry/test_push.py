@@ -29,6 +29,7 @@ from images.registry import (
 )
 from images.registry.errors import PushRefusedError
 from images.registry.target import RegistryTarget
+from tests.kit.cases import cases
 from tests.kit.fake_push_registry import PushRegistry, digest_of, errors
 
 MB = 1 << 20
@@ -160,13 +161,11 @@ def test_what_was_written_is_not_asked_for(server: PushRegistry, target: Registr
     assert server.count("HEAD") == 0
 
 
-@pytest.mark.parametrize(
-    ("status", "headers", "expected"),
-    [
-        pytest.param(404, {}, False, id="404 is not there"),
-        pytest.param(405, {}, False, id="no answer to HEAD is not there"),
-        pytest.param(200, {"Docker-Content-Digest": f"sha256:{'0' * 64}"}, False, id="another"),
-    ],
+@cases(
+    "status headers expected",
+    ("404 is not there", 404, {}, False),
+    ("no answer to HEAD is not there", 405, {}, False),
+    ("another", 200, {"Docker-Content-Digest": f"sha256:{'0' * 64}"}, False),
 )
 def test_a_blob_is_there_only_when_it_is_this_one(
     server: PushRegistry, target: RegistryTarget, status: int, headers: dict[str, str],
@@ -309,13 +308,8 @@ def test_what_broke_twice_at_a_place_is_sent_in_parts(
     assert ranges[-2:] == [f"200000-{199_999 + 16 * MB}", f"{200_000 + 16 * MB}-{20 * MB - 1}"]
 
 
-@pytest.mark.parametrize(
-    ("largest", "parts"),
-    [
-        pytest.param(18 * MB, 2, id="16 MB pass"),
-        pytest.param(5 * MB, 5, id="4 MB pass"),
-        pytest.param(MB, 20, id="1 MB passes"),
-    ],
+@cases(
+    "largest parts", ("16 MB pass", 18 * MB, 2), ("4 MB pass", 5 * MB, 5), ("1 MB passes", MB, 20)
 )
 def test_a_limit_for_bodies_is_kept(
     server: PushRegistry, target: RegistryTarget, largest: int, parts: int
@@ -365,19 +359,17 @@ def test_a_lost_end_does_not_cost_the_body(
     assert server.count("PATCH") == 1
 
 
-@pytest.mark.parametrize(
-    ("method", "how"),
-    [
-        pytest.param("POST", {"status": 503}, id="503 at the begin"),
-        pytest.param("POST", {"status": 429, "headers": {"Retry-After": "1"}}, id="429"),
-        pytest.param("POST", {"cut_answer": True}, id="broken at the begin"),
-        pytest.param("PATCH", {"status": 500}, id="500 in the middle"),
-        pytest.param("PATCH", {"status": 416}, id="416 in the middle"),
-        pytest.param("PATCH", {"status": 404}, id="404 in the middle"),
-        pytest.param("PATCH", {"cut_answer": True}, id="the answer to the body is lost"),
-        pytest.param("PUT", {"status": 400}, id="400 at the end, once"),
-        pytest.param("PUT", {"status": 404}, id="404 at the end"),
-    ],
+@cases(
+    "method how",
+    ("503 at the begin", "POST", {"status": 503}),
+    ("429", "POST", {"status": 429, "headers": {"Retry-After": "1"}}),
+    ("broken at the begin", "POST", {"cut_answer": True}),
+    ("500 in the middle", "PATCH", {"status": 500}),
+    ("416 in the middle", "PATCH", {"status": 416}),
+    ("404 in the middle", "PATCH", {"status": 404}),
+    ("the answer to the body is lost", "PATCH", {"cut_answer": True}),
+    ("400 at the end, once", "PUT", {"status": 400}),
+    ("404 at the end", "PUT", {"status": 404}),
 )
 @pytest.mark.parametrize("forgets", [False, True], ids=["it remembers", "it forgets"])
 def test_one_trouble_is_overcome(
@@ -625,16 +617,14 @@ def test_each_refusal_of_a_blob_says_what_to_do(
     assert caught.value.exit_code == 5
 
 
-@pytest.mark.parametrize(
-    ("status", "body", "words"),
-    [
-        pytest.param(409, errors("DENIED", "tag is immutable"), "Give another tag", id="409"),
-        pytest.param(400, errors("TAG_INVALID", "it is fixed"), "Give another tag", id="400"),
-        pytest.param(400, errors("MANIFEST_INVALID", "bad\x1b[2J"), "bad?[2J", id="for terminals"),
-        pytest.param(413, b"", "larger bodies", id="413"),
-        pytest.param(422, b"plain words", "plain words", id="no JSON"),
-        pytest.param(418, b"[" * 100_000, "HTTP 418", id="no JSON that can be read"),
-    ],
+@cases(
+    "status body words",
+    ("409", 409, errors("DENIED", "tag is immutable"), "Give another tag"),
+    ("400", 400, errors("TAG_INVALID", "it is fixed"), "Give another tag"),
+    ("for terminals", 400, errors("MANIFEST_INVALID", "bad\x1b[2J"), "bad?[2J"),
+    ("413", 413, b"", "larger bodies"),
+    ("no JSON", 422, b"plain words", "plain words"),
+    ("no JSON that can be read", 418, b"[" * 100_000, "HTTP 418"),
 )
 def test_each_refusal_of_a_manifest_says_what_to_do(
     server: PushRegistry, target: RegistryTarget, status: int, body: bytes, words: str
@@ -653,16 +643,14 @@ def test_a_closed_port_is_said_at_once(server: PushRegistry) -> None:
     assert "--base" not in caught.value.fix
 
 
-@pytest.mark.parametrize(
+@cases(
     "location",
-    [
-        pytest.param("", id="none"),
-        pytest.param("file:///etc/passwd", id="a file"),
-        pytest.param("http://[", id="no address"),
-        pytest.param("http://example.invalid/upload", id="not encrypted elsewhere"),
-        pytest.param("http://127.0.0.1:99999/x", id="no port"),
-        pytest.param("/x" * 10_000, id="too long"),
-    ],
+    ("none", ""),
+    ("a file", "file:///etc/passwd"),
+    ("no address", "http://["),
+    ("not encrypted elsewhere", "http://example.invalid/upload"),
+    ("no port", "http://127.0.0.1:99999/x"),
+    ("too long", "/x" * 10_000),
 )
 def test_a_place_that_is_none_is_not_gone_to(
     server: PushRegistry, target: RegistryTarget, location: str

@@ -21,6 +21,7 @@ from images.registry.auth import TokenRequest
 from images.registry.session import RepositorySession
 from images.registry.target import RegistryTarget
 from images.registry.tokens import Authorizer, merged, scope
+from tests.kit.cases import cases
 from tests.kit.fake_push_registry import PushRegistry
 from tests.unit.images.registry.test_push import HASTY, MB, Layer, has, open_target, write
 
@@ -149,13 +150,11 @@ def test_a_basic_login_is_shown_when_asked_for(server: PushRegistry) -> None:
 
 
 @pytest.mark.parametrize("realm", ["basic", "token"])
-@pytest.mark.parametrize(
-    ("login", "words"),
-    [
-        pytest.param(Login(), "a login that may push to it is needed", id="no login"),
-        pytest.param(Login(problem="helper broken"), "helper broken", id="a broken helper"),
-        pytest.param(Login("me", "wrong-word"), "may not push to it", id="a wrong login"),
-    ],
+@cases(
+    "login words",
+    ("no login", Login(), "a login that may push to it is needed"),
+    ("a broken helper", Login(problem="helper broken"), "helper broken"),
+    ("a wrong login", Login("me", "wrong-word"), "may not push to it"),
 )
 def test_what_may_not_be_pushed_is_told_without_the_login(
     server: PushRegistry, realm: str, login: Login, words: str
@@ -278,16 +277,14 @@ def test_scopes_are_joined(scopes: list[str], expected: tuple[str, ...]) -> None
     assert merged(scopes) == expected
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "same"),
-    [
-        pytest.param("https://r.io/a", "https://r.io:443/b", True, id="the port that is meant"),
-        pytest.param("https://R.io/a", "https://r.io/b", True, id="capitals"),
-        pytest.param("https://r.io/a", "http://r.io/a", False, id="another scheme"),
-        pytest.param("https://r.io/a", "https://r.io:444/a", False, id="another port"),
-        pytest.param("https://r.io/a", "https://r.io.evil.example/a", False, id="a longer name"),
-        pytest.param("https://r.io/a", "https://r.io@evil.example/a", False, id="a user's name"),
-    ],
+@cases(
+    "one other same",
+    ("the port that is meant", "https://r.io/a", "https://r.io:443/b", True),
+    ("capitals", "https://R.io/a", "https://r.io/b", True),
+    ("another scheme", "https://r.io/a", "http://r.io/a", False),
+    ("another port", "https://r.io/a", "https://r.io:444/a", False),
+    ("a longer name", "https://r.io/a", "https://r.io.evil.example/a", False),
+    ("a user's name", "https://r.io/a", "https://r.io@evil.example/a", False),
 )
 def test_origins_are_compared(one: str, other: str, same: bool) -> None:  # noqa: FBT001
     assert (origin_of(one) == origin_of(other)) is same
@@ -303,23 +300,19 @@ class TokenServer:
     def __call__(self, _request: TokenRequest) -> Reply:
         self.asked += 1
         return Reply(
-            status=200,
-            headers={},
-            body=f'{{"token": "t{self.asked}"{self._more()}}}'.encode(),
+            status=200, headers={}, body=f'{{"token": "t{self.asked}"{self._more()}}}'.encode()
         )
 
     def _more(self) -> str:
         return "".join(f', "{key}": {value}' for key, value in self.answer.items())
 
 
-@pytest.mark.parametrize(
-    ("answer", "lasts"),
-    [
-        pytest.param({}, 60, id="60 s where nothing is said"),
-        pytest.param({"expires_in": 300}, 300, id="as long as it says"),
-        pytest.param({"expires_in": -5}, 60, id="nonsense counts as nothing"),
-        pytest.param({"expires_in": '"x"'}, 60, id="a text counts as nothing"),
-    ],
+@cases(
+    "answer lasts",
+    ("60 s where nothing is said", {}, 60),
+    ("as long as it says", {"expires_in": 300}, 300),
+    ("nonsense counts as nothing", {"expires_in": -5}, 60),
+    ("a text counts as nothing", {"expires_in": '"x"'}, 60),
 )
 def test_a_token_is_renewed_before_it_ends(answer: dict[str, Any], lasts: int) -> None:
     now = [1000.0]

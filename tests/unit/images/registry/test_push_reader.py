@@ -27,6 +27,7 @@ from images.registry import (
 from images.registry.mirrors import Mirror, Mirrors, parse_mirror, read_mirrors
 from images.registry.reader import RepositoryReader
 from images.registry.session import RepositorySession
+from tests.kit.cases import cases
 from tests.kit.fake_push_registry import PushRegistry, digest_of
 from tests.unit.images.registry.test_push import BRIEF, HASTY, MB
 
@@ -174,14 +175,12 @@ def test_a_blob_has_a_digest(reader: RepositoryReader, digest: str) -> None:
         list(reader.blob(digest, 5))
 
 
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        pytest.param(CONTENT[:-1] + b"?", DigestMismatchError, id="other bytes"),
-        pytest.param(CONTENT + b"?", DigestMismatchError, id="more bytes"),
-        pytest.param(CONTENT[:-1], RegistryUnreachableError, id="fewer bytes"),
-        pytest.param(b"", RegistryUnreachableError, id="none"),
-    ],
+@cases(
+    "content expected",
+    ("other bytes", CONTENT[:-1] + b"?", DigestMismatchError),
+    ("more bytes", CONTENT + b"?", DigestMismatchError),
+    ("fewer bytes", CONTENT[:-1], RegistryUnreachableError),
+    ("none", b"", RegistryUnreachableError),
 )
 def test_other_bytes_are_found_out(
     server: PushRegistry, reader: RepositoryReader, content: bytes, expected: type[Failure]
@@ -265,10 +264,7 @@ def test_a_blob_that_drips_is_given_up() -> None:
 
 
 @settings(max_examples=20)
-@given(
-    cuts=st.lists(st.integers(0, len(CONTENT)), max_size=6),
-    ignores=st.booleans(),
-)
+@given(cuts=st.lists(st.integers(0, len(CONTENT)), max_size=6), ignores=st.booleans())
 def test_whatever_breaks_what_is_read_is_whole(cuts: list[int], ignores: bool) -> None:  # noqa: FBT001
     server = Truncating(list(cuts))
     server.ignores_ranges = ignores

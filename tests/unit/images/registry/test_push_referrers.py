@@ -14,6 +14,7 @@ from images.registry import Login, RegistryAnswerError
 from images.registry.reader import RepositoryReader
 from images.registry.referrers import fallback_tag
 from images.registry.target import RegistryTarget
+from tests.kit.cases import cases
 from tests.kit.fake_push_registry import INDEX, PushRegistry, digest_of
 from tests.unit.images.registry.test_push import HASTY, open_target
 
@@ -96,14 +97,12 @@ def test_what_others_listed_is_kept_as_it_is(server: PushRegistry, target: Regis
     assert len(entries) == 2
 
 
-@pytest.mark.parametrize(
+@cases(
     "content",
-    [
-        pytest.param(b"<html>", id="no JSON"),
-        pytest.param(b"{}", id="no list"),
-        pytest.param(b'{"manifests": [1]}', id="no descriptors"),
-        pytest.param(b'{"manifests": [{"digest": "../../x", "size": 1}]}', id="a path"),
-    ],
+    ("no JSON", b"<html>"),
+    ("no list", b"{}"),
+    ("no descriptors", b'{"manifests": [1]}'),
+    ("a path", b'{"manifests": [{"digest": "../../x", "size": 1}]}'),
 )
 def test_a_list_that_cannot_be_read_is_not_overwritten(
     server: PushRegistry, target: RegistryTarget, content: bytes

@@ -17,6 +17,7 @@ from images.registry import (
     RegistryUnreachableError,
 )
 from images.registry.digest import resolve_digest
+from tests.kit.cases import cases
 from tests.kit.fake_push_registry import PushRegistry, digest_of
 from tests.unit.images.registry.test_push_reader import Truncating
 
@@ -102,16 +103,14 @@ def test_no_login_where_one_is_needed_is_denied(server: PushRegistry) -> None:
     assert caught.value.fix == f"docker login {server.address}"
 
 
-@pytest.mark.parametrize(
-    ("status", "expected"),
-    [
-        pytest.param(401, RegistryDeniedError, id="401 without a challenge is denied"),
-        pytest.param(403, RegistryDeniedError, id="403 is denied"),
-        pytest.param(404, ImageNotFoundError, id="404 is not found"),
-        pytest.param(429, RegistryDeniedError, id="rate-limiting is denied"),
-        pytest.param(500, RegistryUnreachableError, id="500 is no answer"),
-        pytest.param(418, RegistryUnreachableError, id="nonsense is no answer"),
-    ],
+@cases(
+    "status expected",
+    ("401 without a challenge is denied", 401, RegistryDeniedError),
+    ("403 is denied", 403, RegistryDeniedError),
+    ("404 is not found", 404, ImageNotFoundError),
+    ("rate-limiting is denied", 429, RegistryDeniedError),
+    ("500 is no answer", 500, RegistryUnreachableError),
+    ("nonsense is no answer", 418, RegistryUnreachableError),
 )
 def test_each_status_has_its_failure(
     server: PushRegistry, status: int, expected: type[Failure]
@@ -163,14 +162,12 @@ def test_another_configuration_is_not_believed(server: PushRegistry) -> None:
         ask(server, "team/image:1")
 
 
-@pytest.mark.parametrize(
+@cases(
     "body",
-    [
-        pytest.param(b"<html>log in</html>", id="a login page"),
-        pytest.param(b"{}", id="nothing in it"),
-        pytest.param(b'{"config": {"digest": "../../x"}}', id="a digest that is a path"),
-        pytest.param(b'{"schemaVersion": 1, "fsLayers": []}', id="the first version"),
-    ],
+    ("a login page", b"<html>log in</html>"),
+    ("nothing in it", b"{}"),
+    ("a digest that is a path", b'{"config": {"digest": "../../x"}}'),
+    ("the first version", b'{"schemaVersion": 1, "fsLayers": []}'),
 )
 def test_what_is_no_manifest_is_refused(server: PushRegistry, body: bytes) -> None:
     server.manifests["team/index", "1"] = (body, "")
@@ -178,13 +175,11 @@ def test_what_is_no_manifest_is_refused(server: PushRegistry, body: bytes) -> No
         ask(server)
 
 
-@pytest.mark.parametrize(
+@cases(
     "entries",
-    [
-        pytest.param(None, id="null"),
-        pytest.param([None, 1, {}], id="no platforms"),
-        pytest.param([{"platform": {"os": 1}}], id="odd types"),
-    ],
+    ("null", None),
+    ("no platforms", [None, 1, {}]),
+    ("odd types", [{"platform": {"os": 1}}]),
 )
 def test_an_index_with_odd_entries_offers_nothing(server: PushRegistry, entries: object) -> None:
     document = to_bytes({"mediaType": DOCKER_INDEX, "manifests": entries})

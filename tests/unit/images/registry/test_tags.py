@@ -15,6 +15,7 @@ from images.registry import (
 )
 from images.registry.auth import Login
 from images.registry.tags import list_tags, next_page
+from tests.kit.cases import cases
 from tests.kit.fake_push_registry import PushRegistry
 from tests.kit.simple_index import Fault, SimpleIndex
 
@@ -50,17 +51,15 @@ def test_a_repository_without_tags_has_none(registry: PushRegistry) -> None:
     assert tags_of(registry.address) == ()
 
 
-@pytest.mark.parametrize(
-    ("link", "query"),
-    [
-        pytest.param('</v2/a/tags/list?n=2&last=x>; rel="next"', "n=2&last=x", id="an address"),
-        pytest.param("<http://h.example/v2/a/tags/list?last=x>; rel=next", "last=x", id="a host"),
-        pytest.param('</v2/a?n=1>; rel="prev", </v2/a?n=2>; rel="next"', "n=2", id="of several"),
-        pytest.param('</v2/a?n=1>; rel="prev"', None, id="only backwards"),
-        pytest.param('</v2/a/tags/list>; rel="next"', None, id="without a query"),
-        pytest.param('<http://[>; rel="next"', None, id="no address"),
-        pytest.param("", None, id="the last page"),
-    ],
+@cases(
+    "link query",
+    ("an address", '</v2/a/tags/list?n=2&last=x>; rel="next"', "n=2&last=x"),
+    ("a host", "<http://h.example/v2/a/tags/list?last=x>; rel=next", "last=x"),
+    ("of several", '</v2/a?n=1>; rel="prev", </v2/a?n=2>; rel="next"', "n=2"),
+    ("only backwards", '</v2/a?n=1>; rel="prev"', None),
+    ("without a query", '</v2/a/tags/list>; rel="next"', None),
+    ("no address", '<http://[>; rel="next"', None),
+    ("the last page", "", None),
 )
 def test_the_next_page_is_found(link: str, query: str | None) -> None:
     assert next_page(link) == query
@@ -73,14 +72,12 @@ def test_a_list_that_leads_back_to_itself_ends(registry: PushRegistry) -> None:
         tags_of(registry.address)
 
 
-@pytest.mark.parametrize(
-    ("status", "error"),
-    [
-        pytest.param(401, RegistryDeniedError, id="a login is asked for, in no known way"),
-        pytest.param(404, ImageNotFoundError, id="not there"),
-        pytest.param(429, RegistryDeniedError, id="too often"),
-        pytest.param(500, RegistryUnreachableError, id="in trouble"),
-    ],
+@cases(
+    "status error",
+    ("a login is asked for, in no known way", 401, RegistryDeniedError),
+    ("not there", 404, ImageNotFoundError),
+    ("too often", 429, RegistryDeniedError),
+    ("in trouble", 500, RegistryUnreachableError),
 )
 def test_a_refusal_is_a_failure_with_a_way_out(
     registry: PushRegistry, status: int, error: type[RegistryDeniedError]
@@ -92,13 +89,11 @@ def test_a_refusal_is_a_failure_with_a_way_out(
     assert caught.value.fix
 
 
-@pytest.mark.parametrize(
+@cases(
     "body",
-    [
-        pytest.param(b"<html>sign in</html>", id="a login page"),
-        pytest.param(b'{"tags": "1"}', id="no list"),
-        pytest.param(b'{"tags": ["1"', id="cut off"),
-    ],
+    ("a login page", b"<html>sign in</html>"),
+    ("no list", b'{"tags": "1"}'),
+    ("cut off", b'{"tags": ["1"'),
 )
 def test_another_answer_is_no_list(index: SimpleIndex, body: bytes) -> None:
     index.faults[PATH] = Fault(body=body)

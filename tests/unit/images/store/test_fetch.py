@@ -26,18 +26,12 @@ from images.net.retries import Retries
 from images.net.secrets import Secrets
 from images.oci.errors import DigestMismatchError
 from images.registry import BadCaBundle
-from images.store import (
-    CalledOffError,
-    Fetcher,
-    OfflineError,
-    Store,
-    download,
-    fetch,
-)
+from images.store import CalledOffError, Fetcher, OfflineError, Store, download, fetch
 from images.store.upkeep import hash_file
 from images.wheels.errors import WheelUnreachableError, WheelUnreadableError
 from images.wheels.remote_file import Wheel
 from tests import ROOT
+from tests.kit.cases import cases
 from tests.kit.fetch_server import FetchServer
 from tests.kit.private_index import Authority, make_authority
 from tests.kit.programs import run_program
@@ -160,15 +154,13 @@ def test_who_is_waited_for_comes_before_the_biggest(server: FetchServer, store: 
     assert sizes == [2000, 1000, 6000, 5000, 4000, 3000]
 
 
-@pytest.mark.parametrize(
+@cases(
     "faults",
-    [
-        pytest.param(["cut 1000000"], id="one break"),
-        pytest.param(["cut 500000"] * 3, id="three, each with something new"),
-        pytest.param(["cut 1200000", "status 503", "nonsense"], id="then other trouble"),
-        pytest.param(["cut 100", "cut 0", "cut 0"], id="and nothing new twice"),
-        pytest.param(["stall 1000000"], id="silence in the middle"),
-    ],
+    ("one break", ["cut 1000000"]),
+    ("three, each with something new", ["cut 500000"] * 3),
+    ("then other trouble", ["cut 1200000", "status 503", "nonsense"]),
+    ("and nothing new twice", ["cut 100", "cut 0", "cut 0"]),
+    ("silence in the middle", ["stall 1000000"]),
 )
 def test_what_breaks_off_goes_on_where_it_stopped(
     server: FetchServer, store: Store, faults: list[str], monkeypatch: pytest.MonkeyPatch
@@ -186,15 +178,13 @@ def test_what_breaks_off_goes_on_where_it_stopped(
     assert server.sent <= len(BODY) + (1 << 18)  # next to nothing twice
 
 
-@pytest.mark.parametrize(
+@cases(
     "faults",
-    [
-        pytest.param(["cut 1000000", "whole"], id="a server that ignores ranges"),
-        pytest.param(["cut 1000000", "other-tag"], id="another ETag"),
-        pytest.param(["cut 1000000", "shifted"], id="another part than asked for"),
-        pytest.param(["cut 1000000", "no-range-told"], id="a part without a word of which"),
-        pytest.param(["cut 1000000", "status 416"], id="a part that does not exist"),
-    ],
+    ("a server that ignores ranges", ["cut 1000000", "whole"]),
+    ("another ETag", ["cut 1000000", "other-tag"]),
+    ("another part than asked for", ["cut 1000000", "shifted"]),
+    ("a part without a word of which", ["cut 1000000", "no-range-told"]),
+    ("a part that does not exist", ["cut 1000000", "status 416"]),
 )
 def test_where_it_cannot_go_on_it_begins_again(
     server: FetchServer, store: Store, faults: list[str]
@@ -231,14 +221,12 @@ def test_what_a_dead_process_left_is_used(server: FetchServer, store: Store) -> 
     assert heard.bytes == {"torch": len(BODY)}
 
 
-@pytest.mark.parametrize(
+@cases(
     "left",
-    [
-        pytest.param(bytes(2_000_000), id="other bytes"),
-        pytest.param(bytes(len(BODY)), id="as many, but others"),
-        pytest.param(BODY + b"more", id="more than all"),
-        pytest.param(BODY, id="all of it"),
-    ],
+    ("other bytes", bytes(2_000_000)),
+    ("as many, but others", bytes(len(BODY))),
+    ("more than all", BODY + b"more"),
+    ("all of it", BODY),
 )
 @pytest.mark.parametrize("size", [-1, None], ids=["size known", "size unknown"])
 def test_what_a_dead_process_left_is_never_believed(
@@ -268,32 +256,30 @@ def test_a_download_that_was_called_off_goes_on_in_the_next_build(
     assert 1_700_000 <= int(second.removeprefix("bytes=").removesuffix("-")) <= 2_000_000
 
 
-@pytest.mark.parametrize(
-    ("fault", "said"),
-    [
-        pytest.param("status 404", "does not have it any more (HTTP 404)", id="not there"),
-        pytest.param("status 410", "provision lock", id="gone"),
-        pytest.param("status 401", "there is no login for it", id="a login is wanted"),
-        pytest.param("status 403", "machine 127.0.0.1 login USER", id="forbidden"),
-        pytest.param("status 407", "the proxy wants a login", id="the proxy's login"),
-        pytest.param("status 429", "too many requests from here", id="too many requests"),
-        pytest.param("status 500", "answered HTTP 500", id="an error of its own"),
-        pytest.param("status 418", "answered HTTP 418", id="a status of no meaning"),
-        pytest.param("status 206", "was asked for all", id="a part that nobody asked for"),
-        pytest.param("close", "broke off", id="no answer"),
-        pytest.param("nonsense", "broke off", id="no HTTP"),
-        pytest.param("hang", "was silent for 0.4 s", id="silence"),
-        pytest.param("drip-head", "was silent for 0.4 s", id="headers without end"),
-        pytest.param("cut 0", "broke off", id="always cut off at once"),
-        pytest.param("cut 99", " bytes of 3.1 MB", id="always cut off soon"),
-        pytest.param("stall 100", "was silent for 0.4 s", id="always silent after a few bytes"),
-        pytest.param("page", "answered with a web page", id="a login page"),
-        pytest.param("packed", "compresses what was asked for", id="compressed on the way"),
-        pytest.param("redirect", "redirects more than 5 times", id="a redirect to itself"),
-        pytest.param("redirect ftp://x/y", "is not followed", id="a redirect to no HTTP"),
-        pytest.param("redirect file:///etc/passwd", "is not followed", id="to a local file"),
-        pytest.param("redirect http://:0/", "is not followed", id="a redirect to nowhere"),
-    ],
+@cases(
+    "fault said",
+    ("not there", "status 404", "does not have it any more (HTTP 404)"),
+    ("gone", "status 410", "provision lock"),
+    ("a login is wanted", "status 401", "there is no login for it"),
+    ("forbidden", "status 403", "machine 127.0.0.1 login USER"),
+    ("the proxy's login", "status 407", "the proxy wants a login"),
+    ("too many requests", "status 429", "too many requests from here"),
+    ("an error of its own", "status 500", "answered HTTP 500"),
+    ("a status of no meaning", "status 418", "answered HTTP 418"),
+    ("a part that nobody asked for", "status 206", "was asked for all"),
+    ("no answer", "close", "broke off"),
+    ("no HTTP", "nonsense", "broke off"),
+    ("silence", "hang", "was silent for 0.4 s"),
+    ("headers without end", "drip-head", "was silent for 0.4 s"),
+    ("always cut off at once", "cut 0", "broke off"),
+    ("always cut off soon", "cut 99", " bytes of 3.1 MB"),
+    ("always silent after a few bytes", "stall 100", "was silent for 0.4 s"),
+    ("a login page", "page", "answered with a web page"),
+    ("compressed on the way", "packed", "compresses what was asked for"),
+    ("a redirect to itself", "redirect", "redirects more than 5 times"),
+    ("a redirect to no HTTP", "redirect ftp://x/y", "is not followed"),
+    ("to a local file", "redirect file:///etc/passwd", "is not followed"),
+    ("a redirect to nowhere", "redirect http://:0/", "is not followed"),
 )
 def test_every_refusal_has_its_sentence(
     server: FetchServer, store: Store, fault: str, said: str, monkeypatch: pytest.MonkeyPatch
@@ -309,15 +295,13 @@ def test_every_refusal_has_its_sentence(
     assert server.address in told
 
 
-@pytest.mark.parametrize(
-    ("fault", "size", "said"),
-    [
-        pytest.param("wrong", -1, "expected", id="other bytes"),
-        pytest.param("longer", -1, f"expected {len(BODY)} bytes", id="a byte more than locked"),
-        pytest.param("shorter", -1, f"found {len(BODY) - 1} bytes", id="a byte less than locked"),
-        pytest.param("longer", None, "expected", id="a byte more, where no size is locked"),
-        pytest.param("endless", -1, f"expected {len(BODY)} bytes, found more", id="without end"),
-    ],
+@cases(
+    "fault size said",
+    ("other bytes", "wrong", -1, "expected"),
+    ("a byte more than locked", "longer", -1, f"expected {len(BODY)} bytes"),
+    ("a byte less than locked", "shorter", -1, f"found {len(BODY) - 1} bytes"),
+    ("a byte more, where no size is locked", "longer", None, "expected"),
+    ("without end", "endless", -1, f"expected {len(BODY)} bytes, found more"),
 )
 def test_another_file_than_the_locked_one_is_refused(
     server: FetchServer, store: Store, fault: str, size: int | None, said: str
@@ -481,21 +465,19 @@ def test_a_proxy_of_the_environment_is_asked(
 # Addresses that are none, and wheels of this machine.
 
 
-@pytest.mark.parametrize(
+@cases(
     "url",
-    [
-        pytest.param("ftp://host/torch-1.0-py3-none-any.whl", id="FTP"),
-        pytest.param("data:,torch-1.0-py3-none-any.whl", id="data"),
-        pytest.param("file://host/torch-1.0-py3-none-any.whl", id="a file of another host"),
-        pytest.param("https://host/", id="no file name"),
-        pytest.param("https://host/a.tar.gz", id="no wheel"),
-        pytest.param("https://host/..%2F..%2Fx.whl", id="a way out"),
-        pytest.param("https://host/.whl", id="nothing but an ending"),
-        pytest.param("https:///torch-1.0-py3-none-any.whl", id="no host"),
-        pytest.param("https://host:x/torch-1.0-py3-none-any.whl", id="a port that is none"),
-        pytest.param("https://[::1/torch-1.0-py3-none-any.whl", id="a bracket left open"),
-        pytest.param("", id="nothing"),
-    ],
+    ("FTP", "ftp://host/torch-1.0-py3-none-any.whl"),
+    ("data", "data:,torch-1.0-py3-none-any.whl"),
+    ("a file of another host", "file://host/torch-1.0-py3-none-any.whl"),
+    ("no file name", "https://host/"),
+    ("no wheel", "https://host/a.tar.gz"),
+    ("a way out", "https://host/..%2F..%2Fx.whl"),
+    ("nothing but an ending", "https://host/.whl"),
+    ("no host", "https:///torch-1.0-py3-none-any.whl"),
+    ("a port that is none", "https://host:x/torch-1.0-py3-none-any.whl"),
+    ("a bracket left open", "https://[::1/torch-1.0-py3-none-any.whl"),
+    ("nothing", ""),
 )
 def test_an_address_that_cannot_be_used_is_told(store: Store, url: str) -> None:
     wheel = Wheel(name="torch", version="1.0", url=url, size=1, sha256="ab" * 32)
@@ -504,13 +486,11 @@ def test_an_address_that_cannot_be_used_is_told(store: Store, url: str) -> None:
     assert "provision lock" in caught.value.fix
 
 
-@pytest.mark.parametrize(
+@cases(
     "write",
-    [
-        pytest.param(lambda path: path.as_uri(), id="a file address"),
-        pytest.param(lambda path: f"file://localhost{path}", id="a file address with localhost"),
-        pytest.param(str, id="a path"),
-    ],
+    ("a file address", lambda path: path.as_uri()),
+    ("a file address with localhost", lambda path: f"file://localhost{path}"),
+    ("a path", str),
 )
 def test_a_wheel_of_this_machine_is_used_where_it_lies(
     store: Store, tmp_path: Path, write: Callable[[Path], str]
@@ -588,14 +568,12 @@ def replaced_by(make: Callable[[Path], None]) -> Callable[[Path], None]:
     return replace_it
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        pytest.param(Path.unlink, "is not there", id="gone"),
-        pytest.param(replaced_by(os.mkdir), "is no file", id="a directory by now"),
-        pytest.param(replaced_by(os.mkfifo), "is no file", id="a pipe by now"),
-        pytest.param(lambda path: os.truncate(path, 5), "expected", id="cut short"),
-    ],
+@cases(
+    "change said",
+    ("gone", Path.unlink, "is not there"),
+    ("a directory by now", replaced_by(os.mkdir), "is no file"),
+    ("a pipe by now", replaced_by(os.mkfifo), "is no file"),
+    ("cut short", lambda path: os.truncate(path, 5), "expected"),
 )
 def test_what_is_wrong_with_a_wheel_of_this_machine_is_told(
     store: Store, local: tuple[Path, Wheel], change: Callable[[Path], None], said: str

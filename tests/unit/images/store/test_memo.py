@@ -15,6 +15,7 @@ from images.oci.model import DOCKER_LAYER_GZIP, LAYER, LAYER_GZIP
 from images.oci.sources import KnownLayer, Unpacked
 from images.store import Store
 from images.store.memo import known_from_json, known_to_json, memo_path, read_memo, write_memo
+from tests.kit.cases import cases
 
 KEY = "ab" * 32
 KNOWN = KnownLayer(
@@ -80,16 +81,14 @@ def test_a_memo_that_is_torn_or_flipped_is_as_good_as_none(
     assert found is None or (found == known_to_json(KNOWN) and good[flip : flip + 1] == b" ")
 
 
-@pytest.mark.parametrize(
+@cases(
     "content",
-    [
-        pytest.param(b"", id="nothing"),
-        pytest.param(b"\0" * 300, id="what a power cut leaves"),
-        pytest.param(b"[1, 2]", id="no object"),
-        pytest.param(b'{"key": "x"}', id="an object of another kind"),
-        pytest.param(b"[" * 100_000, id="brackets without end"),
-        pytest.param(b"\xff\xfe{}", id="no text"),
-    ],
+    ("nothing", b""),
+    ("what a power cut leaves", b"\0" * 300),
+    ("no object", b"[1, 2]"),
+    ("an object of another kind", b'{"key": "x"}'),
+    ("brackets without end", b"[" * 100_000),
+    ("no text", b"\xff\xfe{}"),
 )
 def test_a_damaged_memo_is_ignored_and_replaced(tmp_path: Path, content: bytes) -> None:
     with Store.open(tmp_path) as store:
@@ -124,22 +123,20 @@ def test_what_lies_in_a_memos_place_is_never_waited_for(tmp_path: Path, kind: st
         assert store.known(KEY) is None
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        pytest.param("digest", "sha256:../../x", id="a digest that is a path"),
-        pytest.param("digest", "1" * 64, id="a digest without its algorithm"),
-        pytest.param("digest", None, id="no digest"),
-        pytest.param("diff_id", "sha512:" + "1" * 128, id="a diffID of another algorithm"),
-        pytest.param("size", -1, id="less than nothing"),
-        pytest.param("size", True, id="a size that is no number"),
-        pytest.param("size", 1.5, id="half a byte"),
-        pytest.param("size", 1 << 60, id="more than there can be"),
-        pytest.param("unpacked_size", "1000", id="a number in quotes"),
-        pytest.param("media_type", "text/html", id="no layer"),
-        pytest.param("media_type", DOCKER_LAYER_GZIP, id="a layer that we do not write"),
-        pytest.param("media_type", ["x"], id="no media type"),
-    ],
+@cases(
+    "field value",
+    ("a digest that is a path", "digest", "sha256:../../x"),
+    ("a digest without its algorithm", "digest", "1" * 64),
+    ("no digest", "digest", None),
+    ("a diffID of another algorithm", "diff_id", "sha512:" + "1" * 128),
+    ("less than nothing", "size", -1),
+    ("a size that is no number", "size", True),
+    ("half a byte", "size", 1.5),
+    ("more than there can be", "size", 1 << 60),
+    ("a number in quotes", "unpacked_size", "1000"),
+    ("no layer", "media_type", "text/html"),
+    ("a layer that we do not write", "media_type", DOCKER_LAYER_GZIP),
+    ("no media type", "media_type", ["x"]),
 )
 def test_what_cannot_be_a_layer_is_not_believed(tmp_path: Path, field: str, value: object) -> None:
     assert known_from_json(known_to_json(KNOWN)) == KNOWN

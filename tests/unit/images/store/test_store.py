@@ -19,15 +19,10 @@ import pytest
 
 from images.errors import DiskFullError
 from images.oci.errors import DigestMismatchError
-from images.store import (
-    Store,
-    StoreUnusableError,
-    locks,
-    store_directory,
-    upkeep,
-)
+from images.store import Store, StoreUnusableError, locks, store_directory, upkeep
 from images.store import store as store_module
 from images.store.incoming import receiving
+from tests.kit.cases import cases
 from tests.kit.programs import run_program
 
 NAME = "torch-2.0.1-cp311-cp311-linux_x86_64.whl"
@@ -93,17 +88,15 @@ def test_a_wheel_that_came_under_another_name_is_given_under_the_one_that_is_ask
     assert (wheels.count, wheels.size) == (1, len(BODY))
 
 
-@pytest.mark.parametrize(
+@cases(
     "name",
-    [
-        pytest.param("../../outside.whl", id="a way out of the store"),
-        pytest.param("/etc/outside.whl", id="an absolute path"),
-        pytest.param(".hidden.whl", id="a hidden file"),
-        pytest.param("..", id="the directory above"),
-        pytest.param("", id="no name"),
-        pytest.param("nul\0.whl", id="a NUL"),
-        pytest.param("x" * 300 + ".whl", id="longer than a name may be"),
-    ],
+    ("a way out of the store", "../../outside.whl"),
+    ("an absolute path", "/etc/outside.whl"),
+    ("a hidden file", ".hidden.whl"),
+    ("the directory above", ".."),
+    ("no name", ""),
+    ("a NUL", "nul\0.whl"),
+    ("longer than a name may be", "x" * 300 + ".whl"),
 )
 def test_a_name_that_cannot_be_one_is_replaced(store: Store, name: str) -> None:
     path = store.add("wheel", HEX, pieces(), file_name=name)
@@ -120,15 +113,13 @@ def test_a_digest_that_is_none_never_becomes_a_path(store: Store, digest: str) -
         store.add("blob", digest, Never())
 
 
-@pytest.mark.parametrize(
-    ("body", "size", "said"),
-    [
-        pytest.param(BODY[:-1] + b"?", len(BODY), sha(BODY[:-1] + b"?"), id="other bytes"),
-        pytest.param(BODY[:-1], None, sha(BODY[:-1]), id="fewer"),
-        pytest.param(BODY + b"?", None, sha(BODY + b"?"), id="more"),
-        pytest.param(BODY * 3, len(BODY), f"more than {len(BODY)} bytes", id="far more"),
-        pytest.param(b"", 0, sha(b""), id="nothing"),
-    ],
+@cases(
+    "body size said",
+    ("other bytes", BODY[:-1] + b"?", len(BODY), sha(BODY[:-1] + b"?")),
+    ("fewer", BODY[:-1], None, sha(BODY[:-1])),
+    ("more", BODY + b"?", None, sha(BODY + b"?")),
+    ("far more", BODY * 3, len(BODY), f"more than {len(BODY)} bytes"),
+    ("nothing", b"", 0, sha(b"")),
 )
 def test_other_bytes_are_refused_and_nothing_is_left(
     store: Store, body: bytes, size: int | None, said: str
@@ -266,14 +257,12 @@ def test_a_file_in_the_place_of_the_store_is_named(tmp_path: Path) -> None:
         Store.open(tmp_path / "cache")
 
 
-@pytest.mark.parametrize(
-    ("number", "kind", "said"),
-    [
-        pytest.param(errno.ENOSPC, DiskFullError, "free", id="a full disk"),
-        pytest.param(errno.EDQUOT, DiskFullError, "quota", id="a quota"),
-        pytest.param(errno.EROFS, StoreUnusableError, "Read-only", id="a disk to read only"),
-        pytest.param(errno.EIO, StoreUnusableError, "Input/output", id="a dying disk"),
-    ],
+@cases(
+    "number kind said",
+    ("a full disk", errno.ENOSPC, DiskFullError, "free"),
+    ("a quota", errno.EDQUOT, DiskFullError, "quota"),
+    ("a disk to read only", errno.EROFS, StoreUnusableError, "Read-only"),
+    ("a dying disk", errno.EIO, StoreUnusableError, "Input/output"),
 )
 def test_what_the_disk_refuses_is_said_and_nothing_is_left(
     store: Store,

@@ -25,6 +25,7 @@ from provision.cli.sizes import LIMIT_VARIABLE, parse_size, store_limit
 from provision.errors import BadInputError, Exit
 from provision.output.console import Console
 from tests.kit import schemas
+from tests.kit.cases import cases
 from tests.kit.sandbox_images import entry, image, layer
 
 
@@ -72,15 +73,13 @@ def test_what_takes_how_much(tmp_path: Path) -> None:
     assert found["unfinished"] == (1, 77)
 
 
-@pytest.mark.parametrize(
-    ("limit", "left"),
-    [
-        pytest.param(10_000, {1, 2, 3, 4}, id="all that fits stays"),
-        pytest.param(9_999, {1, 2, 4}, id="one byte too much costs the oldest"),
-        pytest.param(6_500, {2, 4}, id="then the next"),
-        pytest.param(5_000, {2}, id="and the next"),
-        pytest.param(0, set(), id="nothing may stay"),
-    ],
+@cases(
+    "limit left",
+    ("all that fits stays", 10_000, {1, 2, 3, 4}),
+    ("one byte too much costs the oldest", 9_999, {1, 2, 4}),
+    ("then the next", 6_500, {2, 4}),
+    ("and the next", 5_000, {2}),
+    ("nothing may stay", 0, set()),
 )
 def test_what_was_used_longest_ago_goes_first(tmp_path: Path, limit: int, left: set[int]) -> None:
     fill(tmp_path)
@@ -153,15 +152,13 @@ def link(path: Path) -> None:
     path.symlink_to("/etc/hostname")
 
 
-@pytest.mark.parametrize(
-    ("number", "harm", "found"),
-    [
-        pytest.param(1, flip, 1, id="a bit of a wheel flipped"),
-        pytest.param(4, flip, 1, id="a bit of a blob flipped"),
-        pytest.param(2, lambda path: os.truncate(path, 0), 1, id="a wheel emptied"),
-        pytest.param(3, lambda path: os.truncate(path, 9000), 1, id="a blob grown by zeros"),
-        pytest.param(2, os.utime, 0, id="a wheel that was merely used"),
-    ],
+@cases(
+    "number harm found",
+    ("a bit of a wheel flipped", 1, flip, 1),
+    ("a bit of a blob flipped", 4, flip, 1),
+    ("a wheel emptied", 2, lambda path: os.truncate(path, 0), 1),
+    ("a blob grown by zeros", 3, lambda path: os.truncate(path, 9000), 1),
+    ("a wheel that was merely used", 2, os.utime, 0),
 )
 def test_damage_is_found_and_removed_once(
     tmp_path: Path, number: int, harm: Callable[[Path], None], found: int
@@ -309,13 +306,11 @@ def test_unpacked_images_are_counted_and_removed_unless_they_are_in_use(
     assert (len(data["removed"]), data["kept_bytes"]) == (1, 0)
 
 
-@pytest.mark.parametrize(
-    ("words", "builds", "left"),
-    [
-        pytest.param((), 0, 2, id="a base is kept for the locks that name it"),
-        pytest.param(("--all",), 0, 0, id="everything means the bases, too"),
-        pytest.param(("--all",), 1, 2, id="a running build may read one"),
-    ],
+@cases(
+    "words builds left",
+    ("a base is kept for the locks that name it", (), 0, 2),
+    ("everything means the bases, too", ("--all",), 0, 0),
+    ("a running build may read one", ("--all",), 1, 2),
 )
 def test_bases(
     root: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], builds: int, left: int

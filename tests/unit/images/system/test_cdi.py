@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from images.system.cdi import CdiSpec, SpecError, gpu_edits, parse_spec, read_edits
+from tests.kit.cases import cases
 
 MACHINE = os.uname().machine
 LIB = f"usr/lib/{MACHINE}-linux-gnu"
@@ -110,22 +111,20 @@ def test_the_files_of_the_host_are_those_that_are_opened_or_started_there() -> N
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        pytest.param("", "not one document", id="an empty file"),
-        pytest.param("just words\n", "no kind", id="a text"),
-        pytest.param("- a\n", "no kind", id="a list"),
-        pytest.param("kind: gpu\ndevices: []\n", "no kind", id="a kind without a vendor"),
-        pytest.param("kind: a/b\nkind: a/c\n", "twice", id="a key twice"),
-        pytest.param("kind: a/b\n---\nkind: a/b\n", "one document", id="two documents"),
-        pytest.param("a: &x [1]\nkind: *x\n", "alias", id="an alias"),
-        pytest.param("kind: a/b\n\tx: y\n", "not valid YAML", id="a tab"),
-        pytest.param("? [a]\n: b\n", "key", id="a list as a key"),
-        pytest.param("[" * 5_000, "nested too deeply", id="YAML without end"),
-        pytest.param('{"a":' * 50_000, "recursion|too deeply", id="JSON without end"),
-        pytest.param("# x\n" * 200_000, "longer than", id="more than anybody writes"),
-    ],
+@cases(
+    "text why",
+    ("an empty file", "", "not one document"),
+    ("a text", "just words\n", "no kind"),
+    ("a list", "- a\n", "no kind"),
+    ("a kind without a vendor", "kind: gpu\ndevices: []\n", "no kind"),
+    ("a key twice", "kind: a/b\nkind: a/c\n", "twice"),
+    ("two documents", "kind: a/b\n---\nkind: a/b\n", "one document"),
+    ("an alias", "a: &x [1]\nkind: *x\n", "alias"),
+    ("a tab", "kind: a/b\n\tx: y\n", "not valid YAML"),
+    ("a list as a key", "? [a]\n: b\n", "key"),
+    ("YAML without end", "[" * 5_000, "nested too deeply"),
+    ("JSON without end", '{"a":' * 50_000, "recursion|too deeply"),
+    ("more than anybody writes", "# x\n" * 200_000, "longer than"),
 )
 def test_what_is_no_specification_is_refused(text: str, why: str) -> None:
     with pytest.raises(SpecError, match=why):

@@ -13,17 +13,16 @@ import pytest
 
 from images.system.foreground import attend, first_below, is_first, is_handled
 from images.system.process import ToolMissing
+from tests.kit.cases import cases
 
 ENV = {"PATH": os.environ["PATH"]}
 
 
-@pytest.mark.parametrize(
-    ("script", "code"),
-    [
-        pytest.param("exit 0", 0, id="done"),
-        pytest.param("exit 42", 42, id="its own code"),
-        pytest.param("kill -TERM $$", 143, id="killed by a signal, as a shell says it"),
-    ],
+@cases(
+    "script code",
+    ("done", "exit 0", 0),
+    ("its own code", "exit 42", 42),
+    ("killed by a signal, as a shell says it", "kill -TERM $$", 143),
 )
 def test_the_exit_code_is_the_commands(script: str, code: int) -> None:
     assert attend(["sh", "-c", script], env=ENV) == code

@@ -19,6 +19,7 @@ from images.system.hashed_file import (
     hash_open_file,
     state_of,
 )
+from tests.kit.cases import cases
 
 CONTENT = hashlib.shake_128(b"x").digest(3_000_001)
 
@@ -56,15 +57,13 @@ def replaced(path: Path) -> None:
     other.replace(path)
 
 
-@pytest.mark.parametrize(
+@cases(
     "change",
-    [
-        pytest.param(in_place, id="a byte was changed and the time set back"),
-        pytest.param(replaced, id="another file with the same content has its name"),
-        pytest.param(longer, id="it grew"),
-        pytest.param(lambda path: os.truncate(path, 10), id="it was cut"),
-        pytest.param(Path.unlink, id="it is gone"),
-    ],
+    ("a byte was changed and the time set back", in_place),
+    ("another file with the same content has its name", replaced),
+    ("it grew", longer),
+    ("it was cut", lambda path: os.truncate(path, 10)),
+    ("it is gone", Path.unlink),
 )
 def test_a_change_is_seen(file: Path, change: Callable[[Path], object]) -> None:
     found = hash_file(file)

@@ -18,6 +18,7 @@ from images.system.ldcache import (
     with_libraries,
     write_cache,
 )
+from tests.kit.cases import cases
 
 X86 = FLAGS["x86_64"]
 
@@ -71,16 +72,14 @@ def test_comparing_names_goes_one_way(names: list[str]) -> None:
             assert (compare_names(one, other) > 0) == (compare_names(other, one) < 0)
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "sign"),
-    [
-        pytest.param("libc.so.10", "libc.so.6", 1, id="digits are numbers, not letters"),
-        pytest.param("libc.so.06", "libc.so.6", 0, id="a zero before a number says nothing"),
-        pytest.param("lib1.so", "liba.so", 1, id="a digit comes after any letter"),
-        pytest.param("liba.so", "libb.so", -1, id="letters by their bytes"),
-        pytest.param("libc.so", "libc.so.6", -1, id="a name comes before its continuation"),
-        pytest.param("lib4294967297.so", "lib1.so", 0, id="numbers wrap around as C's do"),
-    ],
+@cases(
+    "one other sign",
+    ("digits are numbers, not letters", "libc.so.10", "libc.so.6", 1),
+    ("a zero before a number says nothing", "libc.so.06", "libc.so.6", 0),
+    ("a digit comes after any letter", "lib1.so", "liba.so", 1),
+    ("letters by their bytes", "liba.so", "libb.so", -1),
+    ("a name comes before its continuation", "libc.so", "libc.so.6", -1),
+    ("numbers wrap around as C's do", "lib4294967297.so", "lib1.so", 0),
 )
 def test_names_are_compared_as_the_loader_does(one: str, other: str, sign: int) -> None:
     found = compare_names(one, other)
@@ -115,14 +114,12 @@ def test_damage_gives_entries_or_nothing_and_never_an_exception(data: st.DataObj
     assert found is None or all(one.path is not None for one in found)
 
 
-@pytest.mark.parametrize(
+@cases(
     "damaged",
-    [
-        pytest.param(b"", id="an empty file"),
-        pytest.param(b"ld.so-1.7.0\0" + b"\xff" * 4, id="the older form alone"),
-        pytest.param(write_cache([entry("/lib/libz.so.1")])[:-3], id="one that is cut off"),
-        pytest.param(b"glibc-ld.so.cache1.1" + b"\xff" * 28, id="one with endless entries"),
-    ],
+    ("an empty file", b""),
+    ("the older form alone", b"ld.so-1.7.0\0" + b"\xff" * 4),
+    ("one that is cut off", write_cache([entry("/lib/libz.so.1")])[:-3]),
+    ("one with endless entries", b"glibc-ld.so.cache1.1" + b"\xff" * 28),
 )
 def test_a_damaged_cache_is_as_good_as_none(damaged: bytes) -> None:
     assert read_cache(damaged) is None

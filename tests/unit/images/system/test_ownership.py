@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from images.system.ownership import another_owner, changed_by_others, written_by_others
+from tests.kit.cases import cases
 
 ME, OTHER, ADMINS = 4711, 4712, 90
 
@@ -42,26 +43,24 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grp, "getgrgid", lambda gid: GROUPS[gid])
 
 
-@pytest.mark.parametrize(
-    ("kind", "mode", "uid", "gid", "by_others"),
-    [
-        pytest.param(stat.S_IFREG, 0o644, ME, 100, False, id="a plain file"),
-        pytest.param(stat.S_IFREG, 0o646, ME, ME, True, id="everybody may write the file"),
-        pytest.param(stat.S_IFREG, 0o664, ME, ME, False, id="the user's private group"),
-        pytest.param(stat.S_IFREG, 0o664, ME, 200, False, id="a private group that lists its user"),
-        pytest.param(stat.S_IFREG, 0o664, ME, 300, True, id="a private group with a guest"),
-        pytest.param(stat.S_IFREG, 0o664, ME, 100, True, id="the group of all users"),
-        pytest.param(stat.S_IFREG, 0o664, ME, ADMINS, True, id="a group with another name"),
-        pytest.param(stat.S_IFREG, 0o664, ME, 0, False, id="root's group"),
-        pytest.param(stat.S_IFREG, 0o664, 50000, 50000, False, id="a container's nameless user"),
-        pytest.param(stat.S_IFREG, 0o664, 50000, 50001, True, id="another nameless group"),
-        pytest.param(stat.S_IFDIR, 0o755, ME, 100, False, id="a plain directory"),
-        pytest.param(stat.S_IFDIR, 0o777, ME, ME, True, id="a directory of everybody"),
-        pytest.param(stat.S_IFDIR, 0o1777, 0, 0, False, id="/tmp: only owners remove files"),
-        pytest.param(stat.S_IFDIR, 0o2775, ME, 100, True, id="a directory of a project's group"),
-        pytest.param(stat.S_IFREG, 0o1666, ME, ME, True, id="the sticky bit of a file is nothing"),
-        pytest.param(stat.S_IFLNK, 0o777, ME, ME, False, id="a link has no mode"),
-    ],
+@cases(
+    "kind mode uid gid by_others",
+    ("a plain file", stat.S_IFREG, 0o644, ME, 100, False),
+    ("everybody may write the file", stat.S_IFREG, 0o646, ME, ME, True),
+    ("the user's private group", stat.S_IFREG, 0o664, ME, ME, False),
+    ("a private group that lists its user", stat.S_IFREG, 0o664, ME, 200, False),
+    ("a private group with a guest", stat.S_IFREG, 0o664, ME, 300, True),
+    ("the group of all users", stat.S_IFREG, 0o664, ME, 100, True),
+    ("a group with another name", stat.S_IFREG, 0o664, ME, ADMINS, True),
+    ("root's group", stat.S_IFREG, 0o664, ME, 0, False),
+    ("a container's nameless user", stat.S_IFREG, 0o664, 50000, 50000, False),
+    ("another nameless group", stat.S_IFREG, 0o664, 50000, 50001, True),
+    ("a plain directory", stat.S_IFDIR, 0o755, ME, 100, False),
+    ("a directory of everybody", stat.S_IFDIR, 0o777, ME, ME, True),
+    ("/tmp: only owners remove files", stat.S_IFDIR, 0o1777, 0, 0, False),
+    ("a directory of a project's group", stat.S_IFDIR, 0o2775, ME, 100, True),
+    ("the sticky bit of a file is nothing", stat.S_IFREG, 0o1666, ME, ME, True),
+    ("a link has no mode", stat.S_IFLNK, 0o777, ME, ME, False),
 )
 def test_what_a_mode_lets_others_do(
     kind: int,
@@ -109,19 +108,17 @@ def _closed(file: Path) -> None:
     file.parents[1].chmod(0o700)
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        pytest.param(lambda _: None, "", id="all of it is the user's"),
-        pytest.param(lambda file: file.chmod(0o666), "key.pem", id="the file is everybody's"),
-        pytest.param(lambda file: file.parent.chmod(0o777), "keys", id="the directory is"),
-        pytest.param(lambda file: file.parents[1].chmod(0o777), "state", id="a directory above is"),
-        pytest.param(lambda file: file.parents[2].chmod(0o777), "home", id="the home itself is"),
-        pytest.param(lambda file: file.parents[3].chmod(0o777), "", id="one above the home is"),
-        pytest.param(lambda file: file.parents[1].chmod(0o1777), "", id="a sticky directory"),
-        pytest.param(_closed, "", id="nobody else may enter a directory above"),
-        pytest.param(_link, "open", id="a link leads through a directory of everybody"),
-    ],
+@cases(
+    "change named",
+    ("all of it is the user's", lambda _: None, ""),
+    ("the file is everybody's", lambda file: file.chmod(0o666), "key.pem"),
+    ("the directory is", lambda file: file.parent.chmod(0o777), "keys"),
+    ("a directory above is", lambda file: file.parents[1].chmod(0o777), "state"),
+    ("the home itself is", lambda file: file.parents[2].chmod(0o777), "home"),
+    ("one above the home is", lambda file: file.parents[3].chmod(0o777), ""),
+    ("a sticky directory", lambda file: file.parents[1].chmod(0o1777), ""),
+    ("nobody else may enter a directory above", _closed, ""),
+    ("a link leads through a directory of everybody", _link, "open"),
 )
 def test_directories_up_to_the_home_count(
     tmp_path: Path, change: Callable[[Path], None], named: str

@@ -24,6 +24,7 @@ from images.system.process import (
     without_relative_entries,
 )
 from tests import ROOT
+from tests.kit.cases import cases
 
 
 def python(code: str) -> list[str]:
@@ -68,20 +69,14 @@ def test_only_the_end_of_a_long_output_is_kept() -> None:
     assert done.last_lines(2) == "99999\n100000"
 
 
-@pytest.mark.parametrize(
-    ("written", "expected"),
-    [
-        pytest.param(
-            b"a\r\nb\r\n", ["a", "b"], id="a carriage return before a newline is part of it"
-        ),
-        pytest.param(b"10%\r20%\rdone\n", ["10%", "20%", "done"], id="a progress bar gives lines"),
-        pytest.param(b"last\r", ["last"], id="a carriage return at the end ends the line"),
-        pytest.param(
-            b"caf\xc3\xa9 \xff\n", ["caf\u00e9 \ufffd"], id="undecodable bytes are replaced"
-        ),
-        pytest.param(b"\n\n", ["", ""], id="empty lines are lines"),
-        pytest.param(b"", [], id="nothing is no line"),
-    ],
+@cases(
+    "written expected",
+    ("a carriage return before a newline is part of it", b"a\r\nb\r\n", ["a", "b"]),
+    ("a progress bar gives lines", b"10%\r20%\rdone\n", ["10%", "20%", "done"]),
+    ("a carriage return at the end ends the line", b"last\r", ["last"]),
+    ("undecodable bytes are replaced", b"caf\xc3\xa9 \xff\n", ["caf\u00e9 \ufffd"]),
+    ("empty lines are lines", b"\n\n", ["", ""]),
+    ("nothing is no line", b"", []),
 )
 def test_lines_are_cut_where_a_person_sees_them_end(written: bytes, expected: list[str]) -> None:
     seen: list[str] = []
@@ -147,16 +142,12 @@ def test_a_failing_command_is_a_failure_where_the_caller_says_so() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        pytest.param(0, "exit code 0", id="a good end has a code"),
-        pytest.param(
-            -9, "SIGKILL (often: the machine ran out of memory)", id="SIGKILL has a guess"
-        ),
-        pytest.param(-15, "was killed by SIGTERM", id="a signal has its name"),
-        pytest.param(-250, "signal 250", id="an unknown signal has its number"),
-    ],
+@cases(
+    "code words",
+    ("a good end has a code", 0, "exit code 0"),
+    ("SIGKILL has a guess", -9, "SIGKILL (often: the machine ran out of memory)"),
+    ("a signal has its name", -15, "was killed by SIGTERM"),
+    ("an unknown signal has its number", -250, "signal 250"),
 )
 def test_an_exit_is_said_in_words(code: int, words: str) -> None:
     assert words in process.describe_exit(code)

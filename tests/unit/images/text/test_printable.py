@@ -25,17 +25,8 @@ from provision.host.machine import ProbedMachine
 from provision.output import style
 from provision.output.console import Console
 from provision.output.stdout import print_json, print_result
-from tests.kit.fake_engine import (
-    FACTS,
-    TAG,
-    Engine,
-    Runner,
-    broken,
-    claims,
-    ended,
-    report,
-    says,
-)
+from tests.kit.cases import cases
+from tests.kit.fake_engine import FACTS, TAG, Engine, Runner, broken, claims, ended, report, says
 from tests.kit.forged import forge_record
 from tests.kit.layer_maker import Piece, collect, craft, pieces_of, stream_of
 from tests.kit.oci_images import a_tar
@@ -71,36 +62,28 @@ def test_a_limit_is_kept(text: str, limit: int) -> None:
     assert len(text) > limit or not shown.endswith("...") or text.endswith("...")
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param(
-            "the NVIDIA driver of the machine is old", "the NVIDIA driver of the...", id="words"
-        ),
-        pytest.param(
-            "the NVIDIA driver of my hosts is old", "the NVIDIA driver of my hosts...", id="an end"
-        ),
-        pytest.param(
-            "a /usr/lib/x86_64-linux-gnu/libcuda.so.1",
-            "a /usr/lib/x86_64-linux-gnu/l...",
-            id="in a long word",
-        ),
-    ],
+@cases(
+    "text expected",
+    ("words", "the NVIDIA driver of the machine is old", "the NVIDIA driver of the..."),
+    ("an end", "the NVIDIA driver of my hosts is old", "the NVIDIA driver of my hosts..."),
+    (
+        "in a long word",
+        "a /usr/lib/x86_64-linux-gnu/libcuda.so.1",
+        "a /usr/lib/x86_64-linux-gnu/l...",
+    ),
 )
 def test_text_is_cut_between_words(text: str, expected: str) -> None:
     assert printable(text, limit=32) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param("M\u00fcller/\u9a71\u52a8", "M\u00fcller/\u9a71\u52a8", id="letters stay"),
-        pytest.param("a\tb\nc\xa0d", "a\tb\nc\xa0d", id="tabs, lines and no-break spaces stay"),
-        pytest.param("\x1b[31mred\x1b[0m", "?[31mred?[0m", id="no colours of others"),
-        pytest.param("10%\r20%", "10%?20%", id="no return to the start of the line"),
-        pytest.param("a\udc80b", "a?b", id="half of a pair"),
-        pytest.param("a\x85b\u2028c", "a?b?c", id="line ends that only some programs know"),
-    ],
+@cases(
+    "text expected",
+    ("letters stay", "M\u00fcller/\u9a71\u52a8", "M\u00fcller/\u9a71\u52a8"),
+    ("tabs, lines and no-break spaces stay", "a\tb\nc\xa0d", "a\tb\nc\xa0d"),
+    ("no colours of others", "\x1b[31mred\x1b[0m", "?[31mred?[0m"),
+    ("no return to the start of the line", "10%\r20%", "10%?20%"),
+    ("half of a pair", "a\udc80b", "a?b"),
+    ("line ends that only some programs know", "a\x85b\u2028c", "a?b?c"),
 )
 def test_lines_of_text_keep_what_is_text(text: str, expected: str) -> None:
     assert printable_lines(text) == expected
@@ -338,10 +321,7 @@ MADE: list[tuple[str, Callable[[Path], str], list[str]]] = [
 
 @pytest.mark.parametrize(("make", "words"), [one[1:] for one in MADE], ids=[one[0] for one in MADE])
 def test_what_a_command_reads_does_not_steer_the_terminal(
-    make: Callable[[Path], str],
-    words: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[[Path], str], words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent")

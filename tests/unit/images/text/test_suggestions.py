@@ -12,26 +12,25 @@ import pytest
 from images.oci.layout import LayoutTarget
 from images.oci.model import MANIFEST
 from images.text.suggestions import alike, did_you_mean, no_such, or_nearby
+from tests.kit.cases import cases
 from tests.kit.oci_images import a_tar, write_image
 from tests.unit.provision.cli.test_cli import RTX, Said, main
 
 # --- what is alike ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("wanted", "known", "found"),
-    [
-        pytest.param("run.lgo", ["run.log", "train.log"], ["run.log"], id="letters changed places"),
-        pytest.param("ru.log", ["run.log", "train.log"], ["run.log"], id="a letter is missing"),
-        pytest.param("nosuch.json", ["host.json"], [], id="the same ending is no likeness"),
-        pytest.param("RUN.LOG", ["run.log"], ["run.log"], id="in capitals"),
-        pytest.param("run", ["run.log", "other"], ["run.log"], id="the beginning of a name"),
-        pytest.param("torch", ["torch:1", "torch:2"], ["torch:1", "torch:2"], id="without its tag"),
-        pytest.param("team/torhc:1", ["team/torch:1", "x"], ["team/torch:1"], id="an image's name"),
-        pytest.param("a", ["b", "c"], [], id="nothing alike"),
-        pytest.param("", ["run.log"], [], id="no name"),
-        pytest.param("x", [f"x{i}" for i in range(9)], ["x0", "x1", "x2"], id="too many"),
-    ],
+@cases(
+    "wanted known found",
+    ("letters changed places", "run.lgo", ["run.log", "train.log"], ["run.log"]),
+    ("a letter is missing", "ru.log", ["run.log", "train.log"], ["run.log"]),
+    ("the same ending is no likeness", "nosuch.json", ["host.json"], []),
+    ("in capitals", "RUN.LOG", ["run.log"], ["run.log"]),
+    ("the beginning of a name", "run", ["run.log", "other"], ["run.log"]),
+    ("without its tag", "torch", ["torch:1", "torch:2"], ["torch:1", "torch:2"]),
+    ("an image's name", "team/torhc:1", ["team/torch:1", "x"], ["team/torch:1"]),
+    ("nothing alike", "a", ["b", "c"], []),
+    ("no name", "", ["run.log"], []),
+    ("too many", "x", [f"x{i}" for i in range(9)], ["x0", "x1", "x2"]),
 )
 def test_names_that_are_alike_are_found(wanted: str, known: list[str], found: list[str]) -> None:
     assert alike(wanted, known) == found

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from images.text import tokens
 from images.text.tokens import find_tokens, is_placeholder, token_pattern
+from tests.kit.cases import cases
 
 CHANCE = random.Random(5)
 LETTERS, DIGITS = string.ascii_letters, string.digits
@@ -101,30 +102,28 @@ def test_every_format_has_a_case() -> None:
     assert all(row["source"].startswith("https://") for row in data["tokens"])
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
-    [
-        pytest.param("hf_" + "x" * 34, id="crosses"),
-        pytest.param("hf_" + "YourHuggingFaceTokenGoesRightHereOk", id="words"),
-        pytest.param("ghp_1234567890" + "abcdefghijklmnopqrstuvwxyz", id="the alphabet"),
-        pytest.param("AKIAIOSFODNN7" + "EXAMPLE", id="an id of AWS alone"),
-        pytest.param(
-            "AKIAIOSFODNN7" + "EXAMPLE\nwJalrXUtnFEMI/K7MDENG/bPxRfiCY" + "EXAMPLEKEY",
-            id="AWS's own example",
-        ),
-        pytest.param(f"AKIA{'ABCD2345' * 2} at {'0a1b2c3d4e' * 4}", id="an id and a digest"),
-        pytest.param("-----BEGIN PRIVATE KEY-----\n...\n-----END PRIVATE KEY-----", id="dots"),
-        pytest.param('if "-----BEGIN RSA PRIVATE KEY-----" in text:', id="code that reads keys"),
-        pytest.param(pem("CERTIFICATE"), id="a certificate"),
-        pytest.param(pem("PUBLIC KEY"), id="a public key"),
-        pytest.param("task-force-" + "a" * 40, id="a word that ends like a start"),
-        pytest.param("sk-learn-contrib-a-very-long-name-of-a-package", id="a name"),
-        pytest.param("xghp_" + some(BASE62, 36), id="a longer word"),
-        pytest.param("hf_" + some(LETTERS, 60), id="too long"),
-        pytest.param("sk_test_" + some(BASE62, 24), id="a key for tests"),
-        pytest.param("https://h/a?sig=abc", id="a short parameter"),
-        pytest.param("", id="nothing"),
-    ],
+    ("crosses", "hf_" + "x" * 34),
+    ("words", "hf_" + "YourHuggingFaceTokenGoesRightHereOk"),
+    ("the alphabet", "ghp_1234567890" + "abcdefghijklmnopqrstuvwxyz"),
+    ("an id of AWS alone", "AKIAIOSFODNN7" + "EXAMPLE"),
+    (
+        "AWS's own example",
+        "AKIAIOSFODNN7" + "EXAMPLE\nwJalrXUtnFEMI/K7MDENG/bPxRfiCY" + "EXAMPLEKEY",
+    ),
+    ("an id and a digest", f"AKIA{'ABCD2345' * 2} at {'0a1b2c3d4e' * 4}"),
+    ("dots", "-----BEGIN PRIVATE KEY-----\n...\n-----END PRIVATE KEY-----"),
+    ("code that reads keys", 'if "-----BEGIN RSA PRIVATE KEY-----" in text:'),
+    ("a certificate", pem("CERTIFICATE")),
+    ("a public key", pem("PUBLIC KEY")),
+    ("a word that ends like a start", "task-force-" + "a" * 40),
+    ("a name", "sk-learn-contrib-a-very-long-name-of-a-package"),
+    ("a longer word", "xghp_" + some(BASE62, 36)),
+    ("too long", "hf_" + some(LETTERS, 60)),
+    ("a key for tests", "sk_test_" + some(BASE62, 24)),
+    ("a short parameter", "https://h/a?sig=abc"),
+    ("nothing", ""),
 )
 def test_what_is_no_token_is_not_found(text: str) -> None:
     assert found(text) == []

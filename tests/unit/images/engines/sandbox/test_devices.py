@@ -22,6 +22,7 @@ from images.engines.sandbox.devices import (
     find_driver,
     soname,
 )
+from tests.kit.cases import cases
 from tests.kit.elf_maker import elf
 from tests.kit.programs import run_program
 from tests.unit.images.system.test_cdi import SPEC
@@ -241,12 +242,10 @@ def test_a_specification_for_wsl_brings_what_its_libcuda_needs(
     assert driver.notes == ()
 
 
-@pytest.mark.parametrize(
-    ("missing", "note"),
-    [
-        pytest.param("dev/nvidia-uvm", "nvidia-modprobe", id="no node for CUDA's memory"),
-        pytest.param(f"{LIB}/libcuda.so*", "libcuda.so.1 was not found", id="no libcuda"),
-    ],
+@cases(
+    "missing note",
+    ("no node for CUDA's memory", "dev/nvidia-uvm", "nvidia-modprobe"),
+    ("no libcuda", f"{LIB}/libcuda.so*", "libcuda.so.1 was not found"),
 )
 def test_what_will_fail_is_said(tmp_path: Path, missing: str, note: str) -> None:
     host(tmp_path)

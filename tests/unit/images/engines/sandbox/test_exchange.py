@@ -23,6 +23,7 @@ from images.engines.sandbox.unpack import unpack
 from images.oci.errors import ImageUnreadableError
 from images.oci.sources import Image, ImageLayer
 from tests import ROOT
+from tests.kit.cases import cases
 from tests.kit.sandbox_images import entry, image, layer, link
 
 KILLED = """
@@ -97,19 +98,17 @@ def test_mount_points_in_the_layers_own_directories_are_its_own(tmp_path: Path) 
     assert not {"usr/x", "usr/local/nvidia", "etc/hosts"} & set(found)
 
 
-@pytest.mark.parametrize(
-    ("about", "ids", "expected"),
-    [
-        pytest.param({}, ["a", "b", "d"], 2, id="another last layer"),
-        pytest.param({}, ["a", "b"], 2, id="no last layer"),
-        pytest.param({}, ["a", "b", "d", "e"], 2, id="more layers"),
-        pytest.param({}, ["a", "c", "d"], 0, id="another lower layer"),
-        pytest.param({}, ["a"], 0, id="fewer layers"),
-        pytest.param({"added": None}, ["a", "b", "d"], 0, id="a last layer that cannot be removed"),
-        pytest.param({"boot": "before"}, ["a", "b", "d"], 0, id="from another boot"),
-        pytest.param({"below": []}, ["a", "b", "d"], 0, id="nothing below"),
-        pytest.param({"below": None}, ["a", "b", "d"], 0, id="layers were not written down"),
-    ],
+@cases(
+    "about ids expected",
+    ("another last layer", {}, ["a", "b", "d"], 2),
+    ("no last layer", {}, ["a", "b"], 2),
+    ("more layers", {}, ["a", "b", "d", "e"], 2),
+    ("another lower layer", {}, ["a", "c", "d"], 0),
+    ("fewer layers", {}, ["a"], 0),
+    ("a last layer that cannot be removed", {"added": None}, ["a", "b", "d"], 0),
+    ("from another boot", {"boot": "before"}, ["a", "b", "d"], 0),
+    ("nothing below", {"below": []}, ["a", "b", "d"], 0),
+    ("layers were not written down", {"below": None}, ["a", "b", "d"], 0),
 )
 def test_which_layers_of_a_kept_root_an_image_has(
     about: dict[str, Any], ids: list[str], expected: int

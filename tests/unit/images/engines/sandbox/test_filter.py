@@ -46,11 +46,9 @@ def answer(machine: str, number: int, *words: int, audit: int | None = None, **h
         elif operation == 0x06:
             return int(operand)
         else:
-            holds = {
-                0x15: value == operand,
-                0x35: value >= operand,
-                0x45: bool(value & operand),
-            }[operation]
+            holds = {0x15: value == operand, 0x35: value >= operand, 0x45: bool(value & operand)}[
+                operation
+            ]
             at += if_so if holds else if_not
 
 

@@ -16,18 +16,13 @@ from images.engines.sandbox.devices import LIBRARIES, PROGRAMS, Driver
 from images.engines.sandbox.errors import SandboxError
 from images.engines.sandbox.filter import system_call_filter
 from images.engines.sandbox.launch import Launcher, explain
-from images.engines.sandbox.plan import (
-    DEFAULT_PATH,
-    Mount,
-    SandboxPlan,
-    plan_run,
-    resolve,
-)
+from images.engines.sandbox.plan import DEFAULT_PATH, Mount, SandboxPlan, plan_run, resolve
 from images.engines.sandbox.run import Sandbox, image_user
 from images.engines.sandbox.unpack import unpack
 from images.engines.spec import RunJob
 from images.system import ldcache
 from images.system.errors import NoProgramError, NoRunnerError
+from tests.kit.cases import cases
 from tests.kit.sandbox_images import entry, image, layer, link
 
 EXPECT = "/run/gpu-provision/expect.json"
@@ -171,14 +166,12 @@ def test_the_drivers_libraries_are_in_the_loaders_cache(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@cases(
     "entries",
-    [
-        pytest.param([entry("etc/hosts", b"")], id="none"),
-        pytest.param([entry("etc/ld.so.cache", b"glibc-ld.so.cache1.1")], id="cut off"),
-        pytest.param([link("etc/ld.so.cache", "/x"), entry("x/y", b"")], id="a folder"),
-        pytest.param([link("etc/ld.so.cache", "/etc/ld.so.cache")], id="a circle"),
-    ],
+    ("none", [entry("etc/hosts", b"")]),
+    ("cut off", [entry("etc/ld.so.cache", b"glibc-ld.so.cache1.1")]),
+    ("a folder", [link("etc/ld.so.cache", "/x"), entry("x/y", b"")]),
+    ("a circle", [link("etc/ld.so.cache", "/etc/ld.so.cache")]),
 )
 def test_a_loaders_cache_that_is_none_is_left_as_it_is(entries: list[Any], tmp_path: Path) -> None:
     plan = plan_of(make(tmp_path, *entries), {}, CUDA)
@@ -513,12 +506,10 @@ def test_removing_takes_the_root_away(fake: Callable[[str], Sandbox], tmp_path: 
         sandbox.run(RunJob(image=handle, command=("python3",)), lambda _: None)
 
 
-@pytest.mark.parametrize(
-    ("arch", "covered"),
-    [
-        pytest.param("amd64", os.uname().machine == "never", id="its own /proc/cpuinfo is right"),
-        pytest.param("arm64", os.uname().machine != "aarch64", id="an emulated Arm gets Arm's"),
-    ],
+@cases(
+    "arch covered",
+    ("its own /proc/cpuinfo is right", "amd64", os.uname().machine == "never"),
+    ("an emulated Arm gets Arm's", "arm64", os.uname().machine != "aarch64"),
 )
 def test_an_emulated_program_is_not_shown_another_processor(
     tmp_path: Path,

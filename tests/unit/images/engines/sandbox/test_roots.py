@@ -15,6 +15,7 @@ from images.errors import DiskFullError
 from images.oci.errors import ImageUnreadableError
 from images.oci.sources import Image
 from tests import ROOT
+from tests.kit.cases import cases
 from tests.kit.sandbox_images import entry, image, layer
 
 HOLD = """
@@ -86,12 +87,10 @@ def test_what_another_process_uses_stays_until_it_dies(tmp_path: Path) -> None:
     assert theirs.name not in kept(tmp_path)
 
 
-@pytest.mark.parametrize(
+@cases(
     "damage",
-    [
-        pytest.param("about.json", id="what it is cannot be read"),
-        pytest.param("boot", id="the machine was started anew since"),
-    ],
+    ("what it is cannot be read", "about.json"),
+    ("the machine was started anew since", "boot"),
 )
 def test_what_may_not_be_whole_is_made_anew(
     tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch

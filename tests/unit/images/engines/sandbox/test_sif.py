@@ -15,6 +15,7 @@ from images.engines.sandbox.sif import DATA_OFFSET, sif_header, squashfs_offset
 from images.engines.squashfs.reader import is_squashfs
 from images.oci.errors import ImageUnreadableError
 from tests import need
+from tests.kit.cases import cases
 
 DIGEST = f"sha256:{'a' * 64}"
 SQUASHFS = b"hsqs" + bytes(5000)
@@ -65,13 +66,11 @@ def test_its_squashfs_is_found(tmp_path: Path) -> None:
     assert is_squashfs(tmp_path / "image.sif")
 
 
-@pytest.mark.parametrize(
+@cases(
     "content",
-    [
-        pytest.param(b"", id="empty"),
-        pytest.param(b"#!/usr/bin/env run-singularity\n", id="a script"),
-        pytest.param(bytes(100_000), id="zeros"),
-    ],
+    ("empty", b""),
+    ("a script", b"#!/usr/bin/env run-singularity\n"),
+    ("zeros", bytes(100_000)),
 )
 def test_another_file_is_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "file").write_bytes(content)
@@ -83,25 +82,23 @@ def test_a_plain_squashfs_begins_at_zero(tmp_path: Path) -> None:
     assert squashfs_offset(tmp_path / "file") == 0
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        pytest.param(lambda c: c.__delitem__(slice(100, None)), "damaged", id="half a header"),
-        pytest.param(lambda c: c.__delitem__(slice(5000, None)), "damaged", id="half a table"),
-        pytest.param(lambda c: c.__delitem__(slice(36_000, None)), "damaged", id="too short"),
-        pytest.param(put(88, "<q", 1 << 40), "damaged", id="a trillion descriptors"),
-        pytest.param(put(88, "<q", -1), "damaged", id="fewer than no descriptors"),
-        pytest.param(put(96, "<q", -5), "damaged", id="descriptors before the file"),
-        pytest.param(put(96, "<q", (1 << 63) - 1), "damaged", id="descriptors far behind it"),
-        pytest.param(put(DESCRIPTOR + 17, "<q", -1), "damaged", id="the data before the file"),
-        pytest.param(put(DESCRIPTOR + 17, "<q", 1 << 62), "damaged", id="the data far behind it"),
-        pytest.param(put(DESCRIPTOR + 17, "<q", 32_769), "damaged", id="data that is no squashfs"),
-        pytest.param(put(DESCRIPTOR + 25, "<q", -1), "damaged", id="a negative size"),
-        pytest.param(put(DESCRIPTOR + 4, "<B", 0), "has no file system", id="an unused one"),
-        pytest.param(put(DESCRIPTOR, "<i", 0x4001), "has no file system", id="another object"),
-        pytest.param(put(KIND_OF_SYSTEM, "<i", 5), "another kind", id="an encrypted one"),
-        pytest.param(put(KIND_OF_SYSTEM + 4, "<i", 4), "has no file system", id="an overlay"),
-    ],
+@cases(
+    "change message",
+    ("half a header", lambda c: c.__delitem__(slice(100, None)), "damaged"),
+    ("half a table", lambda c: c.__delitem__(slice(5000, None)), "damaged"),
+    ("too short", lambda c: c.__delitem__(slice(36_000, None)), "damaged"),
+    ("a trillion descriptors", put(88, "<q", 1 << 40), "damaged"),
+    ("fewer than no descriptors", put(88, "<q", -1), "damaged"),
+    ("descriptors before the file", put(96, "<q", -5), "damaged"),
+    ("descriptors far behind it", put(96, "<q", (1 << 63) - 1), "damaged"),
+    ("the data before the file", put(DESCRIPTOR + 17, "<q", -1), "damaged"),
+    ("the data far behind it", put(DESCRIPTOR + 17, "<q", 1 << 62), "damaged"),
+    ("data that is no squashfs", put(DESCRIPTOR + 17, "<q", 32_769), "damaged"),
+    ("a negative size", put(DESCRIPTOR + 25, "<q", -1), "damaged"),
+    ("an unused one", put(DESCRIPTOR + 4, "<B", 0), "has no file system"),
+    ("another object", put(DESCRIPTOR, "<i", 0x4001), "has no file system"),
+    ("an encrypted one", put(KIND_OF_SYSTEM, "<i", 5), "another kind"),
+    ("an overlay", put(KIND_OF_SYSTEM + 4, "<i", 4), "has no file system"),
 )
 def test_a_damaged_one_is_refused(
     tmp_path: Path, change: Callable[[bytearray], object], message: str

@@ -20,6 +20,7 @@ from images.engines.sandbox.unpack import unpack
 from images.errors import DiskFullError, Failure
 from images.oci.errors import DigestMismatchError, ImageUnreadableError
 from images.oci.sources import ImageLayer
+from tests.kit.cases import cases
 from tests.kit.sandbox_images import entry, layer, layer_of, link
 
 
@@ -47,113 +48,103 @@ def seen(root: Path) -> dict[str, str]:
     return {name: what for name, what in found.items() if name not in OURS}
 
 
-@pytest.mark.parametrize(
-    ("layers", "expected"),
-    [
-        pytest.param(
-            [layer(entry("a"), entry("a/f", b"one")), layer(entry("a/f", b"two"))],
-            {"a": "dir", "a/f": "two"},
-            id="a later layer's file replaces an earlier one's",
-        ),
-        pytest.param(
-            [layer(entry("a/f", b"1"), entry("a/g", b"2")), layer(entry("a/.wh.f", b""))],
-            {"a": "dir", "a/g": "2"},
-            id="a whiteout hides a file of a lower layer",
-        ),
-        pytest.param(
-            [layer(entry("a/b/f", b"1")), layer(entry(".wh.a", b""))],
-            {},
-            id="a whiteout hides a directory with all that is in it",
-        ),
-        pytest.param(
-            [layer(entry("a/f", b"1")), layer(entry("a/f", b"2"), entry("a/.wh.f", b""))],
-            {"a": "dir", "a/f": "2"},
-            id="a whiteout means lower layers, also behind its own layer's file",
-        ),
-        pytest.param(
-            [
-                layer(entry("a/f", b"1"), entry("a/d/g", b"2"), entry("a/d/h", b"3")),
-                layer(entry("a/d/g", b"new"), entry("a/.wh..wh..opq", b"")),
-            ],
-            {"a": "dir", "a/d": "dir", "a/d/g": "new"},
-            id="an opaque directory keeps what its own layer has made, wherever it stands",
-        ),
-        pytest.param(
-            [
-                layer(entry("a/f", b"1")),
-                layer(entry("a/.wh..wh..opq", b""), entry("a/new", b"2")),
-            ],
-            {"a": "dir", "a/new": "2"},
-            id="an opaque directory hides what is below",
-        ),
-        pytest.param(
-            [layer(entry(".wh.gone", b""), entry("no/.wh..wh..opq", b""))],
-            {},
-            id="whiteouts of what is not there change nothing",
-        ),
-        pytest.param(
-            [layer(entry("a/.wh..wh.plnk", b""), entry("f", b"1"))],
-            {"f": "1"},
-            id="aufs's own notes are left out",
-        ),
-        pytest.param(
-            [layer(entry("a", b"file")), layer(entry("a"), entry("a/f", b"1"))],
-            {"a": "dir", "a/f": "1"},
-            id="a directory replaces a file",
-        ),
-        pytest.param(
-            [layer(entry("a/b/f", b"1")), layer(entry("a", b"file"))],
-            {"a": "file"},
-            id="a file replaces a directory",
-        ),
-        pytest.param(
-            [layer(entry("d/f", b"1"), link("l", "d")), layer(entry("l"), entry("l/g", b"2"))],
-            {"d": "dir", "d/f": "1", "l": "dir", "l/g": "2"},
-            id="a directory replaces a link to one",
-        ),
-        pytest.param(
-            [
-                layer(entry("lib", type=tarfile.SYMTYPE, linkname="u/lib")),
-                layer(entry("lib/f", b"1")),
-            ],
-            {"lib": "-> u/lib", "u": "dir", "u/lib": "dir", "u/lib/f": "1"},
-            id="a link on the way is walked with the root as its root",
-        ),
-        pytest.param(
-            [layer(entry("a", b"1"), link("b", "a", hard=True)), layer(entry("b", b"2"))],
-            {"a": "1", "b": "2"},
-            id="replacing one of two hard links leaves the other",
-        ),
-        pytest.param(
-            [layer(entry("d/a", b"1"), link("l", "d"), link("b", "l/a", hard=True))],
-            {"b": "1", "d": "dir", "d/a": "1", "l": "-> d"},
-            id="a hard link's target is walked in the root, too",
-        ),
-        pytest.param(
-            [layer(link("l", "nowhere"), link("m", "l", hard=True))],
-            {"l": "-> nowhere", "m": "-> nowhere"},
-            id="a hard link to a link is one, and is not followed",
-        ),
-        pytest.param(
-            [
-                layer(
-                    entry("null", type=tarfile.CHRTYPE, devmajor=1, devminor=3),
-                    entry("disk", type=tarfile.BLKTYPE, devmajor=8, devminor=0),
-                    entry("pipe", type=tarfile.FIFOTYPE),
-                )
-            ],
-            {},
-            id="devices and pipes are left out",
-        ),
-        pytest.param(
-            [layer(entry("./"), entry("./a/./f", b"1"), entry("/abs", b"2"))],
-            {"a": "dir", "a/f": "1", "abs": "2"},
-            id="dots and leading slashes mean the root",
-        ),
-        pytest.param(
-            [layer(entry("f", b"1"), packed=True)], {"f": "1"}, id="a compressed layer is read"
-        ),
-    ],
+@cases(
+    "layers expected",
+    (
+        "a later layer's file replaces an earlier one's",
+        [layer(entry("a"), entry("a/f", b"one")), layer(entry("a/f", b"two"))],
+        {"a": "dir", "a/f": "two"},
+    ),
+    (
+        "a whiteout hides a file of a lower layer",
+        [layer(entry("a/f", b"1"), entry("a/g", b"2")), layer(entry("a/.wh.f", b""))],
+        {"a": "dir", "a/g": "2"},
+    ),
+    (
+        "a whiteout hides a directory with all that is in it",
+        [layer(entry("a/b/f", b"1")), layer(entry(".wh.a", b""))],
+        {},
+    ),
+    (
+        "a whiteout means lower layers, also behind its own layer's file",
+        [layer(entry("a/f", b"1")), layer(entry("a/f", b"2"), entry("a/.wh.f", b""))],
+        {"a": "dir", "a/f": "2"},
+    ),
+    (
+        "an opaque directory keeps what its own layer has made, wherever it stands",
+        [
+            layer(entry("a/f", b"1"), entry("a/d/g", b"2"), entry("a/d/h", b"3")),
+            layer(entry("a/d/g", b"new"), entry("a/.wh..wh..opq", b"")),
+        ],
+        {"a": "dir", "a/d": "dir", "a/d/g": "new"},
+    ),
+    (
+        "an opaque directory hides what is below",
+        [layer(entry("a/f", b"1")), layer(entry("a/.wh..wh..opq", b""), entry("a/new", b"2"))],
+        {"a": "dir", "a/new": "2"},
+    ),
+    (
+        "whiteouts of what is not there change nothing",
+        [layer(entry(".wh.gone", b""), entry("no/.wh..wh..opq", b""))],
+        {},
+    ),
+    (
+        "aufs's own notes are left out",
+        [layer(entry("a/.wh..wh.plnk", b""), entry("f", b"1"))],
+        {"f": "1"},
+    ),
+    (
+        "a directory replaces a file",
+        [layer(entry("a", b"file")), layer(entry("a"), entry("a/f", b"1"))],
+        {"a": "dir", "a/f": "1"},
+    ),
+    (
+        "a file replaces a directory",
+        [layer(entry("a/b/f", b"1")), layer(entry("a", b"file"))],
+        {"a": "file"},
+    ),
+    (
+        "a directory replaces a link to one",
+        [layer(entry("d/f", b"1"), link("l", "d")), layer(entry("l"), entry("l/g", b"2"))],
+        {"d": "dir", "d/f": "1", "l": "dir", "l/g": "2"},
+    ),
+    (
+        "a link on the way is walked with the root as its root",
+        [layer(entry("lib", type=tarfile.SYMTYPE, linkname="u/lib")), layer(entry("lib/f", b"1"))],
+        {"lib": "-> u/lib", "u": "dir", "u/lib": "dir", "u/lib/f": "1"},
+    ),
+    (
+        "replacing one of two hard links leaves the other",
+        [layer(entry("a", b"1"), link("b", "a", hard=True)), layer(entry("b", b"2"))],
+        {"a": "1", "b": "2"},
+    ),
+    (
+        "a hard link's target is walked in the root, too",
+        [layer(entry("d/a", b"1"), link("l", "d"), link("b", "l/a", hard=True))],
+        {"b": "1", "d": "dir", "d/a": "1", "l": "-> d"},
+    ),
+    (
+        "a hard link to a link is one, and is not followed",
+        [layer(link("l", "nowhere"), link("m", "l", hard=True))],
+        {"l": "-> nowhere", "m": "-> nowhere"},
+    ),
+    (
+        "devices and pipes are left out",
+        [
+            layer(
+                entry("null", type=tarfile.CHRTYPE, devmajor=1, devminor=3),
+                entry("disk", type=tarfile.BLKTYPE, devmajor=8, devminor=0),
+                entry("pipe", type=tarfile.FIFOTYPE),
+            )
+        ],
+        {},
+    ),
+    (
+        "dots and leading slashes mean the root",
+        [layer(entry("./"), entry("./a/./f", b"1"), entry("/abs", b"2"))],
+        {"a": "dir", "a/f": "1", "abs": "2"},
+    ),
+    ("a compressed layer is read", [layer(entry("f", b"1"), packed=True)], {"f": "1"}),
 )
 def test_layers_apply(tmp_path: Path, layers: list[ImageLayer], expected: dict[str, str]) -> None:
     assert unpacked(tmp_path / "root", *layers) == expected

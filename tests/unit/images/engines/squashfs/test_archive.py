@@ -29,6 +29,7 @@ from images.oci.errors import DigestMismatchError, ImageUnreadableError
 from images.oci.model import to_bytes
 from images.oci.sources import ImageLayer
 from images.system.hashed_file import FileState, HashedFile
+from tests.kit.cases import cases
 from tests.kit.programs import run_program
 from tests.kit.sandbox_images import entry, image, layer, layer_of, link
 
@@ -62,81 +63,77 @@ def unpacked(root: Path, *layers: ImageLayer) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("layers", "expected"),
-    [
-        pytest.param(
-            [layer(entry("a/f", b"1"), entry("a/g", b"2")), layer(entry("a/.wh.f", b""))],
-            {"a": "dir", "a/g": "2"},
-            id="a whiteout hides a file of a lower layer",
-        ),
-        pytest.param(
-            [
-                layer(entry("a/f", b"1"), entry("a/d/g", b"2")),
-                layer(entry("a/d/g", b"new"), entry("a/.wh..wh..opq", b"")),
-            ],
-            {"a": "dir", "a/d": "dir", "a/d/g": "new"},
-            id="an opaque directory keeps what its own layer has",
-        ),
-        pytest.param(
-            [layer(entry("a", b"1")), layer(link("b", "a", hard=True)), layer(entry("a", b"2"))],
-            {"a": "2", "b": "1"},
-            id="a hard link into a lower layer keeps the content that was there",
-        ),
-        pytest.param(
-            [layer(entry("u/lib/f", b"1"), link("lib", "u/lib")), layer(entry("lib/g", b"2"))],
-            {"lib": "-> u/lib", "u": "dir", "u/lib": "dir", "u/lib/f": "1", "u/lib/g": "2"},
-            id="a link on the way is followed",
-        ),
-        pytest.param(
-            [layer(link("lib", "u/lib")), layer(entry("lib/f", b"1"))],
-            {"lib": "-> u/lib", "u": "dir", "u/lib": "dir", "u/lib/f": "1"},
-            id="a link to what is not there yet is followed, too",
-        ),
-        pytest.param(
-            [layer(entry("a", b"1"), entry("a", b"22"))],
-            {"a": "22"},
-            id="of two members with one name the last one counts",
-        ),
-        pytest.param(
-            [layer(entry("a/.wh..wh.plnk", b""), entry("f", b""))],
-            {"f": ""},
-            id="aufs's own notes are omitted",
-        ),
-        pytest.param(
-            [layer(entry("/".join(["d" * 60] * 4), b"deep"), entry("e" * 255, b"long"))],
-            {
-                "d" * 60: "dir",
-                "/".join(["d" * 60] * 2): "dir",
-                "/".join(["d" * 60] * 3): "dir",
-                "/".join(["d" * 60] * 4): "deep",
-                "e" * 255: "long",
-            },
-            id="long names are kept",
-        ),
-        pytest.param(
-            [layer(link("l", "/" + "x" * 300), link("m", "/näh"))],
-            {"l": "-> /" + "x" * 300, "m": "-> /näh"},
-            id="long targets keep their first slash",
-        ),
-    ],
+@cases(
+    "layers expected",
+    (
+        "a whiteout hides a file of a lower layer",
+        [layer(entry("a/f", b"1"), entry("a/g", b"2")), layer(entry("a/.wh.f", b""))],
+        {"a": "dir", "a/g": "2"},
+    ),
+    (
+        "an opaque directory keeps what its own layer has",
+        [
+            layer(entry("a/f", b"1"), entry("a/d/g", b"2")),
+            layer(entry("a/d/g", b"new"), entry("a/.wh..wh..opq", b"")),
+        ],
+        {"a": "dir", "a/d": "dir", "a/d/g": "new"},
+    ),
+    (
+        "a hard link into a lower layer keeps the content that was there",
+        [layer(entry("a", b"1")), layer(link("b", "a", hard=True)), layer(entry("a", b"2"))],
+        {"a": "2", "b": "1"},
+    ),
+    (
+        "a link on the way is followed",
+        [layer(entry("u/lib/f", b"1"), link("lib", "u/lib")), layer(entry("lib/g", b"2"))],
+        {"lib": "-> u/lib", "u": "dir", "u/lib": "dir", "u/lib/f": "1", "u/lib/g": "2"},
+    ),
+    (
+        "a link to what is not there yet is followed, too",
+        [layer(link("lib", "u/lib")), layer(entry("lib/f", b"1"))],
+        {"lib": "-> u/lib", "u": "dir", "u/lib": "dir", "u/lib/f": "1"},
+    ),
+    (
+        "of two members with one name the last one counts",
+        [layer(entry("a", b"1"), entry("a", b"22"))],
+        {"a": "22"},
+    ),
+    (
+        "aufs's own notes are omitted",
+        [layer(entry("a/.wh..wh.plnk", b""), entry("f", b""))],
+        {"f": ""},
+    ),
+    (
+        "long names are kept",
+        [layer(entry("/".join(["d" * 60] * 4), b"deep"), entry("e" * 255, b"long"))],
+        {
+            "d" * 60: "dir",
+            "/".join(["d" * 60] * 2): "dir",
+            "/".join(["d" * 60] * 3): "dir",
+            "/".join(["d" * 60] * 4): "deep",
+            "e" * 255: "long",
+        },
+    ),
+    (
+        "long targets keep their first slash",
+        [layer(link("l", "/" + "x" * 300), link("m", "/näh"))],
+        {"l": "-> /" + "x" * 300, "m": "-> /näh"},
+    ),
 )
 def test_layers_are_merged(layers: list[ImageLayer], expected: dict[str, str]) -> None:
     assert archived(*layers) == expected
 
 
-@pytest.mark.parametrize(
+@cases(
     "layers",
-    [
-        pytest.param([layer(entry("../out", b"x"))], id="a name with dots"),
-        pytest.param([layer(link("l", "nothing", hard=True))], id="a hard link to nothing"),
-        pytest.param([layer(entry("d"), link("l", "d", hard=True))], id="a directory's hard link"),
-        pytest.param([layer(entry("x" * 300, b"x"))], id="a name longer than file systems take"),
-        pytest.param([layer(entry(".wh.", b""))], id="a whiteout of nothing"),
-        pytest.param([layer(link("l", ""))], id="a link to nothing"),
-        pytest.param([layer(entry("f", b"", uid=1 << 40))], id="an owner that no system has"),
-        pytest.param([layer_of(b"no tar" * 200)], id="no tar"),
-    ],
+    ("a name with dots", [layer(entry("../out", b"x"))]),
+    ("a hard link to nothing", [layer(link("l", "nothing", hard=True))]),
+    ("a directory's hard link", [layer(entry("d"), link("l", "d", hard=True))]),
+    ("a name longer than file systems take", [layer(entry("x" * 300, b"x"))]),
+    ("a whiteout of nothing", [layer(entry(".wh.", b""))]),
+    ("a link to nothing", [layer(link("l", ""))]),
+    ("an owner that no system has", [layer(entry("f", b"", uid=1 << 40))]),
+    ("no tar", [layer_of(b"no tar" * 200)]),
 )
 def test_what_no_honest_tool_makes_is_refused(layers: list[ImageLayer]) -> None:
     with pytest.raises(ImageUnreadableError) as caught:
@@ -223,12 +220,10 @@ def test_enroot_mounts_no_volume_from_outside_the_image(path: str) -> None:
     assert enroot_files({"config": {"Volumes": {path: {}}}})["/etc/fstab"] == b""
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        pytest.param([], ["--x", "$HOME"], id="the image's command"),
-        pytest.param(["a b", "c"], ["a b", "c"], id="the user's command"),
-    ],
+@cases(
+    "arguments expected",
+    ("the image's command", [], ["--x", "$HOME"]),
+    ("the user's command", ["a b", "c"], ["a b", "c"]),
 )
 def test_the_start_script_runs_the_command(
     tmp_path: Path, arguments: list[str], expected: list[str]
@@ -265,18 +260,14 @@ def apptainer_prints(tmp_path: Path, script: str, **env: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize(
-    ("env", "expected"),
-    [
-        pytest.param(
-            {}, ["1", "two words", "a", "b", "/.singularity.d/libs"], id="the image's variables"
-        ),
-        pytest.param(
-            {"B": "of the caller", "LD_LIBRARY_PATH": "/x"},
-            ["1", "of the caller", "a", "b", "/x:/.singularity.d/libs"],
-            id="the caller's variables",
-        ),
-    ],
+@cases(
+    "env expected",
+    ("the image's variables", {}, ["1", "two words", "a", "b", "/.singularity.d/libs"]),
+    (
+        "the caller's variables",
+        {"B": "of the caller", "LD_LIBRARY_PATH": "/x"},
+        ["1", "of the caller", "a", "b", "/x:/.singularity.d/libs"],
+    ),
 )
 def test_apptainer_sources_the_images_settings(
     tmp_path: Path, env: dict[str, str], expected: list[str]
@@ -308,20 +299,14 @@ def test_a_file_is_identified_by_its_bytes_and_its_record_is_a_claim() -> None:
     assert (found.config, found.platform) == (one.config, one.platform)
 
 
-@pytest.mark.parametrize(
+@cases(
     "content",
-    [
-        pytest.param(b"", id="nothing"),
-        pytest.param(b"[]", id="a list"),
-        pytest.param(b'{"schema":2}', id="a newer schema"),
-        pytest.param(to_bytes({"schema": 1, "digest": "sha256:0", "config": {}}), id="no digest"),
-        pytest.param(
-            to_bytes({"schema": 1, "digest": f"sha256:{'0' * 64}", "config": {}}), id="no platform"
-        ),
-        pytest.param(
-            to_bytes({"schema": 1, "digest": f"sha256:{'0' * 64}", "config": 3}), id="no settings"
-        ),
-    ],
+    ("nothing", b""),
+    ("a list", b"[]"),
+    ("a newer schema", b'{"schema":2}'),
+    ("no digest", to_bytes({"schema": 1, "digest": "sha256:0", "config": {}})),
+    ("no platform", to_bytes({"schema": 1, "digest": f"sha256:{'0' * 64}", "config": {}})),
+    ("no settings", to_bytes({"schema": 1, "digest": f"sha256:{'0' * 64}", "config": 3})),
 )
 def test_a_damaged_record_is_refused(content: bytes) -> None:
     with pytest.raises(Failure) as caught:

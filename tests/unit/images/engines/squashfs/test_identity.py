@@ -16,6 +16,7 @@ from images.engines.squashfs import identity
 from images.store import Store
 from images.system.hashed_file import HashedFile, hash_file, hash_open_file
 from tests import need
+from tests.kit.cases import cases
 from tests.kit.programs import run_program
 
 
@@ -121,29 +122,19 @@ def no_proc(file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(identity, "_file_system", fails)
 
 
-@pytest.mark.parametrize(
+@cases(
     "arrange",
-    [
-        pytest.param(mode(0o666), id="everybody may write it"),
-        pytest.param(another_group, id="a group may write it"),
-        pytest.param(on("fuse.sshfs"), id="its server shows any mode and time"),
-        pytest.param(on("cifs"), id="its modes are made up"),
-        pytest.param(on("tmpfs"), id="some writes change no time there"),
-        pytest.param(on(""), id="its file system is not known"),
-        pytest.param(no_proc, id="there is no /proc"),
-        pytest.param(shared_store, id="others may write to the cache"),
-        pytest.param(
-            lambda _, __, patch: patch.setattr(identity, "_SETTLED_S", 60.0),
-            id="it was changed just now",
-        ),
-        pytest.param(
-            lambda _, __, patch: patch.setattr("time.time_ns", lambda: 1),
-            id="it was changed in the future",
-        ),
-        pytest.param(
-            lambda _, cache, __: cache.write_text("a file"), id="there can be no directory"
-        ),
-    ],
+    ("everybody may write it", mode(0o666)),
+    ("a group may write it", another_group),
+    ("its server shows any mode and time", on("fuse.sshfs")),
+    ("its modes are made up", on("cifs")),
+    ("some writes change no time there", on("tmpfs")),
+    ("its file system is not known", on("")),
+    ("there is no /proc", no_proc),
+    ("others may write to the cache", shared_store),
+    ("it was changed just now", lambda _, __, patch: patch.setattr(identity, "_SETTLED_S", 60.0)),
+    ("it was changed in the future", lambda _, __, patch: patch.setattr("time.time_ns", lambda: 1)),
+    ("there can be no directory", lambda _, cache, __: cache.write_text("a file")),
 )
 def test_elsewhere_it_is_hashed_each_time(
     file: Path,
@@ -194,16 +185,14 @@ def packed(*entries: tuple[int, int, bytes]) -> bytes:
     return struct.pack(">I", len(rows)) + b"".join(rows)
 
 
-@pytest.mark.parametrize(
-    ("entries", "others"),
-    [
-        pytest.param([], False, id="an empty list"),
-        pytest.param([(ALLOW, WRITE, b"OWNER@"), (ALLOW, READ, b"EVERYONE@")], False, id="plain"),
-        pytest.param([(ALLOW, READ | WRITE, b"bob@example")], True, id="another user"),
-        pytest.param([(ALLOW, 0x40000, b"GROUP@")], True, id="a group may change the list"),
-        pytest.param([(ALLOW, 0x4, b"EVERYONE@")], True, id="everybody may append"),
-        pytest.param([(DENY, WRITE, b"bob@example")], False, id="somebody is denied"),
-    ],
+@cases(
+    "entries others",
+    ("an empty list", [], False),
+    ("plain", [(ALLOW, WRITE, b"OWNER@"), (ALLOW, READ, b"EVERYONE@")], False),
+    ("another user", [(ALLOW, READ | WRITE, b"bob@example")], True),
+    ("a group may change the list", [(ALLOW, 0x40000, b"GROUP@")], True),
+    ("everybody may append", [(ALLOW, 0x4, b"EVERYONE@")], True),
+    ("somebody is denied", [(DENY, WRITE, b"bob@example")], False),
 )
 def test_an_access_list_may_let_others_write(
     entries: list[tuple[int, int, bytes]],

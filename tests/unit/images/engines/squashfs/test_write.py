@@ -29,6 +29,7 @@ from images.oci.sources import Image, ImageLayer, Member
 from images.system.hashed_file import hash_file
 from images.system.process import ToolMissing
 from tests import ROOT, need
+from tests.kit.cases import cases
 from tests.kit.programs import run_program
 from tests.kit.sandbox_images import entry, image, layer, link
 
@@ -323,13 +324,7 @@ def test_an_interruption_leaves_no_file_and_no_process(tmp_path: Path) -> None:
     assert not Path(f"/proc/{pids[0]}").exists()
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        pytest.param(lambda path: path.mkdir(), id="a directory"),
-        pytest.param(os.mkfifo, id="a pipe"),
-    ],
-)
+@cases("make", ("a directory", lambda path: path.mkdir()), ("a pipe", os.mkfifo))
 def test_what_is_no_file_is_not_replaced(tmp_path: Path, make: Any) -> None:
     make(tmp_path / "image.sqfs")
     with pytest.raises(ImagePlaceError, match="not a regular file"):

@@ -23,13 +23,9 @@ from provision.catalog.index.wheels import (
     parse_metadata,
 )
 from provision.catalog.refresh.model import template_of
-from provision.catalog.refresh.pytorch import (
-    cuda_of_tag,
-    judge_build,
-    judge_companions,
-    tag_of,
-)
+from provision.catalog.refresh.pytorch import cuda_of_tag, judge_build, judge_companions, tag_of
 from provision.catalog.refresh.tensorflow import stands_for
+from tests.kit.cases import cases
 
 X86 = 'platform_system == "Linux" and platform_machine == "x86_64"'
 
@@ -56,57 +52,51 @@ PINS_13 = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("requires", "arch", "expected"),
-    [
-        pytest.param(
-            PINS_12,
-            "x86_64",
-            {
-                "cuda": "12.6",
-                "cudnn": "9.5.1.17",
-                "nccl": "2.26.2",
-                "pins": [
-                    "nvidia-cuda-runtime-cu12==12.6.77",
-                    "nvidia-cudnn-cu12==9.5.1.17",
-                    "nvidia-nccl-cu12==2.26.2",
-                    "triton==3.3.0",
-                ],
-            },
-            id="the pin of the runtime names CUDA",
-        ),
-        pytest.param(
-            PINS_13,
-            "aarch64",
-            {
-                "cuda": "13.0",
-                "cudnn": "9.19.0.56",
-                "nccl": "2.28.9",
-                "pins": [
-                    "cuda-bindings<14,>=13.0.3",
-                    "cuda-toolkit==13.0.2",
-                    "nvidia-cudnn-cu13==9.19.0.56",
-                    "nvidia-nccl-cu13==2.28.9",
-                ],
-            },
-            id="the pin of the toolkit names CUDA, without its extras",
-        ),
-        pytest.param(PINS_12, "aarch64", {"cuda": None}, id="pins for the other machine: CPU"),
-        pytest.param(["sympy"], "x86_64", None, id="no package of NVIDIA's: nothing is said"),
-        pytest.param(
-            ["nvidia-cudnn-cu12==9.5.1.17"], "x86_64", None, id="cuDNN alone names no CUDA X.Y"
-        ),
-        pytest.param(
-            ["nvidia-cuda-runtime-cu12>=12.6"], "x86_64", None, id="a range is no CUDA X.Y"
-        ),
-        pytest.param(
-            ["nvidia-cuda-runtime-cu12==12.6.77", "cuda-toolkit==13.0.2"],
-            "x86_64",
-            None,
-            id="two CUDAs are none",
-        ),
-        pytest.param(["nvidia-cuda-runtime==13"], "x86_64", None, id="a major alone is none"),
-    ],
+@cases(
+    "requires arch expected",
+    (
+        "the pin of the runtime names CUDA",
+        PINS_12,
+        "x86_64",
+        {
+            "cuda": "12.6",
+            "cudnn": "9.5.1.17",
+            "nccl": "2.26.2",
+            "pins": [
+                "nvidia-cuda-runtime-cu12==12.6.77",
+                "nvidia-cudnn-cu12==9.5.1.17",
+                "nvidia-nccl-cu12==2.26.2",
+                "triton==3.3.0",
+            ],
+        },
+    ),
+    (
+        "the pin of the toolkit names CUDA, without its extras",
+        PINS_13,
+        "aarch64",
+        {
+            "cuda": "13.0",
+            "cudnn": "9.19.0.56",
+            "nccl": "2.28.9",
+            "pins": [
+                "cuda-bindings<14,>=13.0.3",
+                "cuda-toolkit==13.0.2",
+                "nvidia-cudnn-cu13==9.19.0.56",
+                "nvidia-nccl-cu13==2.28.9",
+            ],
+        },
+    ),
+    ("pins for the other machine: CPU", PINS_12, "aarch64", {"cuda": None}),
+    ("no package of NVIDIA's: nothing is said", ["sympy"], "x86_64", None),
+    ("cuDNN alone names no CUDA X.Y", ["nvidia-cudnn-cu12==9.5.1.17"], "x86_64", None),
+    ("a range is no CUDA X.Y", ["nvidia-cuda-runtime-cu12>=12.6"], "x86_64", None),
+    (
+        "two CUDAs are none",
+        ["nvidia-cuda-runtime-cu12==12.6.77", "cuda-toolkit==13.0.2"],
+        "x86_64",
+        None,
+    ),
+    ("a major alone is none", ["nvidia-cuda-runtime==13"], "x86_64", None),
 )
 def test_metadata_says_what_a_default_build_is(
     requires: Sequence[str], arch: str, expected: dict[str, object] | None
@@ -145,13 +135,11 @@ RANGES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("requires", "bounds", "cuda"),
-    [
-        pytest.param(EXACT, False, "11.8", id="exact pins"),
-        pytest.param(RANGES, False, None, id="ranges are no pins"),
-        pytest.param(RANGES, True, "12.5", id="ranges by their lower bounds"),
-    ],
+@cases(
+    "requires bounds cuda",
+    ("exact pins", EXACT, False, "11.8"),
+    ("ranges are no pins", RANGES, False, None),
+    ("ranges by their lower bounds", RANGES, True, "12.5"),
 )
 def test_the_extra_of_tensorflow_names_cuda(
     requires: Sequence[str], *, bounds: bool, cuda: str | None
@@ -168,20 +156,18 @@ def test_an_extra_is_found_by_any_spelling() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("requires", "expected"),
-    [
-        pytest.param(
-            [
-                'tensorflow-cpu-aws==9.0.0; platform_machine == "aarch64"',
-                'tensorflow-intel==9.0.0; platform_system == "Windows"',
-            ],
-            ("tensorflow-cpu-aws",),
-            id="another package of this version",
-        ),
-        pytest.param(["tensorflow-estimator<10,>=9"], (), id="a part of it is no stand-in"),
-        pytest.param(["numpy"], (), id="an ordinary wheel"),
-    ],
+@cases(
+    "requires expected",
+    (
+        "another package of this version",
+        [
+            'tensorflow-cpu-aws==9.0.0; platform_machine == "aarch64"',
+            'tensorflow-intel==9.0.0; platform_system == "Windows"',
+        ],
+        ("tensorflow-cpu-aws",),
+    ),
+    ("a part of it is no stand-in", ["tensorflow-estimator<10,>=9"], ()),
+    ("an ordinary wheel", ["numpy"], ()),
 )
 def test_a_stub_is_told_by_what_it_asks_for(
     requires: Sequence[str], expected: tuple[str, ...]
@@ -197,14 +183,12 @@ def test_a_tag_names_cuda(tag: str, cuda: str | None) -> None:
     assert tag_of(cuda) == tag
 
 
-@pytest.mark.parametrize(
-    ("tag", "names"),
-    [
-        pytest.param(None, ["9.0.0-x86_64", "9.1.0-aarch64"], id="the default builds"),
-        pytest.param("cu126", ["9.1.0-x86_64"], id="of a tag"),
-        pytest.param("cpu", ["9.0.0-x86_64", "9.1.0-aarch64"], id="without a tag: for CPUs"),
-        pytest.param("cu12", [], id="the tag of none"),
-    ],
+@cases(
+    "tag names",
+    ("the default builds", None, ["9.0.0-x86_64", "9.1.0-aarch64"]),
+    ("of a tag", "cu126", ["9.1.0-x86_64"]),
+    ("without a tag: for CPUs", "cpu", ["9.0.0-x86_64", "9.1.0-aarch64"]),
+    ("the tag of none", "cu12", []),
 )
 def test_wheels_of_a_tag_are_its_builds(tag: str | None, names: Sequence[str]) -> None:
     """Candidates, wheels for any machine and releases older than the catalog are none."""
@@ -223,12 +207,10 @@ def test_wheels_of_a_tag_are_its_builds(tag: str | None, names: Sequence[str]) -
     assert [f"{version}-{arch}" for version, arch in found] == names
 
 
-@pytest.mark.parametrize(
-    ("platforms", "glibc"),
-    [
-        pytest.param(["manylinux_2_17", "manylinux_2_28"], "2.28", id="what suffices for all"),
-        pytest.param(["manylinux_2_17", "linux"], None, id="one does not say"),
-    ],
+@cases(
+    "platforms glibc",
+    ("what suffices for all", ["manylinux_2_17", "manylinux_2_28"], "2.28"),
+    ("one does not say", ["manylinux_2_17", "linux"], None),
 )
 def test_a_build_needs_the_glibc_of_each_of_its_wheels(
     platforms: Sequence[str], glibc: str | None
@@ -237,13 +219,11 @@ def test_a_build_needs_the_glibc_of_each_of_its_wheels(
     assert glibc_of(linux_wheels(files, "a")) == glibc
 
 
-@pytest.mark.parametrize(
-    ("override", "template"),
-    [
-        pytest.param(None, "https://x.example/whl/{tag}", id="the catalog's own"),
-        pytest.param("https://m.example/pt/", "https://m.example/pt/{tag}", id="what is above"),
-        pytest.param("https://m.example/{tag}/simple", "https://m.example/{tag}/simple", id="any"),
-    ],
+@cases(
+    "override template",
+    ("the catalog's own", None, "https://x.example/whl/{tag}"),
+    ("what is above", "https://m.example/pt/", "https://m.example/pt/{tag}"),
+    ("any", "https://m.example/{tag}/simple", "https://m.example/{tag}/simple"),
 )
 def test_a_mirror_is_named_by_its_address(override: str | None, template: str) -> None:
     assert template_of("https://x.example/whl/{tag}", override, "{tag}") == template

@@ -17,6 +17,7 @@ from provision.catalog.refresh.manifests import (
     parse_manifest,
 )
 from provision.errors import Exit
+from tests.kit.cases import cases
 from tests.kit.manifest_maker import component, cuda, directory, driver, manifest
 from tests.kit.simple_index import (
     Fault,
@@ -155,16 +156,12 @@ def test_a_drivers_manifest_names_the_cuda_of_its_compat_package() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("changes", "cudas"),
-    [
-        pytest.param({"cuda_variant": None}, ("13.5",), id="the platforms name it, too"),
-        pytest.param({"linux-x86_64": "x", "linux-sbsa": None}, ("13.5",), id="no platforms"),
-        pytest.param({"cuda_variant": ["13.10", "13.6"]}, ("13.5", "13.6", "13.10"), id="several"),
-        pytest.param(
-            {"cuda_variant": [13, None, "any", "13", "1" * 400]}, ("13.5",), id="odd ones"
-        ),
-    ],
+@cases(
+    "changes cudas",
+    ("the platforms name it, too", {"cuda_variant": None}, ("13.5",)),
+    ("no platforms", {"linux-x86_64": "x", "linux-sbsa": None}, ("13.5",)),
+    ("several", {"cuda_variant": ["13.10", "13.6"]}, ("13.5", "13.6", "13.10")),
+    ("odd ones", {"cuda_variant": [13, None, "any", "13", "1" * 400]}, ("13.5",)),
 )
 def test_the_cuda_of_a_driver_is_read_wherever_it_is(
     changes: dict[str, object], cudas: tuple[str, ...]
@@ -185,16 +182,14 @@ def test_a_version_that_is_none_is_not_read(version: object) -> None:
     assert read("cuda", "13.5.0", nvidia_driver=entry, more=[], other="text").driver is None
 
 
-@pytest.mark.parametrize(
-    ("date", "day"),
-    [
-        pytest.param("2026-11-04", "2026-11-04", id="as it is today"),
-        pytest.param("04/11/2026", None, id="a day that could be a month"),
-        pytest.param("2026-02-30", None, id="a day that is not in the calendar"),
-        pytest.param("\u0662026-11-04", None, id="foreign digits"),
-        pytest.param(20261104, None, id="a number"),
-        pytest.param(None, None, id="none at all"),
-    ],
+@cases(
+    "date day",
+    ("as it is today", "2026-11-04", "2026-11-04"),
+    ("a day that could be a month", "04/11/2026", None),
+    ("a day that is not in the calendar", "2026-02-30", None),
+    ("foreign digits", "\u0662026-11-04", None),
+    ("a number", 20261104, None),
+    ("none at all", None, None),
 )
 def test_a_day_is_read_only_where_it_can_mean_one(date: object, day: str | None) -> None:
     body = manifest("cuda", "13.5.0", date, cuda_nvcc=component("cuda_nvcc", "13.5.37"))
@@ -238,12 +233,10 @@ def test_what_is_no_manifest_of_the_release_is_refused(body: bytes, why: str) ->
 # ---- driver branches ----
 
 
-@pytest.mark.parametrize(
-    ("branches", "modules"),
-    [
-        pytest.param(BRANCHES, None, id="whether proprietary modules stay is not known"),
-        pytest.param([BRANCHES[0], branch(615, "13.4", **ONLY)], "only", id="gone they stay gone"),
-    ],
+@cases(
+    "branches modules",
+    ("whether proprietary modules stay is not known", BRANCHES, None),
+    ("gone they stay gone", [BRANCHES[0], branch(615, "13.4", **ONLY)], "only"),
 )
 def test_a_new_branch_is_the_one_before_it_with_its_own_cuda(
     tmp_path: Path, server: SimpleIndex, branches: list[dict[str, object]], modules: str | None
@@ -328,12 +321,10 @@ def test_a_manifest_that_holds_another_driver_is_left_aside(
 # ---- toolkits ----
 
 
-@pytest.mark.parametrize(
-    ("sources", "on_pypi"),
-    [
-        pytest.param(("cuda-manifests",), False, id="the manifests alone"),
-        pytest.param(("toolkits", "cuda-manifests"), True, id="and the package index"),
-    ],
+@cases(
+    "sources on_pypi",
+    ("the manifests alone", ("cuda-manifests",), False),
+    ("and the package index", ("toolkits", "cuda-manifests"), True),
 )
 def test_a_new_toolkit_compiles_for_what_the_one_before_it_does(
     tmp_path: Path,
@@ -390,14 +381,12 @@ def test_a_toolkit_like_none_before_it_is_shown_and_not_kept(
 # ---- faults on the way ----
 
 
-@pytest.mark.parametrize(
+@cases(
     "fault",
-    [
-        pytest.param(Fault(status=404), id="there is none"),
-        pytest.param(Fault(body=b"<html>log in</html>", kind="text/html"), id="a login page"),
-        pytest.param(Fault(body=driver("615.9", None, "13.4")), id="it is of another release"),
-        pytest.param(Fault(body=cuda("625.80.01", None)), id="it is of another product"),
-    ],
+    ("there is none", Fault(status=404)),
+    ("a login page", Fault(body=b"<html>log in</html>", kind="text/html")),
+    ("it is of another release", Fault(body=driver("615.9", None, "13.4"))),
+    ("it is of another product", Fault(body=cuda("625.80.01", None))),
 )
 def test_a_manifest_that_cannot_be_read_costs_nothing_but_its_row(
     catalog: Catalog, server: SimpleIndex, fault: Fault
@@ -417,14 +406,10 @@ def test_a_manifest_that_cannot_be_read_costs_nothing_but_its_row(
     assert found.exit_code == Exit.DONE
 
 
-@pytest.mark.parametrize(
-    ("broken", "why"),
-    [
-        pytest.param(Fault(body=b"<html></html>"), "lists no redistrib_", id="it lists nothing"),
-        pytest.param(
-            Fault(body=b"{}", kind="application/json"), "does not list manifests", id="it is JSON"
-        ),
-    ],
+@cases(
+    "broken why",
+    ("it lists nothing", Fault(body=b"<html></html>"), "lists no redistrib_"),
+    ("it is JSON", Fault(body=b"{}", kind="application/json"), "does not list manifests"),
 )
 def test_a_directory_that_cannot_be_read_fails_its_source_alone(
     catalog: Catalog, server: SimpleIndex, broken: Fault, why: str

@@ -13,17 +13,12 @@ from packaging.version import Version
 
 from provision.catalog.catalog import Catalog
 from provision.catalog.overlay import extended
-from provision.catalog.refresh import (
-    SOURCES,
-    Refreshed,
-    _chosen,
-    refresh,
-    to_overlay,
-)
+from provision.catalog.refresh import SOURCES, Refreshed, _chosen, refresh, to_overlay
 from provision.catalog.refresh.current_rows import CurrentRows
 from provision.catalog.refresh.model import CatalogChange, RefreshOfflineError, UnknownSourceError
 from provision.catalog.refresh.render import describe_changes, refreshed_to_json
 from provision.errors import Exit
+from tests.kit.cases import cases
 from tests.kit.simple_index import (
     TODAY,
     UPLOADED,
@@ -287,7 +282,7 @@ def test_html_and_json_say_the_same_but_for_times_and_sizes(
     both = from_json.keys() & after.keys()
     assert {name: from_json[name] for name in both} == {name: after[name] for name in both}
     assert from_json.keys() - after.keys() == {
-        *("version", "tag", "arch", "source", "as_of", "size_min_bytes", "size_max_bytes"),
+        *("version", "tag", "arch", "source", "as_of", "size_min_bytes", "size_max_bytes")
     }
 
 
@@ -374,20 +369,16 @@ def test_a_source_that_is_none_is_refused(catalog: Catalog) -> None:
     assert "pytorch-index" in caught.value.fix
 
 
-@pytest.mark.parametrize(
-    ("sources", "names"),
-    [
-        pytest.param((), tuple(SOURCES), id="none named: all"),
-        pytest.param(
-            ("nvidia", "pytorch"),
-            ("pytorch-index", "driver-manifests", "cuda-manifests"),
-            id="groups, in their own order",
-        ),
-        pytest.param(
-            ("jax", "pypi"), ("torch", "tensorflow", "jax", "toolkits"), id="a group and a part"
-        ),
-        pytest.param(("jax", "torch"), ("torch", "jax"), id="single ones"),
-    ],
+@cases(
+    "sources names",
+    ("none named: all", (), tuple(SOURCES)),
+    (
+        "groups, in their own order",
+        ("nvidia", "pytorch"),
+        ("pytorch-index", "driver-manifests", "cuda-manifests"),
+    ),
+    ("a group and a part", ("jax", "pypi"), ("torch", "tensorflow", "jax", "toolkits")),
+    ("single ones", ("jax", "torch"), ("torch", "jax")),
 )
 def test_sources_are_named_one_by_one_or_by_whom_they_ask(
     sources: Sequence[str], names: Sequence[str]

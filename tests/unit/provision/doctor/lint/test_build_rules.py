@@ -8,6 +8,7 @@ import pytest
 
 from provision.catalog.loading import load
 from provision.doctor.lint import lint, lint_file
+from tests.kit.twins import twins
 
 CATALOG = load()
 WHEELS = CATALOG.pytorch_index("{tag}").replace("/{tag}", "")
@@ -24,190 +25,87 @@ def rules_of(text: str, path: str = "Dockerfile") -> set[str]:
     return {one.rule for one in lint(path, text, CATALOG)}
 
 
-# rule, the fault, its clean twin
+# rule, and the text with its fault and without: tests/kit/twins.py
 TWINS = {
-    "pip of Ubuntu 24.04": (
-        "externally-managed",
-        f"{NOBLE}RUN pip3 install einops\n",
-        f"{NOBLE}RUN pip3 install --break-system-packages einops\n",
-    ),
-    "pip of Debian 12, by its module": (
-        "externally-managed",
-        "FROM debian:12-slim\nRUN python3 -m pip install einops\n",
-        "FROM python:3.12-slim-bookworm\nRUN python3 -m pip install einops\n",
-    ),
-    "pip of Ubuntu 24.04 and an environment": (
-        "externally-managed",
-        f"{NOBLE}ENV PATH=/usr/local/cuda/bin:$PATH\nRUN pip install einops\n",
-        f"{NOBLE}RUN python3 -m venv /v\nENV PATH=/v/bin:$PATH\nRUN pip install einops\n",
-    ),
-    "pip of Ubuntu 22.04": (
-        "externally-managed",
-        "FROM ubuntu:noble\nRUN pip install einops\n",
-        "FROM ubuntu:22.04\nRUN pip install einops\n",
-    ),
-    "a capability that nvcc does not know yet": (
-        "arch-not-of-nvcc",
-        f'{OLD}ENV TORCH_CUDA_ARCH_LIST="8.6 12.0+PTX"\n',
-        f'{OLD}ENV TORCH_CUDA_ARCH_LIST="8.6 9.0+PTX"\n',
-    ),
-    "a capability that nvcc does not know any more": (
-        "arch-not-of-nvcc",
-        f"{DEVEL}RUN cmake -B b -DCMAKE_CUDA_ARCHITECTURES='35;80-real' .\n",
-        f"{DEVEL}RUN cmake -B b -DCMAKE_CUDA_ARCHITECTURES='native' .\n",
-    ),
-    "a capability in a command of nvcc": (
-        "arch-not-of-nvcc",
-        f"{OLD}RUN nvcc -gencode arch=compute_100,code=sm_100 a.cu\n",
-        f"{OLD}RUN apt-get install -y cuda-nvcc-12-8 && nvcc -arch=sm_100 a.cu\n",
-    ),
-    "deepspeed in PyTorch's runtime image": (
-        "nvcc-at-first-use",
-        f"{PYTORCH}RUN pip install deepspeed\n",
-        f"{PYTORCH.replace('-runtime', '-devel')}RUN pip install deepspeed\n",
-    ),
-    "gsplat in a runtime image": (
-        "nvcc-at-first-use",
-        f"{NOBLE}RUN /v/bin/pip install gsplat\n",
-        f"{DEVEL}RUN /v/bin/pip install gsplat\n",
-    ),
-    "pixi while an image is built": (
-        "conda-without-gpu",
-        "FROM ghcr.io/prefix-dev/pixi:0.55.0\nRUN pixi install -e prod\n",
-        "FROM ghcr.io/prefix-dev/pixi:0.55.0\nENV CONDA_OVERRIDE_CUDA=12.8\nRUN pixi install\n",
-    ),
-    "pytorch-gpu of conda-forge while an image is built": (
-        "conda-without-gpu",
-        "FROM condaforge/miniforge3\nRUN mamba install -y pytorch-gpu=2.7\n",
-        "FROM condaforge/miniforge3\nRUN CONDA_OVERRIDE_CUDA=12.8 mamba install -y pytorch-gpu\n",
-    ),
-    "an extension in an isolated build": (
-        "torch-at-build",
-        f"{DEVEL}RUN pip install torch==2.5.1\nRUN pip install causal-conv1d\n",
-        f"{DEVEL}RUN pip install torch\nRUN pip install --no-build-isolation causal-conv1d\n",
-    ),
-    "the old name of llama.cpp's switch": (
-        "llama-cpp-cpu",
-        f'{DEVEL}RUN CMAKE_ARGS="-DLLAMA_CUBLAS=on" pip install llama-cpp-python\n',
-        f'{DEVEL}RUN CMAKE_ARGS="-DLLAMA_CUBLAS=on" pip install llama-cpp-python==0.2.20\n',
-    ),
-    "a second CMAKE_ARGS": (
-        "llama-cpp-cpu",
-        f"{DEVEL}ENV CMAKE_ARGS=-DGGML_CUDA=on\nENV CMAKE_ARGS=-DGGML_NATIVE=off\n{LLAMA}",
-        f'{DEVEL}ENV CMAKE_ARGS="-DGGML_CUDA=on -DGGML_NATIVE=off"\n{LLAMA}',
-    ),
-    "vllm over PyTorch's image": (
-        "torch-replaced",
-        f"{PYTORCH}RUN pip install vllm\n",
-        f"{PYTORCH}RUN pip install vllm==0.8.5\n",
-    ),
-    "xformers over NVIDIA's image": (
-        "torch-replaced",
-        "FROM nvcr.io/nvidia/pytorch:25.03-py3\nRUN pip install xformers==0.0.30\n",
-        "FROM nvcr.io/nvidia/pytorch:25.03-py3\nRUN pip install --no-deps xformers==0.0.30\n",
-    ),
-    "a token": (
-        "secret-in-image",
-        f"FROM python:3.12\nENV HF_TOKEN={TOKEN}\n",
-        "FROM python:3.12\nARG HF_TOKEN\nENV HF_TOKEN=$HF_TOKEN\n",
-    ),
-    "a CUDA that two majors have followed": (
-        "cuda-tag-ending",
-        "FROM nvidia/cuda:11.7.1-cudnn8-runtime-ubuntu22.04\n",
-        "FROM nvidia/cuda:12.4.1-cudnn-runtime-ubuntu22.04\n",
-    ),
-    "onnxruntime-gpu in an image of another CUDA": (
-        "package-cuda",
-        f"{DEVEL}RUN pip install onnxruntime-gpu==1.27.0\n",
-        f"{DEVEL}RUN pip install onnxruntime-gpu==1.20.1\n",
-    ),
-    "CuPy in an image of another CUDA, and beside a torch of its own": (
-        "package-cuda",
-        f"{DEVEL}RUN pip install cupy-cuda13x\n",
-        f"{DEVEL}RUN pip install torch==2.12.0\nRUN pip install cupy-cuda13x\n",
-    ),
-    "a page of wheels for another torch than an earlier command's": (
-        "wheels-of-another-torch",
-        (
-            f"{DEVEL}RUN pip install torch==2.4.1\n"
-            "RUN pip install torch-sparse -f https://data.pyg.org/whl/torch-2.2.0+cu121.html\n"
-        ),
-        (
-            f"{DEVEL}RUN pip install torch==2.2.2\n"
-            "RUN pip install torch-sparse -f https://data.pyg.org/whl/torch-2.2.0+cu121.html\n"
-        ),
-    ),
-    "an extension that is cloned, for a torch without a pin": (
-        "cuda-other",
-        (
-            f"{OLD}RUN pip install torch\n"
-            "RUN git clone https://github.com/NVIDIA/apex && cd apex && pip install .\n"
-        ),
-        (
-            f"{OLD}RUN pip install torch --index-url {WHEELS}/cu118\n"
-            "RUN git clone https://github.com/NVIDIA/apex && cd apex && pip install .\n"
-        ),
-    ),
-    "an extension with a variable of its own": (
-        "arch-list-missing",
-        (
-            f"{DEVEL}ENV TORCH_CUDA_ARCH_LIST=8.0\nRUN pip install --no-build-isolation "
-            "git+https://github.com/NVlabs/tiny-cuda-nn/#subdirectory=bindings/torch\n"
-        ),
-        (
-            f"{DEVEL}ENV TCNN_CUDA_ARCHITECTURES=80\nRUN pip install --no-build-isolation "
-            "git+https://github.com/NVlabs/tiny-cuda-nn/#subdirectory=bindings/torch\n"
-        ),
-    ),
-    "conda-forge before the channel pytorch": (
-        "conda-forge-first",
-        "channels: [conda-forge, pytorch]\ndependencies: [pytorch=2.4, pytorch-cuda=12.1]\n",
-        (
-            "channels: [pytorch, nvidia, conda-forge]\n"
-            "dependencies: [pytorch=2.4, pytorch-cuda=12.1]\n"
-        ),
-    ),
-    "conda-forge first, and the channel named": (
-        "conda-forge-first",
-        "channels: [conda-forge, nvidia, pytorch]\ndependencies: [pytorch, pytorch-cuda]\n",
-        "channels: [conda-forge, pytorch]\ndependencies: ['pytorch::pytorch', pytorch-cuda]\n",
-    ),
-    "pixi: conda-forge before the channel pytorch": (
-        "conda-forge-first",
-        (
-            f"{PIXI}channels = ['conda-forge', 'pytorch']\n[dependencies]\npytorch = '2.4.*'\n"
-            "pytorch-cuda = '12.1.*'\n"
-        ),
-        (
-            f"{PIXI}channels = ['pytorch', 'conda-forge']\n[dependencies]\npytorch = '2.4.*'\n"
-            "pytorch-cuda = '12.1.*'\n"
-        ),
-    ),
-    "pixi: a release that the channel never got, in a feature": (
-        "conda-channel-ended",
-        f"{PIXI}channels = ['pytorch']\n[feature.gpu.dependencies]\npytorch = '2.6.*'\n",
-        f"{PIXI}channels = ['conda-forge']\n[feature.gpu.dependencies]\npytorch = '2.6.*'\n",
-    ),
-    "pixi: CUDA that the file does not declare": (
-        "pixi-without-cuda",
-        f"{PIXI}channels = ['conda-forge']\n[dependencies]\npytorch-gpu = '*'\n",
-        (
-            f"{PIXI}channels = ['conda-forge']\n[dependencies]\npytorch-gpu = '*'\n"
-            "[system-requirements]\ncuda = '12'\n"
-        ),
-    ),
-    "pixi: CUDA that only another feature declares": (
-        "pixi-without-cuda",
-        (
-            f"{PIXI}channels = ['conda-forge']\n[feature.a.dependencies]\npytorch-gpu = '*'\n"
-            "[feature.b.system-requirements]\ncuda = '12'\n"
-        ),
-        (
-            f"{PIXI}channels = ['conda-forge']\n[feature.a.dependencies]\npytorch-gpu = '*'\n"
-            "[feature.a.system-requirements]\ncuda = '12'\n"
-        ),
-    ),
-}
+    "pip of Ubuntu 24.04":
+        ("externally-managed", f"{NOBLE}RUN pip3 install [--][+--break-system-packages +]einops\n"),
+    "pip of Debian 12, by its module": ("externally-managed", (
+        "FROM [-debian:12-slim-][+python:3.12-slim-bookworm+]\n"
+        "RUN python3 -m pip install einops\n")),
+    "pip of Ubuntu 24.04 and an environment": ("externally-managed", (
+        f"{NOBLE}[-ENV PATH=/usr/local/cuda-][+RUN python3 -m venv /v\n"
+        "ENV PATH=/v+]/bin:$PATH\nRUN pip install einops\n")),
+    "pip of Ubuntu 22.04":
+        ("externally-managed", "FROM ubuntu:[-noble-][+22.04+]\nRUN pip install einops\n"),
+    "a capability that nvcc does not know yet":
+        ("arch-not-of-nvcc", f'{OLD}ENV TORCH_CUDA_ARCH_LIST="8.6 [-12.0-][+9.0+]+PTX"\n'),
+    "a capability that nvcc does not know any more": ("arch-not-of-nvcc",
+        f"{DEVEL}RUN cmake -B b -DCMAKE_CUDA_ARCHITECTURES='[-35;80-real-][+native+]' .\n"),
+    "a capability in a command of nvcc": ("arch-not-of-nvcc", (
+        f"{OLD}RUN [-nvcc -gencode arch=compute_100,code-][+apt-get install -y cuda-nvcc-12-8 "
+        "&& nvcc -arch+]=sm_100 a.cu\n")),
+    "deepspeed in PyTorch's runtime image": ("nvcc-at-first-use",
+        f"[-{PYTORCH}-][+{PYTORCH.replace('-runtime', '-devel')}+]RUN pip install deepspeed\n"),
+    "gsplat in a runtime image":
+        ("nvcc-at-first-use", f"[-{NOBLE}-][+{DEVEL}+]RUN /v/bin/pip install gsplat\n"),
+    "pixi while an image is built": ("conda-without-gpu", (
+        "FROM ghcr.io/prefix-dev/pixi:0.55.0\n"
+        "[-RUN pixi install -e prod-][+ENV CONDA_OVERRIDE_CUDA=12.8\nRUN pixi install+]\n")),
+    "pytorch-gpu of conda-forge while an image is built": ("conda-without-gpu", (
+        "FROM condaforge/miniforge3\n"
+        "RUN [-mamba install -y pytorch-gpu=2.7-][+CONDA_OVERRIDE_CUDA=12.8 mamba install -y "
+        "pytorch-gpu+]\n")),
+    "an extension in an isolated build": ("torch-at-build", (
+        f"{DEVEL}RUN pip install torch[-==2.5.1\nRUN pip install-][+\n"
+        "RUN pip install --no-build-isolation+] causal-conv1d\n")),
+    "the old name of llama.cpp's switch": ("llama-cpp-cpu", (
+        f'{DEVEL}RUN CMAKE_ARGS="-DLLAMA_CUBLAS=on" pip install '
+        "llama-cpp-python[--][+==0.2.20+]\n")),
+    "a second CMAKE_ARGS": ("llama-cpp-cpu", (
+        f"{DEVEL}ENV CMAKE_ARGS=[--DGGML_CUDA=on\n"
+        f'ENV CMAKE_ARGS=-DGGML_NATIVE=off-][+"-DGGML_CUDA=on -DGGML_NATIVE=off"+]\n{LLAMA}')),
+    "vllm over PyTorch's image":
+        ("torch-replaced", f"{PYTORCH}RUN pip install vllm[--][+==0.8.5+]\n"),
+    "xformers over NVIDIA's image": ("torch-replaced", (
+        "FROM nvcr.io/nvidia/pytorch:25.03-py3\n"
+        "RUN pip install [--][+--no-deps +]xformers==0.0.30\n")),
+    "a token": ("secret-in-image",
+        f"FROM python:3.12\n[-ENV HF_TOKEN={TOKEN}-][+ARG HF_TOKEN\nENV HF_TOKEN=$HF_TOKEN+]\n"),
+    "a CUDA that two majors have followed": ("cuda-tag-ending",
+        "FROM nvidia/cuda:[-11.7.1-cudnn8-][+12.4.1-cudnn+]-runtime-ubuntu22.04\n"),
+    "onnxruntime-gpu in an image of another CUDA":
+        ("package-cuda", f"{DEVEL}RUN pip install onnxruntime-gpu==[-1.27.0-][+1.20.1+]\n"),
+    "CuPy in an image of another CUDA, and beside a torch of its own": ("package-cuda",
+        f"{DEVEL}RUN pip install [--][+torch==2.12.0\nRUN pip install +]cupy-cuda13x\n"),
+    "a page of wheels for another torch than an earlier command's": ("wheels-of-another-torch", (
+        f"{DEVEL}RUN pip install torch==[-2.4.1-][+2.2.2+]\n"
+        "RUN pip install torch-sparse -f https://data.pyg.org/whl/torch-2.2.0+cu121.html\n")),
+    "an extension that is cloned, for a torch without a pin": ("cuda-other", (
+        f"{OLD}RUN pip install torch[--][+ --index-url {WHEELS}/cu118+]\n"
+        "RUN git clone https://github.com/NVIDIA/apex && cd apex && pip install .\n")),
+    "an extension with a variable of its own": ("arch-list-missing", (
+        f"{DEVEL}ENV [-TORCH_CUDA_ARCH_LIST=8.0-][+TCNN_CUDA_ARCHITECTURES=80+]\n"
+        "RUN pip install --no-build-isolation "
+        "git+https://github.com/NVlabs/tiny-cuda-nn/#subdirectory=bindings/torch\n")),
+    "conda-forge before the channel pytorch": ("conda-forge-first", (
+        "channels: [[-conda-forge, pytorch-][+pytorch, nvidia, conda-forge+]]\n"
+        "dependencies: [pytorch=2.4, pytorch-cuda=12.1]\n")),
+    "conda-forge first, and the channel named": ("conda-forge-first", (
+        "channels: [conda-forge, [-nvidia, pytorch]\ndependencies: [pytorch-][+pytorch]\n"
+        "dependencies: ['pytorch::pytorch'+], pytorch-cuda]\n")),
+    "pixi: conda-forge before the channel pytorch": ("conda-forge-first", (
+        f"{PIXI}channels = ['[-conda-forge', 'pytorch-][+pytorch', 'conda-forge+]']\n"
+        "[dependencies]\npytorch = '2.4.*'\npytorch-cuda = '12.1.*'\n")),
+    "pixi: a release that the channel never got, in a feature": ("conda-channel-ended", (
+        f"{PIXI}channels = ['[-pytorch-][+conda-forge+]']\n[feature.gpu.dependencies]\n"
+        "pytorch = '2.6.*'\n")),
+    "pixi: CUDA that the file does not declare": ("pixi-without-cuda", (
+        f"{PIXI}channels = ['conda-forge']\n[dependencies]\npytorch-gpu = '*'\n"
+        "[--][+[system-requirements]\ncuda = '12'\n+]")),
+    "pixi: CUDA that only another feature declares": ("pixi-without-cuda", (
+        f"{PIXI}channels = ['conda-forge']\n[feature.a.dependencies]\npytorch-gpu = '*'\n"
+        "[[-feature.b.system-][+feature.a.system+]-requirements]\ncuda = '12'\n")),
+}  # fmt: skip
 
 
 def _path(text: str) -> str:
@@ -216,9 +114,9 @@ def _path(text: str) -> str:
     return "environment.yml" if text.startswith("channels") else "Dockerfile"
 
 
-@pytest.mark.parametrize("name", TWINS)
-def test_a_fault_is_found_and_its_twin_is_left_alone(name: str) -> None:
-    rule, fault, twin = TWINS[name]
+@pytest.mark.parametrize(("rule", "text"), TWINS.values(), ids=TWINS)
+def test_a_fault_is_found_and_its_twin_is_left_alone(rule: str, text: str) -> None:
+    fault, twin = twins(text)
     assert rule in rules_of(fault, _path(fault))
     assert rule not in rules_of(twin, _path(twin))
 

@@ -9,6 +9,7 @@ import pytest
 from provision.catalog.loading import load
 from provision.doctor.lint import LintFinding, lint
 from provision.errors import BadInputError
+from tests.kit.twins import twins
 
 CATALOG = load()
 GPU = """
@@ -27,8 +28,12 @@ def findings_of(text: str) -> list[LintFinding]:
 
 def service(lines: str, devices: str = "") -> str:
     """A compose file of one service; `devices`: the fields of a reserved device."""
-    reserved = GPU.format(lines="\n              ".join(devices.split("; "))) if devices else ""
-    return "services:\n  app:\n    " + "\n    ".join(lines.split("\n")) + "\n" + reserved
+    tail = reserved(devices) if devices else ""
+    return "services:\n  app:\n    " + "\n    ".join(lines.split("\n")) + "\n" + tail
+
+
+def reserved(devices: str) -> str:
+    return GPU.format(lines="\n              ".join(devices.split("; ")))
 
 
 CUDA = "image: nvidia/cuda:12.1.1-base-ubuntu22.04"
@@ -36,95 +41,49 @@ VLLM = "image: vllm/vllm-openai:v0.8.0"
 FULL = "count: all; capabilities: [gpu]"
 SHM = "\nshm_size: 8gb"
 
-# rule, the fault, its clean twin
+# rule, and the text with its fault and without: tests/kit/twins.py
 TWINS = {
-    "a CUDA image without a GPU": ("compose-gpu-missing", service(CUDA), service(CUDA, FULL)),
-    "a service with gpus": (
-        "compose-gpu-missing",
-        service(VLLM),
-        service(f"{VLLM}\ngpus: all"),
-    ),
-    "a service with the runtime": (
-        "compose-gpu-missing",
-        service("image: a\nenvironment:\n  - NVIDIA_VISIBLE_DEVICES=all"),
-        service("image: a\nruntime: nvidia\nenvironment:\n  - NVIDIA_VISIBLE_DEVICES=all"),
-    ),
-    "a service with a CDI device": (
-        "compose-gpu-missing",
-        service(f"{CUDA}\ndevices:\n  - /dev/fuse"),
-        service(f"{CUDA}\ndevices:\n  - nvidia.com/gpu=all"),
-    ),
-    "a GPU that an anchor merges in": (
-        "compose-gpu-missing",
-        f"x-a: &a\n  cpus: 1\nservices:\n  app:\n    <<: *a\n    {CUDA}\n",
-        f"x-a: &a\n  runtime: nvidia\nservices:\n  app:\n    <<: [*a]\n    {CUDA}\n",
-    ),
-    "a device without capabilities": (
-        "compose-capabilities-missing",
-        service(CUDA, "count: 1"),
-        service(CUDA, "count: 1; capabilities: [gpu, utility]"),
-    ),
-    "count and device_ids": (
-        "compose-count-and-ids",
-        service(CUDA, "count: 1; device_ids: ['0']; capabilities: [gpu]"),
-        service(CUDA, "device_ids: ['0']; capabilities: [gpu]"),
-    ),
-    "vLLM with the usual shared memory": (
-        "compose-shm",
-        service(VLLM, FULL),
-        service(f"{VLLM}\nipc: host", FULL),
-    ),
-    "torchrun with the usual shared memory": (
-        "compose-shm",
-        service("image: a\ncommand: torchrun --nproc-per-node 2 a.py", FULL),
-        service("image: a\ncommand: torchrun --nproc-per-node 2 a.py\ntmpfs: [/dev/shm]", FULL),
-    ),
-    "the runtime and a reservation": (
-        "compose-runtime-and-devices",
-        service(f"{CUDA}\nruntime: nvidia", FULL),
-        service(f"{CUDA}\nruntime: runc", FULL),
-    ),
-    "no visible devices": (
-        "visible-devices-none",
-        service(f"{CUDA}\nenvironment: {{NVIDIA_VISIBLE_DEVICES: none}}", FULL),
-        service(f"{CUDA}\nenvironment: {{NVIDIA_VISIBLE_DEVICES: none}}"),
-    ),
-    "driver capabilities without compute": (
-        "capabilities-without-compute",
-        service(f"{CUDA}\nenvironment:\n  - NVIDIA_DRIVER_CAPABILITIES=utility", FULL),
-        service(f"{CUDA}\nenvironment:\n  - NVIDIA_DRIVER_CAPABILITIES", FULL),
-    ),
-    "RDMA without locked memory": (
-        "compose-memlock",
-        service(f"{CUDA}\ndevices: [/dev/infiniband/uverbs0]", FULL),
-        service(f"{CUDA}\ndevices: [/dev/infiniband/uverbs0]\nulimits: {{memlock: -1}}", FULL),
-    ),
-    "a swarm with reserved devices": (
-        "compose-swarm",
-        service(CUDA, FULL) + "      placement: {constraints: [a]}\n",
-        service(CUDA, FULL) + "      replicas: 1\n",
-    ),
-    "the key version": (
-        "compose-version",
-        "version: '3'\n" + service(CUDA, FULL),
-        "version: '3'\n" + service("image: postgres"),
-    ),
-    "a CUDA image that does not exist": (
-        "cuda-tag-unknown",
-        service("image: nvidia/cuda:12.1.1-base-ubuntu24.04"),
-        service(CUDA),
-    ),
-    "an image by the default of a variable": (
-        "cuda-tag-none",
-        service("image: nvidia/cuda:${TAG:-latest}"),
-        service("image: nvidia/cuda:${TAG}"),
-    ),
-}
+    "a CUDA image without a GPU":
+        ("compose-gpu-missing", f"{service(CUDA)}[--][+{reserved(FULL)}+]"),
+    "a service with gpus": ("compose-gpu-missing", service(f"{VLLM}[--][+\ngpus: all+]")),
+    "a service with the runtime": ("compose-gpu-missing", service(
+        "image: a[--][+\nruntime: nvidia+]\nenvironment:\n  - NVIDIA_VISIBLE_DEVICES=all")),
+    "a service with a CDI device": ("compose-gpu-missing",
+        service(f"{CUDA}\ndevices:\n  - [-/dev/fuse-][+nvidia.com/gpu=all+]")),
+    "a GPU that an anchor merges in": ("compose-gpu-missing", (
+        "x-a: &a\n  [-cpus: 1-][+runtime: nvidia+]\n"
+        f"services:\n  app:\n    <<: [-*a-][+[*a]+]\n    {CUDA}\n")),
+    "a device without capabilities": ("compose-capabilities-missing",
+        service(CUDA, "count: 1[--][+; capabilities: [gpu, utility]+]")),
+    "count and device_ids": ("compose-count-and-ids",
+        service(CUDA, "[-count: 1; -][++]device_ids: ['0']; capabilities: [gpu]")),
+    "vLLM with the usual shared memory":
+        ("compose-shm", service(f"{VLLM}[--][+\nipc: host+]", FULL)),
+    "torchrun with the usual shared memory": ("compose-shm", service(
+        "image: a\ncommand: torchrun --nproc-per-node 2 a.py[--][+\ntmpfs: [/dev/shm]+]", FULL)),
+    "the runtime and a reservation": ("compose-runtime-and-devices",
+        service(f"{CUDA}\nruntime: [-nvidia-][+runc+]", FULL)),
+    "no visible devices": ("visible-devices-none", (
+        service(f"{CUDA}\nenvironment: {{NVIDIA_VISIBLE_DEVICES: none}}")
+        + f"[-{reserved(FULL)}-][++]")),
+    "driver capabilities without compute": ("capabilities-without-compute",
+        service(f"{CUDA}\nenvironment:\n  - NVIDIA_DRIVER_CAPABILITIES[-=utility-][++]", FULL)),
+    "RDMA without locked memory": ("compose-memlock", service(
+        f"{CUDA}\ndevices: [/dev/infiniband/uverbs0][--][+\nulimits: {{memlock: -1}}+]", FULL)),
+    "a swarm with reserved devices": ("compose-swarm",
+        service(CUDA, FULL) + "      [-placement: {constraints: [a]}-][+replicas: 1+]\n"),
+    "the key version": ("compose-version",
+        f"version: '3'\n[-{service(CUDA, FULL)}-][+{service('image: postgres')}+]"),
+    "a CUDA image that does not exist": ("cuda-tag-unknown",
+        service("image: nvidia/cuda:12.1.1-base-[-ubuntu24.04-][+ubuntu22.04+]")),
+    "an image by the default of a variable":
+        ("cuda-tag-none", service("image: nvidia/cuda:${TAG[-:-latest-][++]}")),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", TWINS)
-def test_a_fault_is_found_and_its_twin_is_left_alone(name: str) -> None:
-    rule, fault, twin = TWINS[name]
+@pytest.mark.parametrize(("rule", "text"), TWINS.values(), ids=TWINS)
+def test_a_fault_is_found_and_its_twin_is_left_alone(rule: str, text: str) -> None:
+    fault, twin = twins(text)
     assert rule in {one.rule for one in findings_of(fault)}
     assert rule not in {one.rule for one in findings_of(twin)}
 

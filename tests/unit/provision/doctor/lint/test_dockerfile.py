@@ -7,6 +7,7 @@ import pytest
 from provision.catalog.loading import load
 from provision.doctor.lint import lint
 from provision.doctor.lint.dockerfile import read_dockerfile
+from tests.kit.twins import twins
 
 CATALOG = load()
 DEVEL = "FROM nvidia/cuda:12.1.1-devel-ubuntu22.04\n"
@@ -21,221 +22,104 @@ def rules_of(text: str, path: str = "Dockerfile") -> set[str]:
     return {one.rule for one in lint(path, text, CATALOG)}
 
 
-# rule, the fault, its clean twin
+# rule, and the text with its fault and without: tests/kit/twins.py
 TWINS = {
-    "an image name without a tag": (
-        "cuda-tag-none",
-        "FROM nvidia/cuda\n",
-        "FROM nvidia/cuda:12.1.1-base-ubuntu22.04\n",
-    ),
-    "the tag latest": (
-        "cuda-tag-none",
-        "FROM docker.io/nvidia/cuda:latest\n",
-        "FROM someone/cuda:latest\n",
-    ),
-    "a tag without a system": (
-        "cuda-tag-unknown",
-        "FROM nvidia/cuda:12.1.1-devel\n",
-        "FROM nvidia/cuda:12.1.1-devel-ubuntu22.04\n",
-    ),
-    "a system that this CUDA never had": (
-        "cuda-tag-unknown",
-        "FROM nvidia/cuda:12.1.1-devel-ubuntu24.04\n",
-        "FROM nvidia/cuda:99.1.1-devel-ubuntu24.04\n",
-    ),
-    "a tag that an ARG before FROM completes": (
-        "cuda-tag-unknown",
-        "ARG CUDA=12.1.1\nFROM nvidia/cuda:${CUDA}-devel-ubuntu24.04\n",
-        "ARG CUDA\nFROM nvidia/cuda:${CUDA}-devel-ubuntu24.04\n",
-    ),
-    "a system past its end": (
-        "base-ended",
-        "FROM nvidia/cuda:11.8.0-base-ubuntu18.04\n",
-        "FROM nvidia/cuda:11.8.0-base-ubuntu22.04\n",
-    ),
-    "nvcc in a runtime image": (
-        "nvcc-missing",
-        f"{RUNTIME}RUN nvcc -o a a.cu\n",
-        f"{DEVEL}RUN nvcc -o a a.cu\n",
-    ),
-    "nvcc in a runtime image, after a toolkit was installed": (
-        "nvcc-missing",
-        f"{RUNTIME}RUN apt-get update \\\n # why\n && nvcc --version\n",
-        f"{RUNTIME}RUN apt-get install -y cuda-nvcc-12-1 && nvcc -o a a.cu\n",
-    ),
-    "flash-attn in a runtime image": (
-        "nvcc-missing",
-        f"{RUNTIME}RUN pip install flash-attn --no-build-isolation\n",
-        f"{RUNTIME}RUN pip install flash-attn --only-binary :all:\n",
-    ),
-    "a build with CUDA in a runtime image": (
-        "nvcc-missing",
-        f"{RUNTIME}RUN cmake -B build -DGGML_CUDA=ON .\n",
-        f"{RUNTIME}RUN cmake -B build -DGGML_CUDA=OFF .\n",
-    ),
-    "an extension for a torch of another CUDA major": (
-        "cuda-other",
-        (
-            f"{DEVEL}RUN pip install torch==2.1.0 --index-url {WHEELS}/cu118\n"
-            "RUN pip install git+https://github.com/NVIDIA/apex\n"
-        ),
-        (
-            f"{DEVEL}RUN pip install torch==2.1.0 --index-url {WHEELS}/cu121\n"
-            "RUN pip install git+https://github.com/NVIDIA/apex\n"
-        ),
-    ),
-    "wheels that bring CUDA into an image that has it": (
-        "cuda-twice",
-        f"{RUNTIME}RUN pip install torch==2.1.0\n",
-        "FROM nvidia/cuda:12.1.1-base-ubuntu22.04\nRUN pip install torch==2.1.0\n",
-    ),
-    "cuDNN of the system beside that of the wheels": (
-        "cudnn-twice",
-        f"{DEVEL}{CUDNN}RUN pip install torch==2.1.0\n",
-        f"{DEVEL}{CUDNN}",
-    ),
-    "the driver in an image": (
-        "driver-in-image",
-        "FROM ubuntu:22.04\nRUN apt-get update && apt-get install -y nvidia-driver-535\n",
-        (
-            "FROM ubuntu:22.04 AS builder\nRUN apt-get install -y nvidia-driver-535\n"
-            "FROM ubuntu:22.04\nCOPY --from=builder /a /a\n"
-        ),
-    ),
-    "nvidia-smi while an image is built": (
-        "gpu-at-build",
-        f"{DEVEL}RUN nvidia-smi\n",
-        f"{DEVEL}RUN nvidia-smi || true\nCMD nvidia-smi\n",
-    ),
-    "an assertion of a GPU while an image is built": (
-        "gpu-at-build",
-        f'{DEVEL}RUN python -c "import torch; assert torch.cuda.is_available()"\n',
-        f'{DEVEL}RUN python -c "import torch; print(torch.cuda.is_available())"\n',
-    ),
-    "nvidia-smi in a here document": (
-        "gpu-at-build",
-        f"{DEVEL}RUN <<EOF\nset -e\nnvidia-smi\nEOF\n",
-        f"{DEVEL}COPY <<EOF /start.sh\nnvidia-smi\nEOF\n",
-    ),
-    "nvidia-smi in the exec form": (
-        "gpu-at-build",
-        f'{DEVEL}RUN ["nvidia-smi", "-L"]\n',
-        f'{DEVEL}RUN ["echo", "nvidia-smi"]\n',
-    ),
-    "nvidia-smi in a shell of its own": (
-        "gpu-at-build",
-        f"{DEVEL}RUN bash -lc 'cd / && nvidia-smi'\n",
-        f"{DEVEL}RUN echo 'cd / && nvidia-smi'\n",
-    ),
-    "torch from conda and from pip": (
-        "torch-conda-and-pip",
-        f"{CONDA}pytorch\nRUN pip install torch\n",
-        f"{CONDA}faiss\nRUN pip install torch\n",
-    ),
-    "the retired key": (
-        "cuda-key-retired",
-        f"FROM ubuntu:20.04\nRUN apt-key adv --fetch-keys {REPOS}/ubuntu2004/x86_64/7fa2af80.pub\n",
-        f"FROM ubuntu:20.04\nRUN apt-key del 7fa2af80; curl {REPOS}/a/3bf863cc.pub\n",
-    ),
-    "a repository of another release": (
-        "cuda-repository-other",
-        f"FROM ubuntu:22.04\nRUN wget {REPOS}/ubuntu1804/x86_64/cuda-keyring_1.0-1_all.deb\n",
-        f"FROM ubuntu:22.04\nRUN wget {REPOS}/ubuntu2204/x86_64/cuda-keyring_1.0-1_all.deb\n",
-    ),
-    "an extension without a list of architectures": (
-        "arch-list-missing",
-        f"{DEVEL}RUN pip install git+https://github.com/facebookresearch/pytorch3d.git\n",
-        (
-            f"{DEVEL}ENV TORCH_CUDA_ARCH_LIST=8.0\n"
-            "RUN pip install git+https://github.com/facebookresearch/pytorch3d.git\n"
-        ),
-    ),
-    "driver capabilities without compute": (
-        "capabilities-without-compute",
-        f"{DEVEL}ENV NVIDIA_DRIVER_CAPABILITIES=utility,video\n",
-        f"{DEVEL}ENV NVIDIA_DRIVER_CAPABILITIES compute,utility\n",
-    ),
-    "no visible devices": (
-        "visible-devices-none",
-        f"{DEVEL}ENV A=1 NVIDIA_VISIBLE_DEVICES=void\n",
-        f"{DEVEL}ENV A=void NVIDIA_VISIBLE_DEVICES=all\n",
-    ),
-    "stubs on the library path": (
-        "library-path-stubs",
-        f"{DEVEL}ENV LD_LIBRARY_PATH=/usr/local/cuda/lib64/stubs:$LD_LIBRARY_PATH\n",
-        f"{DEVEL}ENV LIBRARY_PATH=/usr/local/cuda/lib64/stubs\n",
-    ),
-    "stubs on the library path of the image that ships": (
-        "library-path-stubs",
-        f"{DEVEL}ENV LD_LIBRARY_PATH=/usr/local/cuda/lib64/stubs\n",
-        (
-            f"{DEVEL.strip()} AS builder\nENV LD_LIBRARY_PATH=/usr/local/cuda/lib64/stubs\n"
-            "FROM ubuntu:22.04\nCOPY --from=builder /a /a\n"
-        ),
-    ),
-    "compatibility libraries on the library path": (
-        "library-path-compat",
-        f"{DEVEL}ENV LD_LIBRARY_PATH=/usr/local/cuda/compat:/usr/lib\n",
-        f"{DEVEL}ENV LD_LIBRARY_PATH=/usr/local/cuda/lib64\n",
-    ),
-    "a torch without wheels for the Python of the image": (
-        "python-without-wheel",
-        "FROM python:3.13-slim\nRUN pip install torch==2.1.0\n",
-        "FROM python:3.11-slim\nRUN pip install torch==2.1.0\n",
-    ),
-    "wheels for CPUs in a CUDA image": (
-        "torch-cpu-wheel",
-        f"{RUNTIME}RUN pip install torch --index-url {WHEELS}/cpu\n",
-        f"FROM python:3.11 AS cpu\nRUN pip install torch --index-url {WHEELS}/cpu\n",
-    ),
-    "wheels for CPUs beside cuda-compat": (
-        "torch-cpu-wheel",
-        (
-            "FROM python:3.11-slim\nRUN apt-get install -y cuda-compat-12-4\n"
-            f"RUN pip install torch --index-url {WHEELS}/cpu\n"
-        ),
-        (
-            "FROM python:3.11-slim\nRUN apt-get install -y cuda-compat-12-4\n"
-            f"RUN pip install torch --index-url {WHEELS}/cu124\n"
-        ),
-    ),
-    "wheels for CPUs, and nothing says for what": (
-        "torch-cpu-wheel",
-        f"FROM python:3.11\nRUN pip install torch --index-url {WHEELS}/cpu\n",
-        (
-            "FROM python:3.11\nARG D=cpu\nRUN if [ $D = gpu ]; then pip install torch; "
-            f"else pip install torch --index-url {WHEELS}/cpu; fi\n"
-        ),
-    ),
-    "torch of the default index on ARM": (
-        "torch-cpu-wheel",
-        f"{RUNTIME.replace('FROM', 'FROM --platform=linux/arm64')}RUN pip install torch==2.4.0\n",
-        f"{RUNTIME}RUN pip install torch==2.4.0\n",
-    ),
-    "a local version without its index": (
-        "torch-index-missing",
-        "FROM python:3.11\nRUN pip install torch==2.1.0+cu118\n",
-        (
-            f"FROM python:3.11\nENV PIP_EXTRA_INDEX_URL={WHEELS}/cu118\n"
-            "RUN pip install torch==2.1.0+cu118\n"
-        ),
-    ),
-    "a version from a variable": (
-        "torch-index-missing",
-        "FROM python:3.11\nARG TORCH=2.1.0+cu118\nRUN pip install torch==${TORCH}\n",
-        "FROM python:3.11\nARG TORCH\nRUN pip install torch==${TORCH}\n",
-    ),
-    "jax alone in a CUDA image": (
-        "jax-cpu",
-        f"{RUNTIME}RUN pip install jax\n",
-        f"{RUNTIME}RUN pip install 'jax[cuda12]'\n",
-    ),
-}
+    "an image name without a tag":
+        ("cuda-tag-none", "FROM nvidia/cuda[--][+:12.1.1-base-ubuntu22.04+]\n"),
+    "the tag latest": ("cuda-tag-none", "FROM [-docker.io/nvidia-][+someone+]/cuda:latest\n"),
+    "a tag without a system":
+        ("cuda-tag-unknown", "FROM nvidia/cuda:12.1.1-devel[--][+-ubuntu22.04+]\n"),
+    "a system that this CUDA never had":
+        ("cuda-tag-unknown", "FROM nvidia/cuda:[-12.1.1-][+99.1.1+]-devel-ubuntu24.04\n"),
+    "a tag that an ARG before FROM completes": ("cuda-tag-unknown",
+        "ARG CUDA[-=12.1.1-][++]\nFROM nvidia/cuda:${CUDA}-devel-ubuntu24.04\n"),
+    "a system past its end":
+        ("base-ended", "FROM nvidia/cuda:11.8.0-base-[-ubuntu18.04-][+ubuntu22.04+]\n"),
+    "nvcc in a runtime image": ("nvcc-missing", f"[-{RUNTIME}-][+{DEVEL}+]RUN nvcc -o a a.cu\n"),
+    "nvcc in a runtime image, after a toolkit was installed": ("nvcc-missing", (
+        f"{RUNTIME}RUN apt-get [-update \\\n # why\n"
+        " && nvcc --version-][+install -y cuda-nvcc-12-1 && nvcc -o a a.cu+]\n")),
+    "flash-attn in a runtime image": ("nvcc-missing",
+        f"{RUNTIME}RUN pip install flash-attn --[-no-build-isolation-][+only-binary :all:+]\n"),
+    "a build with CUDA in a runtime image":
+        ("nvcc-missing", f"{RUNTIME}RUN cmake -B build -DGGML_CUDA=[-ON-][+OFF+] .\n"),
+    "an extension for a torch of another CUDA major": ("cuda-other", (
+        f"{DEVEL}RUN pip install torch==2.1.0 --index-url {WHEELS}/[-cu118-][+cu121+]\n"
+        "RUN pip install git+https://github.com/NVIDIA/apex\n")),
+    "wheels that bring CUDA into an image that has it": ("cuda-twice", (
+        f"[-{RUNTIME}-][+FROM nvidia/cuda:12.1.1-base-ubuntu22.04\n"
+        "+]RUN pip install torch==2.1.0\n")),
+    "cuDNN of the system beside that of the wheels":
+        ("cudnn-twice", f"{DEVEL}{CUDNN}[-RUN pip install torch==2.1.0\n-][++]"),
+    "the driver in an image": ("driver-in-image", (
+        "FROM ubuntu:22.04[-\n"
+        "RUN apt-get update && apt-get install -y nvidia-driver-535-][+ AS builder\n"
+        "RUN apt-get install -y nvidia-driver-535\nFROM ubuntu:22.04\n"
+        "COPY --from=builder /a /a+]\n")),
+    "nvidia-smi while an image is built":
+        ("gpu-at-build", f"{DEVEL}RUN nvidia-smi[--][+ || true\nCMD nvidia-smi+]\n"),
+    "an assertion of a GPU while an image is built": ("gpu-at-build", (
+        f'{DEVEL}RUN python -c "import torch; [-assert '
+        'torch.cuda.is_available(-][+print(torch.cuda.is_available()+])"\n')),
+    "nvidia-smi in a here document": ("gpu-at-build",
+        f"{DEVEL}[-RUN <<EOF\nset -e-][+COPY <<EOF /start.sh+]\nnvidia-smi\nEOF\n"),
+    "nvidia-smi in the exec form":
+        ("gpu-at-build", f'{DEVEL}RUN ["[-nvidia-smi", "-L-][+echo", "nvidia-smi+]"]\n'),
+    "nvidia-smi in a shell of its own":
+        ("gpu-at-build", f"{DEVEL}RUN [-bash -lc-][+echo+] 'cd / && nvidia-smi'\n"),
+    "torch from conda and from pip":
+        ("torch-conda-and-pip", f"{CONDA}[-pytorch-][+faiss+]\nRUN pip install torch\n"),
+    "the retired key": ("cuda-key-retired", (
+        "FROM ubuntu:20.04\n"
+        f"RUN apt-key [-adv --fetch-keys {REPOS}/ubuntu2004/x86_64/7fa2af80.pub-][+del "
+        f"7fa2af80; curl {REPOS}/a/3bf863cc.pub+]\n")),
+    "a repository of another release": ("cuda-repository-other", (
+        "FROM ubuntu:22.04\n"
+        f"RUN wget {REPOS}/[-ubuntu1804-][+ubuntu2204+]/x86_64/cuda-keyring_1.0-1_all.deb\n")),
+    "an extension without a list of architectures": ("arch-list-missing", (
+        f"{DEVEL}[--][+ENV TORCH_CUDA_ARCH_LIST=8.0\n"
+        "+]RUN pip install git+https://github.com/facebookresearch/pytorch3d.git\n")),
+    "driver capabilities without compute": ("capabilities-without-compute",
+        f"{DEVEL}ENV NVIDIA_DRIVER_CAPABILITIES[-=utility,video-][+ compute,utility+]\n"),
+    "no visible devices": ("visible-devices-none",
+        f"{DEVEL}ENV A=[-1 NVIDIA_VISIBLE_DEVICES=void-][+void NVIDIA_VISIBLE_DEVICES=all+]\n"),
+    "stubs on the library path": ("library-path-stubs",
+        f"{DEVEL}ENV [-LD_-][++]LIBRARY_PATH=/usr/local/cuda/lib64/stubs[-:$LD_PATH-][++]\n"),
+    "stubs on the library path of the image that ships": ("library-path-stubs", (
+        f"[-{DEVEL}ENV LD_LIBRARY_PATH=/usr/local/cuda/lib64/stubs-][+{DEVEL.strip()} AS "
+        "builder\n"
+        "ENV LD_LIBRARY_PATH=/usr/local/cuda/lib64/stubs\nFROM ubuntu:22.04\n"
+        "COPY --from=builder /a /a+]\n")),
+    "compatibility libraries on the library path": ("library-path-compat",
+        f"{DEVEL}ENV LD_LIBRARY_PATH=/usr/local/cuda/[-compat:/usr/lib-][+lib64+]\n"),
+    "a torch without wheels for the Python of the image": ("python-without-wheel",
+        "FROM python:[-3.13-][+3.11+]-slim\nRUN pip install torch==2.1.0\n"),
+    "wheels for CPUs in a CUDA image": ("torch-cpu-wheel", (
+        f"[-{RUNTIME}-][+FROM python:3.11 AS cpu\n"
+        f"+]RUN pip install torch --index-url {WHEELS}/cpu\n")),
+    "wheels for CPUs beside cuda-compat": ("torch-cpu-wheel", (
+        "FROM python:3.11-slim\nRUN apt-get install -y cuda-compat-12-4\n"
+        f"RUN pip install torch --index-url {WHEELS}/[-cpu-][+cu124+]\n")),
+    "wheels for CPUs, and nothing says for what": ("torch-cpu-wheel", (
+        f"FROM python:3.11\n[-RUN pip install torch --index-url {WHEELS}/cpu-][+ARG D=cpu\n"
+        "RUN if [ $D = gpu ]; then pip install torch; else pip install torch --index-url "
+        f"{WHEELS}/cpu; fi+]\n")),
+    "torch of the default index on ARM": ("torch-cpu-wheel", (
+        f"[-{RUNTIME.replace('FROM', 'FROM --platform=linux/arm64')}-][+{RUNTIME}+]RUN pip "
+        "install torch==2.4.0\n")),
+    "a local version without its index": ("torch-index-missing", (
+        f"FROM python:3.11\n[--][+ENV PIP_EXTRA_INDEX_URL={WHEELS}/cu118\n"
+        "+]RUN pip install torch==2.1.0+cu118\n")),
+    "a version from a variable": ("torch-index-missing",
+        "FROM python:3.11\nARG TORCH[-=2.1.0+cu118-][++]\nRUN pip install torch==${TORCH}\n"),
+    "jax alone in a CUDA image":
+        ("jax-cpu", f"{RUNTIME}RUN pip install [-jax-][+'jax[cuda12]'+]\n"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", TWINS)
-def test_a_fault_is_found_and_its_twin_is_left_alone(name: str) -> None:
-    rule, fault, twin = TWINS[name]
+@pytest.mark.parametrize(("rule", "text"), TWINS.values(), ids=TWINS)
+def test_a_fault_is_found_and_its_twin_is_left_alone(rule: str, text: str) -> None:
+    fault, twin = twins(text)
     assert rule in rules_of(fault)
     assert rule not in rules_of(twin)
 

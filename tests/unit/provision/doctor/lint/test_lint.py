@@ -253,26 +253,18 @@ def test_every_rule_has_what_is_told_of_it() -> None:
 
 
 def test_every_rule_has_a_seeded_fault() -> None:
-    from tests.unit.provision.doctor.lint import test_build_rules as builds
-    from tests.unit.provision.doctor.lint import test_compose as compose
-    from tests.unit.provision.doctor.lint import test_dockerfile as dockerfile
-    from tests.unit.provision.doctor.lint import test_pair_rules as pairs
-    from tests.unit.provision.doctor.lint import test_projects as projects
-    from tests.unit.provision.doctor.lint import test_requirements as requirements
+    from tests.unit.provision.doctor.lint import (
+        test_build_rules,
+        test_compose,
+        test_dockerfile,
+        test_pair_rules,
+        test_projects,
+        test_requirements,
+    )
 
-    seeded = {
-        rule
-        for twins in (
-            compose.TWINS,
-            dockerfile.TWINS,
-            requirements.TWINS,
-            builds.TWINS,
-            pairs.TWINS,
-            projects.TWINS,
-            projects.ENVIRONMENTS,
-        )
-        for rule, _fault, _twin in twins.values()
-    }
+    tables = [test_build_rules, test_compose, test_dockerfile, test_pair_rules, test_requirements]
+    rows = [*test_projects.TWINS.values(), *test_projects.ENVIRONMENTS.values()]
+    seeded = {rule for rule, _ in [*rows, *(row for one in tables for row in one.TWINS.values())]}
     assert seeded | {"framework-not-for-host"} == set(rules())  # that one is in test_for_host.py
 
 

@@ -9,6 +9,7 @@ import pytest
 from provision.catalog.loading import load
 from provision.doctor.lint import LintFinding, lint
 from provision.doctor.lint.findings import table
+from tests.kit.twins import twins
 
 CATALOG = load()
 WHEELS = CATALOG.pytorch_index("{tag}").replace("/{tag}", "")
@@ -18,154 +19,70 @@ def findings_of(text: str, path: str = "requirements.txt") -> list[LintFinding]:
     return lint(path, text, CATALOG)
 
 
-# rule, the fault, its clean twin
+# rule, and the text with its fault and without: tests/kit/twins.py
 TWINS = {
-    "xformers for another torch": (
-        "package-pair",
-        "torch==2.4.0\nxformers==0.0.28.post2\n",
-        "torch==2.5.0\nxformers==0.0.28.post2\n",
-    ),
-    "vllm for another torch": (
-        "package-pair",
-        "vllm==0.9.1\ntorch==2.6.0\n",
-        "vllm==0.9.1\ntorch==2.7.0\n",
-    ),
-    "vllm without a pin: the installer finds one": (
-        "package-pair",
-        "vllm==0.8.5\ntorch==2.7.0\n",
-        "vllm\ntorch==2.7.0\n",
-    ),
-    "torchcodec for another torch, patch releases aside": (
-        "package-pair",
-        "torch==2.7.1\ntorchcodec==0.2.1\n",
-        "torch==2.7.1\ntorchcodec==0.5.0\n",
-    ),
-    "torchtext for another torch": (
-        "package-pair",
-        "torch==2.4.0\ntorchtext==0.18.0\n",
-        "torch==2.3.1\ntorchtext==0.18.0\n",
-    ),
-    "fbgemm-gpu for another torch": (
-        "package-pair",
-        "torch==2.6.0\nfbgemm-gpu==1.0.0\n",
-        "torch==2.6.0\nfbgemm-gpu==1.1.0\n",
-    ),
-    "bitsandbytes without a library for torch's CUDA": (
-        "package-cuda",
-        "torch==2.5.1\nbitsandbytes==0.41.0\n",
-        "torch==2.5.1\nbitsandbytes==0.43.1\n",
-    ),
-    "bitsandbytes of a torch for a CUDA that it has a library for": (
-        "package-cuda",
-        "torch==2.5.1\nbitsandbytes==0.42.0\n",
-        f"--extra-index-url {WHEELS}/cu121\ntorch==2.5.1+cu121\nbitsandbytes==0.42.0\n",
-    ),
-    "bitsandbytes beside the torch of today": (
-        "package-cuda",
-        "torch\nbitsandbytes==0.43.0\n",
-        "torch\nbitsandbytes==0.43.0\nvllm==0.9.1\n",
-    ),
-    "onnxruntime-gpu of CUDA 12 beside a torch of CUDA 13": (
-        "package-cuda",
-        "torch==2.12.0\nonnxruntime-gpu==1.22.0\n",
-        "torch==2.12.0\nonnxruntime-gpu[cuda,cudnn]==1.22.0\n",
-    ),
-    "onnxruntime-gpu of today beside a torch of CUDA 12": (
-        "package-cuda",
-        "torch==2.8.0\nonnxruntime-gpu\n",
-        "torch==2.8.0\nonnxruntime-gpu<1.27\n",
-    ),
-    "CuPy of CUDA 12 beside a torch of CUDA 13, which brings its libraries": (
-        "package-cuda",
-        "torch==2.12.0\ncupy-cuda12x\n",
-        "torch==2.12.0\ncupy-cuda12x\nnvidia-cublas-cu12\n",
-    ),
-    "CuPy beside a torch without a pin": (
-        "package-cuda",
-        "cupy-cuda12x\ntorch\n",
-        "cupy-cuda12x\n",
-    ),
-    "transformers of today beside an old torch": (
-        "torch-too-old",
-        "torch==2.2.0\ntransformers>=4.40\n",
-        "torch==2.2.0\ntransformers>=4.40,<5\n",
-    ),
-    "a pinned transformers beside an old torch": (
-        "torch-too-old",
-        "torch==1.13.1\ntransformers==4.53.0\n",
-        "torch==1.13.1\ntransformers==4.47.1\n",
-    ),
-    "another package may hold transformers": (
-        "torch-too-old",
-        "torch==2.2.0\ntransformers\ntqdm==4.66.1\n",
-        "torch==2.2.0\ntransformers\ntrl==0.7.0\n",
-    ),
-    "NumPy without a bound": (
-        "torch-numpy",
-        "numpy\ntorch==2.0.1\n",
-        "numpy\ntorch==2.4.0\n",
-    ),
-    "NumPy that another package may hold": (
-        "torch-numpy",
-        "numpy>=1.21\ntorch==2.0.1\n",
-        "numpy>=1.21\ntorch==2.0.1\nscipy==1.10.1\n",
-    ),
-    "NumPy that a constraint may hold": (
-        "torch-numpy",
-        "numpy\ntorch==2.0.1\nPyYAML==6.0\n",
-        "-c held.txt\nnumpy\ntorch==2.0.1\n",
-    ),
-    "an index that pip passes over": (
-        "torch-index-passed-over",
-        f"--extra-index-url {WHEELS}/cu118\ntorch>=2.0\n",
-        f"--extra-index-url {WHEELS}/cu118\ntorch>=2.0,<=2.7.1\n",
-    ),
-    "an index that is the only one": (
-        "torch-index-passed-over",
-        f"--extra-index-url {WHEELS}/cu121\ntorch\n",
-        f"--index-url {WHEELS}/cu121\ntorch\n",
-    ),
-    "a release after the end of its index": (
-        "torch-build-missing",
-        f"--index-url {WHEELS}/cu121\ntorch==2.6.0\n",
-        f"--index-url {WHEELS}/cu121\ntorch==2.5.1\n",
-    ),
-    "a release before the first of its index": (
-        "torch-build-missing",
-        f"--index-url {WHEELS}/cu126\ntorch==2.5.1\n",
-        f"--index-url {WHEELS}/cu126\ntorch==2.6.0\n",
-    ),
-    "jax and torch with different cuDNN": (
-        "jax-torch-cudnn",
-        "jax[cuda12]==0.6.1\ntorch==2.5.1\n",
-        "jax[cuda12]==0.4.34\ntorch==2.5.1\n",
-    ),
-    "a page of wheels for another torch": (
-        "wheels-of-another-torch",
-        "-f https://data.pyg.org/whl/torch-2.3.0+cu121.html\ntorch==2.4.0\ntorch-sparse\n",
-        "-f https://data.pyg.org/whl/torch-2.3.0+cu121.html\ntorch==2.3.1\ntorch-sparse\n",
-    ),
-    "a page of wheels that names CUDA first": (
-        "wheels-of-another-torch",
-        "-f https://wheels.example/dist/cu118/torch2.0/index.html\ntorch==2.1.0\nmmcv\n",
-        "-f https://wheels.example/dist/cu118/torch2.1/index.html\ntorch==2.1.0\nmmcv\n",
-    ),
-    "flash-attn beside torch": (
-        "torch-at-build",
-        "torch==2.6.0\nflash-attn==2.7.4\n",
-        "flash-attn==2.7.4\n",
-    ),
-    "an extension whose wheels are on a page": (
-        "torch-at-build",
-        "torch==2.3.0\ntorch-scatter\n",
-        "-f https://data.pyg.org/whl/torch-2.3.0+cu121.html\ntorch==2.3.0\ntorch-scatter\n",
-    ),
-}
+    "xformers for another torch":
+        ("package-pair", "torch==[-2.4.0-][+2.5.0+]\nxformers==0.0.28.post2\n"),
+    "vllm for another torch": ("package-pair", "vllm==0.9.1\ntorch==[-2.6.0-][+2.7.0+]\n"),
+    "vllm without a pin: the installer finds one":
+        ("package-pair", "vllm[-==0.8.5-][++]\ntorch==2.7.0\n"),
+    "torchcodec for another torch, patch releases aside":
+        ("package-pair", "torch==2.7.1\ntorchcodec==[-0.2.1-][+0.5.0+]\n"),
+    "torchtext for another torch":
+        ("package-pair", "torch==[-2.4.0-][+2.3.1+]\ntorchtext==0.18.0\n"),
+    "fbgemm-gpu for another torch":
+        ("package-pair", "torch==2.6.0\nfbgemm-gpu==[-1.0.0-][+1.1.0+]\n"),
+    "bitsandbytes without a library for torch's CUDA":
+        ("package-cuda", "torch==2.5.1\nbitsandbytes==[-0.41.0-][+0.43.1+]\n"),
+    "bitsandbytes of a torch for a CUDA that it has a library for": ("package-cuda", (
+        f"[-torch==2.5.1-][+--extra-index-url {WHEELS}/cu121\ntorch==2.5.1+cu121+]\n"
+        "bitsandbytes==0.42.0\n")),
+    "bitsandbytes beside the torch of today":
+        ("package-cuda", "torch\nbitsandbytes==0.43.0\n[--][+vllm==0.9.1\n+]"),
+    "onnxruntime-gpu of CUDA 12 beside a torch of CUDA 13":
+        ("package-cuda", "torch==2.12.0\nonnxruntime-gpu[--][+[cuda,cudnn]+]==1.22.0\n"),
+    "onnxruntime-gpu of today beside a torch of CUDA 12":
+        ("package-cuda", "torch==2.8.0\nonnxruntime-gpu[--][+<1.27+]\n"),
+    "CuPy of CUDA 12 beside a torch of CUDA 13, which brings its libraries":
+        ("package-cuda", "torch==2.12.0\ncupy-cuda12x\n[--][+nvidia-cublas-cu12\n+]"),
+    "CuPy beside a torch without a pin": ("package-cuda", "cupy-cuda12x\n[-torch\n-][++]"),
+    "transformers of today beside an old torch":
+        ("torch-too-old", "torch==2.2.0\ntransformers>=4.40[--][+,<5+]\n"),
+    "a pinned transformers beside an old torch":
+        ("torch-too-old", "torch==1.13.1\ntransformers==[-4.53.0-][+4.47.1+]\n"),
+    "another package may hold transformers":
+        ("torch-too-old", "torch==2.2.0\ntransformers\n[-tqdm==4.66.1-][+trl==0.7.0+]\n"),
+    "NumPy without a bound": ("torch-numpy", "numpy\ntorch==[-2.0.1-][+2.4.0+]\n"),
+    "NumPy that another package may hold":
+        ("torch-numpy", "numpy>=1.21\ntorch==2.0.1\n[--][+scipy==1.10.1\n+]"),
+    "NumPy that a constraint may hold": ("torch-numpy",
+        "[-numpy\ntorch==2.0.1\nPyYAML==6.0-][+-c held.txt\nnumpy\ntorch==2.0.1+]\n"),
+    "an index that pip passes over": ("torch-index-passed-over",
+        f"--extra-index-url {WHEELS}/cu118\ntorch>=2.0[--][+,<=2.7.1+]\n"),
+    "an index that is the only one":
+        ("torch-index-passed-over", f"--[-extra--][++]index-url {WHEELS}/cu121\ntorch\n"),
+    "a release after the end of its index":
+        ("torch-build-missing", f"--index-url {WHEELS}/cu121\ntorch==[-2.6.0-][+2.5.1+]\n"),
+    "a release before the first of its index":
+        ("torch-build-missing", f"--index-url {WHEELS}/cu126\ntorch==[-2.5.1-][+2.6.0+]\n"),
+    "jax and torch with different cuDNN":
+        ("jax-torch-cudnn", "jax[cuda12]==[-0.6.1-][+0.4.34+]\ntorch==2.5.1\n"),
+    "a page of wheels for another torch": ("wheels-of-another-torch", (
+        "-f https://data.pyg.org/whl/torch-2.3.0+cu121.html\ntorch==[-2.4.0-][+2.3.1+]\n"
+        "torch-sparse\n")),
+    "a page of wheels that names CUDA first": ("wheels-of-another-torch", (
+        "-f https://wheels.example/dist/cu118/[-torch2.0-][+torch2.1+]/index.html\n"
+        "torch==2.1.0\nmmcv\n")),
+    "flash-attn beside torch": ("torch-at-build", "[-torch==2.6.0\n-][++]flash-attn==2.7.4\n"),
+    "an extension whose wheels are on a page": ("torch-at-build", (
+        "[--][+-f https://data.pyg.org/whl/torch-2.3.0+cu121.html\n+]torch==2.3.0\n"
+        "torch-scatter\n")),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", TWINS)
-def test_a_fault_is_found_and_its_twin_is_left_alone(name: str) -> None:
-    rule, fault, twin = TWINS[name]
+@pytest.mark.parametrize(("rule", "text"), TWINS.values(), ids=TWINS)
+def test_a_fault_is_found_and_its_twin_is_left_alone(rule: str, text: str) -> None:
+    fault, twin = twins(text)
     assert rule in {one.rule for one in findings_of(fault)}
     assert rule not in {one.rule for one in findings_of(twin)}
 
@@ -233,7 +150,7 @@ def test_what_is_newest_today_is_judged_where_pip_takes_it(
 
 @pytest.mark.parametrize("name", [one for one, row in TWINS.items() if row[0] == "torch-too-old"])
 def test_the_printed_release_removes_the_finding(name: str) -> None:
-    text = TWINS[name][1]
+    text, _ = twins(TWINS[name][1])
     (found,) = (one for one in findings_of(text) if one.rule == "torch-too-old")
     bound = re.search(r'"(transformers<[\d.]+)"', found.fix)
     assert bound is not None

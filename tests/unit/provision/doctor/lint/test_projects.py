@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from provision.catalog.loading import load
 from provision.doctor.lint import LintFinding, kind_of_text, lint
 from provision.errors import BadInputError
+from tests.kit.twins import twins
 
 CATALOG = load()
 INDEX = CATALOG.pytorch_index("{tag}").replace("/{tag}", "")
@@ -35,150 +36,75 @@ def project(*dependencies: str, rest: str = "", python: str = "") -> str:
     return f'[project]\nname = "p"\nversion = "1"\n{said}dependencies = [\n{listed}]\n{rest}'
 
 
-# rule, the fault, its clean twin
+# rule, and the text with its fault and without: tests/kit/twins.py
 TWINS = {
-    "a companion of another torch": (
-        "torch-pair",
-        project("torch==2.1.0", "torchvision==0.15.2"),
-        project("torch==2.1.0", "torchvision==0.16.0"),
-    ),
-    "a companion of another torch, in an extra": (
-        "torch-pair",
-        project(
-            "torch==2.1.0", rest='[project.optional-dependencies]\nv = ["torchvision==0.15.2"]'
-        ),
-        project(
-            "torch==2.1.0", rest='[project.optional-dependencies]\nv = ["torchvision==0.16.0"]'
-        ),
-    ),
-    "a companion of another torch, in a group": (
-        "torch-pair",
-        project("torch==2.1.0", rest='[dependency-groups]\nd = ["torchaudio==2.0.2"]'),
-        project("torch==2.1.0", rest='[dependency-groups]\nd = [{include-group = "e"}]\ne = []'),
-    ),
-    "two extras that are never installed together": (
-        "torch-build-missing",
-        project(rest='[project.optional-dependencies]\na = ["torch==2.1.0+cu122"]'),
-        project(
-            rest='[project.optional-dependencies]\na = ["torch==2.1.0"]\n'
-            'b = ["torchvision==0.15.2", "torch==2.0.1"]'
-        ),
-    ),
-    "uv's index of another CUDA": (
-        "torch-index-other",
-        project("torch==2.1.0+cu118", rest=uv_index("cu121", "torch")),
-        project("torch==2.1.0+cu118", rest=uv_index("cu118", "torch")),
-    ),
-    "an explicit index that nothing names": (
-        "torch-index-missing",
-        project("torch==2.1.0+cu118", rest=uv_index("cu118")),
-        project("torch==2.1.0+cu118", rest=uv_index("cu118", explicit=False)),
-    ),
-    "a CPU index beside what needs a GPU": (
-        "torch-cpu-wheel",
-        project("torch", "vllm", rest=uv_index("cpu", "torch")),
-        project(
-            "torch",
-            "vllm",
-            rest=uv_index("cpu") + '[tool.uv.sources]\ntorch = [{ index = "wheels", marker = '
-            "\"sys_platform == 'darwin'\" }]",
-        ),
-    ),
-    "torchvision not from torch's index": (
-        "torch-companion-elsewhere",
-        project("torch", "torchvision", rest=uv_index("cu124", "torch")),
-        project("torch", "torchvision", rest=uv_index("cu124", "torch", "torchvision")),
-    ),
-    "torchaudio not from torch's index": (
-        "torch-companion-elsewhere",
-        project("torch", "torchaudio", rest=uv_index("cu124", "torch")),
-        project("torch", "torchaudio", rest=uv_index("cu124", "torch", explicit=False)),
-    ),
-    "no wheel for the Pythons that are asked for": (
-        "python-without-wheel",
-        project("torch==2.0.1", python=">=3.12"),
-        project("torch==2.0.1", python=">=3.11"),
-    ),
-    "NumPy 2 beside a torch of NumPy 1": (
-        "torch-numpy",
-        project("torch==2.1.0", "numpy>=2"),
-        project("torch==2.1.0", "numpy>=1.26,<2"),
-    ),
-    "Poetry's exact pins": (
-        "torch-pair",
-        '[tool.poetry.dependencies]\npython = "^3.11"\ntorch = "2.1.0"\ntorchvision = "0.15.2"\n',
-        '[tool.poetry.dependencies]\npython = "^3.11"\ntorch = "^2.1.0"\ntorchvision = "0.15.2"\n',
-    ),
-    "Poetry's groups": (
-        "package-retired",
-        '[tool.poetry.group.gpu.dependencies]\npytorch = "*"\n',
-        '[tool.poetry.group.gpu.dependencies]\ntorch = "*"\n',
-    ),
-    "Poetry's source of another CUDA": (
-        "torch-index-other",
-        (
-            '[tool.poetry.dependencies]\ntorch = {version = "2.1.0+cu118", source = "w"}\n'
-            f'[[tool.poetry.source]]\nname = "w"\nurl = "{INDEX}/cu121"\npriority = "explicit"\n'
-        ),
-        (
-            '[tool.poetry.dependencies]\ntorch = {version = "2.1.0+cu118", source = "w"}\n'
-            f'[[tool.poetry.source]]\nname = "w"\nurl = "{INDEX}/cu118"\npriority = "explicit"\n'
-        ),
-    ),
-    "uv's old list for developers": (
-        "tensorflow-gpu-retired",
-        '[tool.uv]\ndev-dependencies = ["tensorflow-gpu"]\n',
-        '[tool.uv]\ndev-dependencies = ["tensorflow"]\n',
-    ),
-    "uv's own index settings": (
-        "torch-index-other",
-        project("torch==2.1.0+cu118", rest=f'[tool.uv.pip]\nextra-index-url = ["{INDEX}/cu121"]'),
-        project("torch==2.1.0+cu118", rest=f'[tool.uv.pip]\nextra-index-url = ["{INDEX}/cu118"]'),
-    ),
-}
+    "a companion of another torch":
+        ("torch-pair", project("torch==2.1.0", "torchvision==[-0.15.2-][+0.16.0+]")),
+    "a companion of another torch, in an extra": ("torch-pair", project("torch==2.1.0",
+        rest='[project.optional-dependencies]\nv = ["torchvision==[-0.15.2-][+0.16.0+]"]')),
+    "a companion of another torch, in a group": ("torch-pair", project("torch==2.1.0", rest=(
+        '[dependency-groups]\nd = [[-"torchaudio==2.0.2"]-][+{include-group = "e"}]\ne = []+]'))),
+    "two extras that are never installed together": ("torch-build-missing", project(rest=(
+        '[project.optional-dependencies]\na = ["torch==2.1.0[-+cu122"]-][+"]\n'
+        'b = ["torchvision==0.15.2", "torch==2.0.1"]+]'))),
+    "uv's index of another CUDA": ("torch-index-other",
+        project("torch==2.1.0+cu118", rest=uv_index("[-cu121-][+cu118+]", "torch"))),
+    "an explicit index that nothing names": ("torch-index-missing", project("torch==2.1.0+cu118",
+        rest=f"[-{uv_index('cu118')}-][+{uv_index('cu118', explicit=False)}+]")),
+    "a CPU index beside what needs a GPU": ("torch-cpu-wheel", project("torch", "vllm", rest=(
+        uv_index("cpu") + '[tool.uv.sources]\ntorch = [-{ index = "wheels" }\n-][+[{ index = '
+        "\"wheels\", marker = \"sys_platform == 'darwin'\" }]+]"))),
+    "torchvision not from torch's index": ("torch-companion-elsewhere", project("torch",
+        "torchvision", rest=uv_index("cu124", "torch")
+        + '[--][+torchvision = { index = "wheels" }\n+]')),
+    "torchaudio not from torch's index": ("torch-companion-elsewhere", project("torch",
+        "torchaudio", rest=uv_index("cu124", "torch").replace("true", "[-true-][+false+]"))),
+    "no wheel for the Pythons that are asked for":
+        ("python-without-wheel", project("torch==2.0.1", python=">=[-3.12-][+3.11+]")),
+    "NumPy 2 beside a torch of NumPy 1":
+        ("torch-numpy", project("torch==2.1.0", "numpy>=[-2-][+1.26,<2+]")),
+    "Poetry's exact pins": ("torch-pair", (
+        '[tool.poetry.dependencies]\npython = "^3.11"\n'
+        'torch = "[--][+^+]2.1.0"\ntorchvision = "0.15.2"\n')),
+    "Poetry's groups": ("package-retired",
+        '[tool.poetry.group.gpu.dependencies]\n[-pytorch-][+torch+] = "*"\n'),
+    "Poetry's source of another CUDA": ("torch-index-other", (
+        '[tool.poetry.dependencies]\ntorch = {version = "2.1.0+cu118", source = "w"}\n'
+        f'[[tool.poetry.source]]\nname = "w"\nurl = "{INDEX}/[-cu121-][+cu118+]"\n'
+        'priority = "explicit"\n')),
+    "uv's old list for developers": ("tensorflow-gpu-retired",
+        '[tool.uv]\ndev-dependencies = ["tensorflow[--gpu-][++]"]\n'),
+    "uv's own index settings": ("torch-index-other", project("torch==2.1.0+cu118",
+        rest=f'[tool.uv.pip]\nextra-index-url = ["{INDEX}/[-cu121-][+cu118+]"]')),
+}  # fmt: skip
 ENVIRONMENTS = {
-    "conda's torch under pip's": (
-        "torch-conda-and-pip",
-        "channels: [pytorch]\ndependencies:\n  - pytorch=2.1\n  - pip:\n      - torch==2.1.0\n",
-        "channels: [pytorch]\ndependencies:\n  - pytorch=2.1\n  - pip:\n      - einops\n",
-    ),
-    "a release that the channel never got": (
-        "conda-channel-ended",
-        "channels: [pytorch, nvidia]\ndependencies:\n  - pytorch=2.6.0\n",
-        "channels: [pytorch, nvidia]\ndependencies:\n  - pytorch=2.5.1\n",
-    ),
-    "the same, the channel named with the package": (
-        "conda-channel-ended",
-        "dependencies:\n  - pytorch::pytorch>=2.7\nchannels: [conda-forge]\n",
-        "dependencies:\n  - conda-forge::pytorch>=2.7\nchannels: [pytorch]\n",
-    ),
-    "pip's part is judged as a requirements file": (
-        "torch-index-other",
-        (
-            "channels: [defaults]\ndependencies:\n  - python=3.11\n  - pip:\n"
-            f"      - --extra-index-url {INDEX}/cu121\n      - torch==2.1.0+cu118\n"
-        ),
-        (
-            "channels: [defaults]\ndependencies:\n  - python=3.11\n  - pip:\n"
-            f"      - --extra-index-url {INDEX}/cu118\n      - torch==2.1.0+cu118\n"
-        ),
-    ),
-    "conda's Python has no wheel of it": (
-        "python-without-wheel",
-        "channels: [defaults]\ndependencies:\n  - python=3.12\n  - pip:\n    - torch==2.0.1\n",
-        "channels: [defaults]\ndependencies:\n  - python=3.11\n  - pip:\n    - torch==2.0.1\n",
-    ),
-}
+    "conda's torch under pip's": ("torch-conda-and-pip", (
+        "channels: [pytorch]\ndependencies:\n  - pytorch=2.1\n  - pip:\n"
+        "      - [-torch==2.1.0-][+einops+]\n")),
+    "a release that the channel never got": ("conda-channel-ended",
+        "channels: [pytorch, nvidia]\ndependencies:\n  - pytorch=[-2.6.0-][+2.5.1+]\n"),
+    "the same, the channel named with the package": ("conda-channel-ended", (
+        "dependencies:\n  - [-pytorch-][+conda-forge+]::pytorch>=2.7\n"
+        "channels: [[-conda-forge-][+pytorch+]]\n")),
+    "pip's part is judged as a requirements file": ("torch-index-other", (
+        "channels: [defaults]\ndependencies:\n  - python=3.11\n  - pip:\n"
+        f"      - --extra-index-url {INDEX}/[-cu121-][+cu118+]\n      - torch==2.1.0+cu118\n")),
+    "conda's Python has no wheel of it": ("python-without-wheel", (
+        "channels: [defaults]\ndependencies:\n  - python=[-3.12-][+3.11+]\n"
+        "  - pip:\n    - torch==2.0.1\n")),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("rule", "fault", "clean"), TWINS.values(), ids=TWINS)
-def test_a_project_and_its_twin(rule: str, fault: str, clean: str) -> None:
+@pytest.mark.parametrize(("rule", "text"), TWINS.values(), ids=TWINS)
+def test_a_project_and_its_twin(rule: str, text: str) -> None:
+    fault, clean = twins(text)
     assert rule in {one.rule for one in findings_of(fault)}
     assert rule not in {one.rule for one in findings_of(clean)}
 
 
-@pytest.mark.parametrize(("rule", "fault", "clean"), ENVIRONMENTS.values(), ids=ENVIRONMENTS)
-def test_an_environment_and_its_twin(rule: str, fault: str, clean: str) -> None:
+@pytest.mark.parametrize(("rule", "text"), ENVIRONMENTS.values(), ids=ENVIRONMENTS)
+def test_an_environment_and_its_twin(rule: str, text: str) -> None:
+    fault, clean = twins(text)
     for path in ("environment.yml", "envs/gpu.yml", "env_gpu.yaml"):
         assert rule in {one.rule for one in findings_of(fault, path)}
         assert rule not in {one.rule for one in findings_of(clean, path)}
@@ -189,10 +115,10 @@ def test_a_finding_stands_on_its_own_line() -> None:
     (finding,) = findings_of(text)
     assert text.splitlines()[finding.line - 1].strip() == '"torchvision==0.15.2",'
     assert finding.replacement == '  "torchvision==0.16.0",'
-    text = ENVIRONMENTS["pip's part is judged as a requirements file"][1]
+    text, _ = twins(ENVIRONMENTS["pip's part is judged as a requirements file"][1])
     (finding,) = findings_of(text, "environment.yml")
     assert text.splitlines()[finding.line - 1].strip().startswith("- --extra-index-url")
-    text = TWINS["Poetry's exact pins"][1]
+    text, _ = twins(TWINS["Poetry's exact pins"][1])
     (finding,) = findings_of(text)
     assert text.splitlines()[finding.line - 1].startswith("torchvision")
 
@@ -212,7 +138,7 @@ def test_a_finding_can_be_silenced() -> None:
 
 
 def test_an_environment_is_known_by_what_stands_in_it() -> None:
-    text = ENVIRONMENTS["a release that the channel never got"][1]
+    text, _ = twins(ENVIRONMENTS["a release that the channel never got"][1])
     assert kind_of_text(text) == "environment"
     assert findings_of(text, "machine.yml")
 

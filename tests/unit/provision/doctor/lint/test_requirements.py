@@ -6,6 +6,7 @@ import pytest
 
 from provision.catalog.loading import load
 from provision.doctor.lint import LintFinding, lint
+from tests.kit.twins import twins
 
 CATALOG = load()
 WHEELS = CATALOG.pytorch_index("{tag}").replace("/{tag}", "")
@@ -16,131 +17,63 @@ def findings_of(text: str, path: str = "requirements.txt") -> list[LintFinding]:
     return lint(path, text, CATALOG)
 
 
-# rule, the fault, its clean twin
+# rule, and the text with its fault and without: tests/kit/twins.py
 TWINS = {
-    "tensorflow-gpu without a version": (
-        "tensorflow-gpu-retired",
-        "numpy\ntensorflow-gpu\n",
-        "numpy\ntensorflow[and-cuda]\n",
-    ),
-    "tensorflow-gpu of the empty release": (
-        "tensorflow-gpu-retired",
-        "tensorflow-gpu==2.12.0\n",
-        "tensorflow-gpu==2.10.0\n",
-    ),
-    "tensorflow-gpu in a range that ends before the empty release": (
-        "tensorflow-gpu-retired",
-        "tensorflow_gpu>=2.8\n",
-        "tensorflow_gpu>=2.8,<2.12\n",
-    ),
-    "nvidia-tensorrt": ("package-retired", "nvidia-tensorrt\n", "tensorrt\n"),
-    "the placeholder called pytorch": ("package-retired", "pytorch>=2\n", "pytorch-lightning>=2\n"),
-    "torchvision of another torch": (
-        "torch-pair",
-        "torch==2.1.0\ntorchvision==0.15.2\n",
-        "torch==2.1.0\ntorchvision==0.16.0\n",
-    ),
-    "torchaudio of another torch, with local versions": (
-        "torch-pair",
-        f"-f {WHEELS}/torch_stable.html\ntorch==2.1.0+cu118\ntorchaudio==2.0.2+cu118\n",
-        f"-f {WHEELS}/torch_stable.html\ntorch==2.1.0+cu118\ntorchaudio==2.1.0+cu118\n",
-    ),
-    "a torchvision that nothing is known of": (
-        "torch-pair",
-        "torch==2.1.0\ntorchvision==0.14.1\n",
-        "torch==2.1.0\ntorchvision==0.99.0\n",
-    ),
-    "a CUDA that PyTorch never had wheels for": (
-        "torch-build-missing",
-        f"--extra-index-url {WHEELS}/cu122\ntorch==2.1.0+cu122\n",
-        f"--extra-index-url {WHEELS}/cu121\ntorch==2.1.0+cu121\n",
-    ),
-    "a CUDA that is younger than the release": (
-        "torch-build-missing",
-        f"--extra-index-url {WHEELS}/cu128\ntorch==2.4.0+cu128\n",
-        f"--extra-index-url {WHEELS}/cu128\ntorch==2.7.0+cu128\n",
-    ),
-    "a CUDA that is older than the release": (
-        "torch-build-missing",
-        f"--extra-index-url {WHEELS}/cu117\ntorch==2.4.0+cu117\n",
-        f"--extra-index-url {WHEELS}/cu115\ntorch==1.11.0+cu115\n",
-    ),
-    "a local version without its index": (
-        "torch-index-missing",
-        "torch==2.1.0+cu118\n",
-        f"--find-links {WHEELS}/torch_stable.html\ntorch==2.1.0+cu118\n",
-    ),
-    "a local version that is an address": (
-        "torch-index-missing",
-        "torchvision==0.16.0+cu118\n",
-        f"torch @ {WHEELS}/cu118/torch-2.1.0%2Bcu118-cp310-cp310-linux_x86_64.whl\n",
-    ),
-    "the index of another CUDA": (
-        "torch-index-other",
-        f"--extra-index-url {WHEELS}/cu121\ntorch==2.1.0+cu118\n",
-        f"--extra-index-url {WHEELS}/cu121\n-i https://mirror.example/simple\ntorch==2.1.0+cu118\n",
-    ),
-    "a torch for CPUs beside what needs a GPU": (
-        "torch-cpu-wheel",
-        f"--extra-index-url {WHEELS}/cpu\ntorch==2.1.0+cpu\nflash-attn\n",
-        f"--extra-index-url {WHEELS}/cpu\ntorch==2.1.0+cpu\ntransformers\nfaiss-cpu\n",
-    ),
-    "NumPy 2 beside an old torch": (
-        "torch-numpy",
-        "torch==2.1.0\nnumpy==2.0.1\n",
-        "torch==2.3.0\nnumpy==2.0.1\n",
-    ),
-    "NumPy 2 by its lower bound": (
-        "torch-numpy",
-        "torch==2.1.0\nnumpy>=2.0\n",
-        "torch==2.1.0\nnumpy>=1.26,<2\n",
-    ),
-    "NumPy 2 by a star": (
-        "torch-numpy",
-        "torch==2.1.0\nnumpy==2.*\n",
-        "torch==2.1.0\nnumpy!=2.*\n",
-    ),
-    "a library of another CUDA major": (
-        "cuda-mixed",
-        "torch==2.5.1\nnvidia-cudnn-cu11==8.9.6.50\n",
-        "torch==2.5.1\nnvidia-cudnn-cu12\n",
-    ),
-    "a library in another version than torch's": (
-        "cuda-pin-conflict",
-        "torch==2.5.1\nnvidia-cudnn-cu12==8.9.2.26\n",
-        "torch==2.5.1\nnvidia-cudnn-cu12==9.1.0.70\n",
-    ),
-    "a Python that the release has no wheels for": (
-        "python-without-wheel",
-        'torch==1.13.1 ; python_version >= "3.12"\n',
-        'torch==1.13.1 ; python_version < "3.12"\n',
-    ),
-    "an extra that jax no longer has": (
-        "jax-extra-retired",
-        "jax[cuda11_pip]\n",
-        "jax[cuda11_pip]==0.4.14\n",
-    ),
-    "an extra that jax no longer has, in a range": (
-        "jax-extra-retired",
-        "jax[cuda11_pip]>=0.4.14\n",
-        "jax[cuda11_pip]<0.4.20\n",
-    ),
-    "the page of old jax builds": (
-        "jax-old-index",
-        f"-f {JAX_PAGE}\njax[cuda12]\n",
-        f"-f {JAX_PAGE}\njax==0.4.26\njaxlib==0.4.26+cuda12.cudnn89\n",
-    ),
-    "onnxruntime twice": (
-        "onnxruntime-twice",
-        "onnxruntime\nonnxruntime-gpu\n",
-        "onnxruntime-gpu\n",
-    ),
-}
+    "tensorflow-gpu without a version":
+        ("tensorflow-gpu-retired", "numpy\ntensorflow[--gpu-][+[and-cuda]+]\n"),
+    "tensorflow-gpu of the empty release":
+        ("tensorflow-gpu-retired", "tensorflow-gpu==[-2.12.0-][+2.10.0+]\n"),
+    "tensorflow-gpu in a range that ends before the empty release":
+        ("tensorflow-gpu-retired", "tensorflow_gpu>=2.8[--][+,<2.12+]\n"),
+    "nvidia-tensorrt": ("package-retired", "[-nvidia--][++]tensorrt\n"),
+    "the placeholder called pytorch": ("package-retired", "pytorch[--][+-lightning+]>=2\n"),
+    "torchvision of another torch":
+        ("torch-pair", "torch==2.1.0\ntorchvision==[-0.15.2-][+0.16.0+]\n"),
+    "torchaudio of another torch, with local versions": ("torch-pair", (
+        f"-f {WHEELS}/torch_stable.html\ntorch==2.1.0+cu118\n"
+        "torchaudio==[-2.0.2-][+2.1.0+]+cu118\n")),
+    "a torchvision that nothing is known of":
+        ("torch-pair", "torch==2.1.0\ntorchvision==[-0.14.1-][+0.99.0+]\n"),
+    "a CUDA that PyTorch never had wheels for": ("torch-build-missing", (
+        f"--extra-index-url {WHEELS}/[-cu122\ntorch==2.1.0+cu122-][+cu121\n"
+        "torch==2.1.0+cu121+]\n")),
+    "a CUDA that is younger than the release": ("torch-build-missing",
+        f"--extra-index-url {WHEELS}/cu128\ntorch==[-2.4.0-][+2.7.0+]+cu128\n"),
+    "a CUDA that is older than the release": ("torch-build-missing", (
+        f"--extra-index-url {WHEELS}/[-cu117\ntorch==2.4.0+cu117-][+cu115\n"
+        "torch==1.11.0+cu115+]\n")),
+    "a local version without its index": ("torch-index-missing",
+        f"[--][+--find-links {WHEELS}/torch_stable.html\n+]torch==2.1.0+cu118\n"),
+    "a local version that is an address": ("torch-index-missing", (
+        "[-torchvision==0.16.0+cu118-][+torch @ "
+        f"{WHEELS}/cu118/torch-2.1.0%2Bcu118-cp310-cp310-linux_x86_64.whl+]\n")),
+    "the index of another CUDA": ("torch-index-other", (
+        f"--extra-index-url {WHEELS}/cu121\n[--][+-i https://mirror.example/simple\n"
+        "+]torch==2.1.0+cu118\n")),
+    "a torch for CPUs beside what needs a GPU": ("torch-cpu-wheel", (
+        f"--extra-index-url {WHEELS}/cpu\ntorch==2.1.0+cpu\n[-flash-attn-][+transformers\n"
+        "faiss-cpu+]\n")),
+    "NumPy 2 beside an old torch": ("torch-numpy", "torch==[-2.1.0-][+2.3.0+]\nnumpy==2.0.1\n"),
+    "NumPy 2 by its lower bound": ("torch-numpy", "torch==2.1.0\nnumpy>=[-2.0-][+1.26,<2+]\n"),
+    "NumPy 2 by a star": ("torch-numpy", "torch==2.1.0\nnumpy[-=-][+!+]=2.*\n"),
+    "a library of another CUDA major":
+        ("cuda-mixed", "torch==2.5.1\nnvidia-cudnn-[-cu11==8.9.6.50-][+cu12+]\n"),
+    "a library in another version than torch's":
+        ("cuda-pin-conflict", "torch==2.5.1\nnvidia-cudnn-cu12==[-8.9.2.26-][+9.1.0.70+]\n"),
+    "a Python that the release has no wheels for":
+        ("python-without-wheel", 'torch==1.13.1 ; python_version [->=-][+<+] "3.12"\n'),
+    "an extra that jax no longer has": ("jax-extra-retired", "jax[cuda11_pip][--][+==0.4.14+]\n"),
+    "an extra that jax no longer has, in a range":
+        ("jax-extra-retired", "jax[cuda11_pip][->=0.4.14-][+<0.4.20+]\n"),
+    "the page of old jax builds": ("jax-old-index",
+        f"-f {JAX_PAGE}\njax[-[cuda12]-][+==0.4.26\njaxlib==0.4.26+cuda12.cudnn89+]\n"),
+    "onnxruntime twice": ("onnxruntime-twice", "onnxruntime[-\nonnxruntime-][++]-gpu\n"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", TWINS)
-def test_a_fault_is_found_and_its_twin_is_left_alone(name: str) -> None:
-    rule, fault, twin = TWINS[name]
+@pytest.mark.parametrize(("rule", "text"), TWINS.values(), ids=TWINS)
+def test_a_fault_is_found_and_its_twin_is_left_alone(rule: str, text: str) -> None:
+    fault, twin = twins(text)
     assert rule in {one.rule for one in findings_of(fault)}
     assert rule not in {one.rule for one in findings_of(twin)}
 

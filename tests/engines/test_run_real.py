@@ -28,6 +28,7 @@ from images.oci.sources import Image
 from tests import need
 from tests.engines.lab import ROOT, World, new_world
 from tests.engines.podman_place import podman_storage
+from tests.kit.cases import cases
 from tests.kit.sandbox_images import entry, image, layer, link
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
@@ -123,15 +124,12 @@ def test_a_program_that_the_image_lacks_is_not_found_as_in_a_shell(place: Place)
     assert "nosuch" in err
 
 
-@pytest.mark.parametrize(
-    ("script", "number", "ended"),
-    [
-        pytest.param(
-            "trap 'echo saved; exit 5' TERM; echo ready; while :; do sleep 0.1; done",
-            signal.SIGTERM, (5, "saved\n"), id="one that the command handles",
-        ),
-        pytest.param("echo ready; exec sleep 99", signal.SIGTERM, (143, ""), id="SIGTERM"),
-    ],
+@cases(
+    "script number ended",
+    ("one that the command handles",
+        "trap 'echo saved; exit 5' TERM; echo ready; while :; do sleep 0.1; done", signal.SIGTERM,
+        (5, "saved\n")),
+    ("SIGTERM", "echo ready; exec sleep 99", signal.SIGTERM, (143, "")),
 )  # fmt: skip
 def test_a_signal_reaches_the_command_and_nothing_is_left(
     script: str, number: int, ended: tuple[int, str], place: Place

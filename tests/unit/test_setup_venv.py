@@ -102,33 +102,21 @@ def test_the_user_s_files_are_where_xdg_config_home_says(
     assert pip_settings(os.environ) == {"timeout": "7"}
 
 
-@pytest.mark.parametrize(
-    ("text", "environ", "settings"),
-    [
-        pytest.param(
-            "[global]\nindex-url = a\n[install]\nindex-url = b\n", {}, {"index-url": "b"},
-            id="install overrides global",
-        ),
-        pytest.param(
-            "[install]\nindex-url = b\n", {"PIP_INDEX_URL": "c"}, {"index-url": "c"},
-            id="a variable overrides a file",
-        ),
-        pytest.param(
-            "[global]\nindex-url = a\n", {"PIP_INDEX_URL": ""}, {"index-url": "a"},
-            id="an empty variable is none",
-        ),
-        pytest.param(
-            "[global]\nIndex_URL = a\n--timeout = 3\n", {}, {"index-url": "a", "timeout": "3"},
-            id="names are normalized",
-        ),
-        pytest.param(
-            "[global]\nfind-links =\n    a\n    b\n", {}, {"find-links": "\na\nb"},
-            id="a value may have lines",
-        ),
-        pytest.param("[download]\nindex-url = a\n", {}, {}, id="other commands do not matter"),
-        pytest.param("[global]\nproxy = http://u:50%@p:1\n", {}, {"proxy": "http://u:50%@p:1"},
-            id="a percent sign is itself"),
-    ],
+@cases(
+    "text environ settings",
+    ("install overrides global", "[global]\nindex-url = a\n[install]\nindex-url = b\n", {},
+        {"index-url": "b"}),
+    ("a variable overrides a file", "[install]\nindex-url = b\n", {"PIP_INDEX_URL": "c"},
+        {"index-url": "c"}),
+    ("an empty variable is none", "[global]\nindex-url = a\n", {"PIP_INDEX_URL": ""},
+        {"index-url": "a"}),
+    ("names are normalized", "[global]\nIndex_URL = a\n--timeout = 3\n", {}, {"index-url": "a",
+        "timeout": "3"}),
+    ("a value may have lines", "[global]\nfind-links =\n    a\n    b\n", {},
+        {"find-links": "\na\nb"}),
+    ("other commands do not matter", "[download]\nindex-url = a\n", {}, {}),
+    ("a percent sign is itself", "[global]\nproxy = http://u:50%@p:1\n", {},
+        {"proxy": "http://u:50%@p:1"}),
 )  # fmt: skip
 def test_settings_are_merged_as_pip_does(
     bare: Path, text: str, environ: dict[str, str], settings: dict[str, str]
@@ -212,20 +200,17 @@ def test_pip_is_given_what_reaches_packages_and_nothing_else() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("settings", "pages"),
-    [
-        pytest.param({"index-url": "https://a/simple"}, ["https://a/simple/pip/"], id="an index"),
-        pytest.param({"index-url": "https://a/simple/"}, ["https://a/simple/pip/"], id="a slash"),
-        pytest.param({"index-url": "https://a", "extra-index-url": "https://b\nhttps://c"},
-                     ["https://a/pip/", "https://b/pip/", "https://c/pip/"], id="more indexes"),
-        pytest.param({"index-url": "https://a", "find-links": "/wheels https://b/list"},
-                     ["file:///wheels", "https://b/list", "https://a/pip/"],
-                     id="find-links come first"),
-        pytest.param({"no-index": "true", "index-url": "https://a", "find-links": "/wheels"},
-                     ["file:///wheels"], id="no index"),
-        pytest.param({"index-url": "/mirror"}, ["file:///mirror/pip/"], id="an index on the disk"),
-    ],
+@cases(
+    "settings pages",
+    ("an index", {"index-url": "https://a/simple"}, ["https://a/simple/pip/"]),
+    ("a slash", {"index-url": "https://a/simple/"}, ["https://a/simple/pip/"]),
+    ("more indexes", {"index-url": "https://a", "extra-index-url": "https://b\nhttps://c"},
+        ["https://a/pip/", "https://b/pip/", "https://c/pip/"]),
+    ("find-links come first", {"index-url": "https://a", "find-links": "/wheels https://b/list"},
+        ["file:///wheels", "https://b/list", "https://a/pip/"]),
+    ("no index", {"no-index": "true", "index-url": "https://a", "find-links": "/wheels"},
+        ["file:///wheels"]),
+    ("an index on the disk", {"index-url": "/mirror"}, ["file:///mirror/pip/"]),
 )  # fmt: skip
 def test_pages_are_those_that_pip_asks(settings: dict[str, str], pages: list[str]) -> None:
     assert pages_of("pip", settings) == pages
@@ -460,9 +445,7 @@ LASTING = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("path", "reply", "said", "times"), [pytest.param(*row[1:], id=row[0]) for row in LASTING]
-)
+@cases("path reply said times", *LASTING)
 def test_a_lasting_fault_is_named(
     server: Server, path: str, reply: Reply, said: str, times: int
 ) -> None:
@@ -781,9 +764,7 @@ FAILURES: list[tuple[str, str, Callable[[str], list[str]], tuple[str, ...], int]
 ]
 
 
-@pytest.mark.parametrize(
-    ("text", "files", "said", "code"), [pytest.param(*row[1:], id=row[0]) for row in FAILURES]
-)
+@cases("text files said code", *FAILURES)
 def test_a_failure_of_pip_is_explained(
     server: Server,
     tmp_path: Path,

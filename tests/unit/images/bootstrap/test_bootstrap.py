@@ -219,20 +219,15 @@ def test_the_order_of_added_packages_does_not_matter(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("larger")
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        pytest.param(("git", "clash"), "git and clash both install /usr/bin/git.",
-                     id="two files of one name"),
-        pytest.param(("git", "folder"), "git and folder both install /usr/bin/git.",
-                     id="a file and a directory"),
-        pytest.param(("novel",), "novel: its script runs 'novel --do'; novel-data: its script runs"
-                     " '#!/usr/bin/perl'.", id="scripts that are not understood, also of what it"
-                     " needs"),
-        pytest.param(("openssh-server",), "openssh-server: its script creates the keys of the host",
-                     id="scripts that no image should have run"),
-        pytest.param(("gti",), "Debian bookworm has no package gti.", id="a name without package"),
-    ],
+@cases(
+    "more message",
+    ("two files of one name", ("git", "clash"), "git and clash both install /usr/bin/git."),
+    ("a file and a directory", ("git", "folder"), "git and folder both install /usr/bin/git."),
+    ("scripts that are not understood, also of what it needs", ("novel",),
+        "novel: its script runs 'novel --do'; novel-data: its script runs '#!/usr/bin/perl'."),
+    ("scripts that no image should have run", ("openssh-server",),
+        "openssh-server: its script creates the keys of the host"),
+    ("a name without package", ("gti",), "Debian bookworm has no package gti."),
 )  # fmt: skip
 def test_added_packages_that_would_be_broken_are_refused(
     tmp_path: Path, more: tuple[str, ...], message: str
@@ -504,38 +499,31 @@ def index_without_hashes(mirror: Mirror) -> None:
     (mirror.index.parent / "by-hash/SHA256" / digest).write_bytes(content)
 
 
-@pytest.mark.parametrize(
-    ("fault", "error", "words"),
-    [
-        pytest.param(unsigned, MirrorError, "signature of bookworm .* is not valid", id="unsigned"),
-        pytest.param(signed_by_another, MirrorError, "is not valid", id="signed by an unknown key"),
-        pytest.param(changed_after_signing, MirrorError, "not valid", id="changed after signing"),
-        pytest.param(another_suite, MirrorError, "of bullseye or oldstable, not of bookworm",
-                     id="another suite's Release, well signed"),
-        pytest.param(expired, MirrorError, "expired on Sat, 01 Jan 2022", id="out of date"),
-        pytest.param(without_hashes, MirrorError, "lists no SHA256", id="no digests"),
-        pytest.param(without_the_architecture, BootstrapUnfitError, "has no packages for amd64",
-                     id="an architecture that the mirror lacks"),
-        pytest.param(another_index, MirrorError, "expected .* found", id="another index"),
-        pytest.param(another_package, MirrorError, "expected .* found", id="another package"),
-        pytest.param(package_gone, MirrorError, "mawk_1.deb .* is not there",
-                     id="a package is gone"),
-        pytest.param(dependency_gone, BootstrapUnfitError, r"apt 1 .* needs libc6 \(>= 2.36\)",
-                     id="a dependency is gone"),
-        pytest.param(older_than_needed, BootstrapUnfitError, r"needs libc6 \(>= 2.36\)",
-                     id="a dependency is too old"),
-        pytest.param(in_conflict, BootstrapUnfitError, "x 1 conflicts with mawk 1",
-                     id="a conflict"),
-        pytest.param(two_with_one_file, BootstrapError, "both install /usr/bin/mawk",
-                     id="two packages with one file, by two names of its directory"),
-        pytest.param(outside_of_the_tree, BootstrapError, "outside of the tree",
-                     id="a path upwards"),
-        pytest.param(not_a_tar, BootstrapError, "x 1", id="a package that is damaged"),
-        pytest.param(no_python, BootstrapError, "gave Python 3.10; Python 3.11 was asked for",
-                     id="another Python"),
-        pytest.param(index_without_hashes, MirrorError, "does not say where apt is",
-                     id="an index that leads elsewhere"),
-    ],
+@cases(
+    "fault error words",
+    ("unsigned", unsigned, MirrorError, "signature of bookworm .* is not valid"),
+    ("signed by an unknown key", signed_by_another, MirrorError, "is not valid"),
+    ("changed after signing", changed_after_signing, MirrorError, "not valid"),
+    ("another suite's Release, well signed", another_suite, MirrorError,
+        "of bullseye or oldstable, not of bookworm"),
+    ("out of date", expired, MirrorError, "expired on Sat, 01 Jan 2022"),
+    ("no digests", without_hashes, MirrorError, "lists no SHA256"),
+    ("an architecture that the mirror lacks", without_the_architecture, BootstrapUnfitError,
+        "has no packages for amd64"),
+    ("another index", another_index, MirrorError, "expected .* found"),
+    ("another package", another_package, MirrorError, "expected .* found"),
+    ("a package is gone", package_gone, MirrorError, "mawk_1.deb .* is not there"),
+    ("a dependency is gone", dependency_gone, BootstrapUnfitError,
+        r"apt 1 .* needs libc6 \(>= 2.36\)"),
+    ("a dependency is too old", older_than_needed, BootstrapUnfitError, r"needs libc6 \(>= 2.36\)"),
+    ("a conflict", in_conflict, BootstrapUnfitError, "x 1 conflicts with mawk 1"),
+    ("two packages with one file, by two names of its directory", two_with_one_file, BootstrapError,
+        "both install /usr/bin/mawk"),
+    ("a path upwards", outside_of_the_tree, BootstrapError, "outside of the tree"),
+    ("a package that is damaged", not_a_tar, BootstrapError, "x 1"),
+    ("another Python", no_python, BootstrapError, "gave Python 3.10; Python 3.11 was asked for"),
+    ("an index that leads elsewhere", index_without_hashes, MirrorError,
+        "does not say where apt is"),
 )  # fmt: skip
 def test_a_mirror_that_cannot_be_trusted_gives_no_base(
     tmp_path: Path,

@@ -12,6 +12,7 @@ from images.bootstrap.dependencies import Relation, choose_packages, parse_relat
 from images.bootstrap.errors import BootstrapUnfitError
 from images.bootstrap.index import PackageIndex
 from images.bootstrap.versions import compare
+from tests.kit.cases import cases
 
 # Debian policy's own examples, and what the suites have; each line is in ascending order.
 ORDERED = (
@@ -71,34 +72,29 @@ def index(*paragraphs: str) -> PackageIndex:
 APT = "apt 1"
 
 
-@pytest.mark.parametrize(
-    ("indexes", "named", "expected"),
-    [
-        pytest.param([(APT, "a 1; Essential: yes", "b 1; Priority: required", "c 1")], (),
-                     "a=1 apt=1 b=1", id="what each Debian has"),
-        pytest.param([(APT, "a 1; Depends: b, c (>= 1)", "b 1; Pre-Depends: d", "c 1", "d 1")],
-                     ("a",), "a=1 apt=1 b=1 c=1 d=1", id="what is needed, and what that needs"),
-        pytest.param([(APT, "a 1; Depends: b", "b 1; Depends: a")], ("a",), "a=1 apt=1 b=1",
-                     id="a circle"),
-        pytest.param([(APT, "a 1; Depends: x | b", "b 1")], ("a",), "a=1 apt=1 b=1",
-                     id="the first alternative that exists"),
-        pytest.param([(APT, "a 1; Depends: b | c", "b 1", "c 1", "d 1; Depends: c")], ("a", "d"),
-                     "a=1 apt=1 c=1 d=1", id="an alternative that is there anyway"),
-        pytest.param([(APT, "a 1; Depends: mta", "b 1; Provides: other, mta (= 2)", "c 1")], ("a",),
-                     "a=1 apt=1 b=1", id="a name that another provides"),
-        pytest.param([(APT, "a 1; Depends: mta (>= 2)", "b 1; Provides: mta",
-                       "c 1; Provides: mta (= 2)")], ("a",), "a=1 apt=1 c=1",
-                     id="provided in the version that is needed"),
-        pytest.param([(APT, "a 1"), ("a 2",), ("a 1",)], ("a",), "a=2 apt=1",
-                     id="the newest of several suites"),
-        pytest.param([(APT, "i 1; Depends: usrmerge | usr-is-merged", "usrmerge 1; Depends: perl",
-                       "usr-is-merged 1", "perl 1")], ("i",), "apt=1 i=1 usr-is-merged=1",
-                     id="no Perl to merge what is merged"),
-        pytest.param([(APT, "at64 1; Provides: a")], ("a",), "apt=1 at64=1",
-                     id="the only package that provides a name"),
-        pytest.param([(APT, "a 1; Depends: b (<< 2)", "b 1"), ("b 3",)], ("a",), "",
-                     id="a version that is not to be had any more"),
-    ],
+@cases(
+    "indexes named expected",
+    ("what each Debian has", [(APT, "a 1; Essential: yes", "b 1; Priority: required", "c 1")], (),
+        "a=1 apt=1 b=1"),
+    ("what is needed, and what that needs", [(APT, "a 1; Depends: b, c (>= 1)",
+        "b 1; Pre-Depends: d", "c 1", "d 1")], ("a",), "a=1 apt=1 b=1 c=1 d=1"),
+    ("a circle", [(APT, "a 1; Depends: b", "b 1; Depends: a")], ("a",), "a=1 apt=1 b=1"),
+    ("the first alternative that exists", [(APT, "a 1; Depends: x | b", "b 1")], ("a",),
+        "a=1 apt=1 b=1"),
+    ("an alternative that is there anyway", [(APT, "a 1; Depends: b | c", "b 1", "c 1",
+        "d 1; Depends: c")], ("a", "d"), "a=1 apt=1 c=1 d=1"),
+    ("a name that another provides", [(APT, "a 1; Depends: mta", "b 1; Provides: other, mta (= 2)",
+        "c 1")], ("a",), "a=1 apt=1 b=1"),
+    ("provided in the version that is needed", [(APT, "a 1; Depends: mta (>= 2)",
+        "b 1; Provides: mta", "c 1; Provides: mta (= 2)")], ("a",), "a=1 apt=1 c=1"),
+    ("the newest of several suites", [(APT, "a 1"), ("a 2",), ("a 1",)], ("a",), "a=2 apt=1"),
+    ("no Perl to merge what is merged", [(APT, "i 1; Depends: usrmerge | usr-is-merged",
+        "usrmerge 1; Depends: perl", "usr-is-merged 1", "perl 1")], ("i",),
+        "apt=1 i=1 usr-is-merged=1"),
+    ("the only package that provides a name", [(APT, "at64 1; Provides: a")], ("a",),
+        "apt=1 at64=1"),
+    ("a version that is not to be had any more", [(APT, "a 1; Depends: b (<< 2)", "b 1"), ("b 3",)],
+        ("a",), ""),
 )  # fmt: skip
 def test_the_packages_of_a_base(
     indexes: list[tuple[str, ...]], named: tuple[str, ...], expected: str
@@ -112,15 +108,13 @@ def test_the_packages_of_a_base(
     assert " ".join(f"{one.name}={one.version}" for one in found) == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "message", "fix"),
-    [
-        pytest.param("nosuch", "Debian sid has no package nosuch.", "Omit it", id="unlike any"),
-        pytest.param("ffmpg", "Debian sid has no package ffmpg.",
-                     "Did you mean ffmpeg or ffmpegfs?", id="a slip"),
-        pytest.param("mta", "mta is not a package of Debian sid; several provide it.",
-                     "Name one of them: exim, postfix", id="a name that several provide"),
-    ],
+@cases(
+    "name message fix",
+    ("unlike any", "nosuch", "Debian sid has no package nosuch.", "Omit it"),
+    ("a slip", "ffmpg", "Debian sid has no package ffmpg.", "Did you mean ffmpeg or ffmpegfs?"),
+    ("a name that several provide", "mta",
+        "mta is not a package of Debian sid; several provide it.",
+        "Name one of them: exim, postfix"),
 )  # fmt: skip
 def test_a_package_that_does_not_exist_is_named(name: str, message: str, fix: str) -> None:
     there = index(

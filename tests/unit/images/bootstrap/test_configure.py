@@ -7,8 +7,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
-
 from images.bootstrap.configure import (
     accounts,
     alternatives,
@@ -22,6 +20,7 @@ from images.bootstrap.configure import (
 from images.bootstrap.configure.scripts import read_script
 from images.bootstrap.tree import PackageTree
 from images.system.ldcache import read_cache
+from tests.kit.cases import cases
 
 EPOCH = 1_700_000_000
 
@@ -30,22 +29,20 @@ def tree(**texts: bytes) -> PackageTree:
     return PackageTree(epoch=EPOCH, arch="amd64", suite="bookworm", texts=dict(texts))
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        pytest.param("3037310b300906035504061302444531143012060355040a0c0b4578616d706c65204f726731"
-                     "12301006035504030c09526f6f742043412031", 0x7475DA24, id="an ordinary one"),
-        pytest.param("301b3119301706035504030c102020526f6f7420202043412009203120", 0x6D53F7AA,
-                     id="blanks"),
-        pytest.param("30373135303306035504030c2c4e65744c6f636b204172616e792028436c61737320476f6c64"
-                     "292046c59174616ec3ba73c3ad7476c3a16e79", 0x7FF7FE23, id="other letters"),
-        pytest.param("30233121301f06035504031e1800dc006e00ef0063006f0064006500200052006f006f0074",
-                     0x6B089AD3, id="a string of two-byte letters"),
-        pytest.param("30123110300e06035504031307524f4f54206361", 0x8489A545, id="capital letters"),
-        pytest.param("30163114300806035504030c01613008060355040b0c015a", 0xD48415A3,
-                     id="two attributes in one part"),
-        pytest.param("3000", 0xEEA339DA, id="none at all"),
-    ],
+@cases(
+    "name expected",
+    ("an ordinary one",
+        ("3037310b300906035504061302444531143012060355040a0c0b4578616d706c65204f726731"
+        "12301006035504030c09526f6f742043412031"), 0x7475DA24),
+    ("blanks", "301b3119301706035504030c102020526f6f7420202043412009203120", 0x6D53F7AA),
+    ("other letters",
+        ("30373135303306035504030c2c4e65744c6f636b204172616e792028436c61737320476f6c64"
+        "292046c59174616ec3ba73c3ad7476c3a16e79"), 0x7FF7FE23),
+    ("a string of two-byte letters",
+        "30233121301f06035504031e1800dc006e00ef0063006f0064006500200052006f006f0074", 0x6B089AD3),
+    ("capital letters", "30123110300e06035504031307524f4f54206361", 0x8489A545),
+    ("two attributes in one part", "30163114300806035504030c01613008060355040b0c015a", 0xD48415A3),
+    ("none at all", "3000", 0xEEA339DA),
 )  # fmt: skip
 def test_a_subjects_hash_is_openssls(name: str, expected: int) -> None:
     """Recorded from `openssl x509 -subject_hash` of OpenSSL 3.0.19."""
@@ -237,41 +234,37 @@ INSTALL = (
 )
 
 
-@pytest.mark.parametrize(
-    ("script", "expected"),
-    [
-        pytest.param("", [], id="nothing"),
-        pytest.param("set -e\n\n# a comment\nexit 0", [], id="nothing but what each script has"),
-        pytest.param(SECTION.format("dh_installinit", "update-rc.d x defaults >/dev/null"), [],
-                     id="a service, which a container does not start"),
-        pytest.param(SECTION.format("dh_unknown", "x"), "x", id="a part of debhelper that is new"),
-        pytest.param(f"prio=77\n{INSTALL}", [ALTERNATIVE], id="an alternative"),
-        pytest.param(f'prio=77\nif [ "$1" = "configure" ] || [ "$1" = "abort-upgrade" ]; then\n'
-                     f"{INSTALL}\nfi", [ALTERNATIVE], id="when it is configured"),
-        pytest.param(f'prio=77\ncase "$1" in\n  configure|abort-remove)\n{INSTALL}\n  ;;\n'
-                     '  abort-upgrade)\n  ;;\n  *)\n  echo "$1" >&2\n  exit 1\n  ;;\nesac',
-                     [ALTERNATIVE], id="by cases"),
-        pytest.param('if [ "$1" = upgrade ] &&\n  dpkg --compare-versions "$2" lt 1\nthen\n'
-                     "  for i in a b; do rm $i; done\nfi", [], id="only for upgrades"),
-        pytest.param('if [ "$1" = configure ]; then\n  if [ -n "$2" ]; then\n    rm /x\n  fi\nfi',
-                     [], id="only for a version before"),
-        pytest.param('if [ -x "`which update-mime 2> /dev/null`" ]; then\n  update-mime\nfi', [],
-                     id="a program that is not there"),
-        pytest.param("if command -v here >/dev/null 2>&1; then\n  here\nelse\n  x\nfi", "here",
-                     id="a program that is there"),
-        pytest.param("update-alternatives --remove old /usr/bin/old", [],
-                     id="what is removed was not there"),
-        pytest.param("exit 0\nldconfig", [], id="after the end"),
-        pytest.param("ldconfig -x\nexit 0", "ldconfig -x", id="any other command"),
-        pytest.param("f() {\n  true\n}\nf", "f() {", id="a function"),
-        pytest.param("if true; then\nexit 0", "if true; then", id="an unknown condition"),
-        pytest.param('if [ -z "$2" ]; then\nexit 0', "the end of the script",
-                     id="a block without an end"),
-        pytest.param("x --of $prio", "x --of $prio", id="a variable without a value"),
-        pytest.param("prio=$(date)", "prio=$(date)", id="a value that is computed"),
-        pytest.param("update-alternatives --install /../x x /y 1",
-                     "update-alternatives --install /../x x /y 1", id="a path upwards"),
-    ],
+@cases(
+    "script expected",
+    ("nothing", "", []),
+    ("nothing but what each script has", "set -e\n\n# a comment\nexit 0", []),
+    ("a service, which a container does not start", SECTION.format("dh_installinit",
+        "update-rc.d x defaults >/dev/null"), []),
+    ("a part of debhelper that is new", SECTION.format("dh_unknown", "x"), "x"),
+    ("an alternative", f"prio=77\n{INSTALL}", [ALTERNATIVE]),
+    ("when it is configured",
+        (f'prio=77\nif [ "$1" = "configure" ] || [ "$1" = "abort-upgrade" ]; then\n'
+        f"{INSTALL}\nfi"), [ALTERNATIVE]),
+    ("by cases", (f'prio=77\ncase "$1" in\n  configure|abort-remove)\n{INSTALL}\n  ;;\n'
+        '  abort-upgrade)\n  ;;\n  *)\n  echo "$1" >&2\n  exit 1\n  ;;\nesac'), [ALTERNATIVE]),
+    ("only for upgrades", ('if [ "$1" = upgrade ] &&\n  dpkg --compare-versions "$2" lt 1\nthen\n'
+        "  for i in a b; do rm $i; done\nfi"), []),
+    ("only for a version before",
+        'if [ "$1" = configure ]; then\n  if [ -n "$2" ]; then\n    rm /x\n  fi\nfi', []),
+    ("a program that is not there",
+        'if [ -x "`which update-mime 2> /dev/null`" ]; then\n  update-mime\nfi', []),
+    ("a program that is there", "if command -v here >/dev/null 2>&1; then\n  here\nelse\n  x\nfi",
+        "here"),
+    ("what is removed was not there", "update-alternatives --remove old /usr/bin/old", []),
+    ("after the end", "exit 0\nldconfig", []),
+    ("any other command", "ldconfig -x\nexit 0", "ldconfig -x"),
+    ("a function", "f() {\n  true\n}\nf", "f() {"),
+    ("an unknown condition", "if true; then\nexit 0", "if true; then"),
+    ("a block without an end", 'if [ -z "$2" ]; then\nexit 0', "the end of the script"),
+    ("a variable without a value", "x --of $prio", "x --of $prio"),
+    ("a value that is computed", "prio=$(date)", "prio=$(date)"),
+    ("a path upwards", "update-alternatives --install /../x x /y 1",
+        "update-alternatives --install /../x x /y 1"),
 )  # fmt: skip
 def test_a_script_is_followed_as_far_as_it_is_understood(
     script: str, expected: list[Any] | str

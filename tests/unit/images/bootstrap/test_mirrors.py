@@ -140,17 +140,13 @@ def test_a_list_of_mirrors_as_cloud_images_have_it_is_read(tmp_path: Path) -> No
     assert lines(sources_for("sid", tmp_path)) == ("deb http://a.example/debian sid main",)
 
 
-@pytest.mark.parametrize(
-    ("sources", "named", "expected"),
-    [
-        pytest.param("deb http://m.example/debian sid main", "", "http://m.example/debian",
-                     id="apt's own mirror"),
-        pytest.param("deb http://m.example/debian sid main", "https://n.example/debian/",
-                     "https://n.example/debian", id="the one that was named"),
-        pytest.param("deb http://u.example/ubuntu noble main", "", None,
-                     id="on Ubuntu: Debian's own"),
-        pytest.param("", "", None, id="without apt: Debian's own"),
-    ],
+@cases(
+    "sources named expected",
+    ("apt's own mirror", "deb http://m.example/debian sid main", "", "http://m.example/debian"),
+    ("the one that was named", "deb http://m.example/debian sid main", "https://n.example/debian/",
+        "https://n.example/debian"),
+    ("on Ubuntu: Debian's own", "deb http://u.example/ubuntu noble main", "", None),
+    ("without apt: Debian's own", "", "", None),
 )  # fmt: skip
 def test_a_base_comes_from_the_hosts_mirror_or_debians_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sources: str, named: str, expected: str | None
@@ -176,18 +172,15 @@ def test_a_named_mirror_that_is_no_address_is_refused(monkeypatch: pytest.Monkey
         sources_for("sid")
 
 
-@pytest.mark.parametrize(
-    ("settings", "url", "expected"),
-    [
-        pytest.param({}, "http://m.example/x", "otherwise", id="nothing is set"),
-        pytest.param({"http": "http://p:1"}, "http://m.example/x", "http://p:1", id="for http"),
-        pytest.param({"http": "http://p:1"}, "https://m.example/x", "http://p:1",
-                     id="https takes http's"),
-        pytest.param({"http": "http://p:1", "https": "http://q:2"}, "https://m.example/x",
-                     "http://q:2", id="https has its own"),
-        pytest.param({"http": "http://p:1", "http::m.example": "DIRECT"}, "http://m.example/x",
-                     None, id="none for this host"),
-    ],
+@cases(
+    "settings url expected",
+    ("nothing is set", {}, "http://m.example/x", "otherwise"),
+    ("for http", {"http": "http://p:1"}, "http://m.example/x", "http://p:1"),
+    ("https takes http's", {"http": "http://p:1"}, "https://m.example/x", "http://p:1"),
+    ("https has its own", {"http": "http://p:1", "https": "http://q:2"}, "https://m.example/x",
+        "http://q:2"),
+    ("none for this host", {"http": "http://p:1", "http::m.example": "DIRECT"},
+        "http://m.example/x", None),
 )  # fmt: skip
 def test_apts_proxy_is_used(settings: dict[str, str], url: str, expected: str | None) -> None:
     assert AptSettings(proxies=settings).proxy(url, lambda _: "otherwise") == expected
@@ -218,20 +211,16 @@ def test_a_mirrors_password_is_not_shown() -> None:
     assert source.shown == "sid (http://m.example/debian)"
 
 
-@pytest.mark.parametrize(
-    ("sources", "address"),
-    [
-        pytest.param(
-            "deb http://past.example/archive/debian/20260301T000000Z bookworm main",
-            "http://past.example/archive", id="a source that is a snapshot",
-        ),
-        pytest.param(
-            "# https://past.example/a/debian-security/20260301T000000Z\nURIs: http://m/debian",
-            "https://past.example/a", id="a comment, as Debian's images have",
-        ),
-        pytest.param("deb http://mirror.example/debian bookworm main", None, id="a mirror"),
-        pytest.param("# snapshot 20260301T000000Z of debian", None, id="words"),
-    ],
+@cases(
+    "sources address",
+    ("a source that is a snapshot",
+        "deb http://past.example/archive/debian/20260301T000000Z bookworm main",
+        "http://past.example/archive"),
+    ("a comment, as Debian's images have",
+        "# https://past.example/a/debian-security/20260301T000000Z\nURIs: http://m/debian",
+        "https://past.example/a"),
+    ("a mirror", "deb http://mirror.example/debian bookworm main", None),
+    ("words", "# snapshot 20260301T000000Z of debian", None),
 )  # fmt: skip
 def test_the_snapshot_service_is_found_in_the_sources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sources: str, address: str | None

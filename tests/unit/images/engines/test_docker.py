@@ -69,28 +69,22 @@ class Clis:
         return buildx if argv[1] == "buildx" else version
 
 
-@pytest.mark.parametrize(
-    ("answers", "found"),
-    [
-        pytest.param({"a": (BUILDX, "26.1.5")}, ("a", "buildx", "v0.13.1"),
-                     id="a new client with the plugin"),
-        pytest.param({"a": (None, "20.10.24+dfsg1\n")}, ("a", "integrated", "20.10.24+dfsg1"),
-                     id="an old client drives BuildKit itself"),
-        pytest.param({"a": (None, "28.2.2"), "b": (None, "20.10.24")},
-                     ("b", "integrated", "20.10.24"),
-                     id="a new client without the plugin is passed over"),
-        pytest.param({"a": (BUILDX, "26.1.5"), "b": (None, "20.10.24")},
-                     ("a", "buildx", "v0.13.1"), id="the first on PATH that can"),
-        pytest.param({"a": (None, None), "b": (BUILDX, "26.1.5")}, ("b", "buildx", "v0.13.1"),
-                     id="a broken client is passed over"),
-        pytest.param({"a": ("buildah 1.28.2\n", "4.3.1"), "b": (BUILDX, "26.1.5")},
-                     ("b", "buildx", "v0.13.1"),
-                     id="podman that answers to the name of docker is passed over"),
-        pytest.param({"a": ("github.com/docker/buildx\n", "26.1.5")}, ("a", "buildx", "?"),
-                     id="a plugin that does not say its version"),
-        pytest.param({"a": ("\n", "19.03.15")}, ("a", "integrated", "19.03.15"),
-                     id="an answer of white space"),
-    ],
+@cases(
+    "answers found",
+    ("a new client with the plugin", {"a": (BUILDX, "26.1.5")}, ("a", "buildx", "v0.13.1")),
+    ("an old client drives BuildKit itself", {"a": (None, "20.10.24+dfsg1\n")}, ("a", "integrated",
+        "20.10.24+dfsg1")),
+    ("a new client without the plugin is passed over", {"a": (None, "28.2.2"), "b": (None,
+        "20.10.24")}, ("b", "integrated", "20.10.24")),
+    ("the first on PATH that can", {"a": (BUILDX, "26.1.5"), "b": (None, "20.10.24")}, ("a",
+        "buildx", "v0.13.1")),
+    ("a broken client is passed over", {"a": (None, None), "b": (BUILDX, "26.1.5")}, ("b", "buildx",
+        "v0.13.1")),
+    ("podman that answers to the name of docker is passed over", {"a": ("buildah 1.28.2\n",
+        "4.3.1"), "b": (BUILDX, "26.1.5")}, ("b", "buildx", "v0.13.1")),
+    ("a plugin that does not say its version", {"a": ("github.com/docker/buildx\n", "26.1.5")},
+        ("a", "buildx", "?")),
+    ("an answer of white space", {"a": ("\n", "19.03.15")}, ("a", "integrated", "19.03.15")),
 )  # fmt: skip
 def test_the_cli_that_can_drive_buildkit_is_found(
     tmp_path: Path, answers: dict[str, tuple[str | None, str | None]], found: tuple[str, str, str]
@@ -279,25 +273,27 @@ def test_secrets_are_gone_after_a_failure_too() -> None:
 # --- what failures mean -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("output", "kind", "words"),
-    [
-        pytest.param("#12 write /opt/venv/lib/x: no space left on device", DiskFullError,
-                     "disk is full", id="the disk is full"),
-        pytest.param("#9 error: No space left on device (os error 28)", DiskFullError,
-                     "disk is full", id="the disk is full, as uv says it"),
-        pytest.param("#9 error: Hash mismatch for `torch==2.0.1`\n#9 Expected: sha256:00",
-                     BuildFailedError, "not have the hash", id="another wheel, as uv says it"),
-        pytest.param("#7 ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.",
-                     BuildFailedError, "not have the hash", id="another wheel, as pip says it"),
-        pytest.param("error during connect: Post http://docker/build: dial unix: no such file",
-                     EngineError, "stopped", id="the engine cannot be connected to"),
-        pytest.param("#5 [base 1/2]\nrpc error: code = Unavailable desc = error reading: EOF",
-                     EngineError, "stopped", id="the engine ends in the middle"),
-        pytest.param("#9 ERROR: process did not complete successfully: exit code: 1",
-                     BuildFailedError, "A step", id="a step fails"),
-        pytest.param("", BuildFailedError, "A step", id="not a word"),
-    ],
+@cases(
+    "output kind words",
+    ("the disk is full", "#12 write /opt/venv/lib/x: no space left on device", DiskFullError,
+        "disk is full"),
+    ("the disk is full, as uv says it", "#9 error: No space left on device (os error 28)",
+        DiskFullError, "disk is full"),
+    ("another wheel, as uv says it",
+        "#9 error: Hash mismatch for `torch==2.0.1`\n#9 Expected: sha256:00", BuildFailedError,
+        "not have the hash"),
+    ("another wheel, as pip says it",
+        "#7 ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.",
+        BuildFailedError, "not have the hash"),
+    ("the engine cannot be connected to",
+        "error during connect: Post http://docker/build: dial unix: no such file", EngineError,
+        "stopped"),
+    ("the engine ends in the middle",
+        "#5 [base 1/2]\nrpc error: code = Unavailable desc = error reading: EOF", EngineError,
+        "stopped"),
+    ("a step fails", "#9 ERROR: process did not complete successfully: exit code: 1",
+        BuildFailedError, "A step"),
+    ("not a word", "", BuildFailedError, "A step"),
 )  # fmt: skip
 def test_a_failed_build_is_understood(output: str, kind: type[Failure], words: str) -> None:
     before = "".join(f"{number}\n" for number in range(100))
@@ -313,21 +309,21 @@ def test_an_engine_that_does_not_answer_afterwards_went_away_whatever_was_said()
     assert type(failure) is EngineError
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "words"),
-    [
-        pytest.param('could not select device driver "" with capabilities: [[gpu]]',
-                     NoGpuRuntimeError, "nvidia-ctk", id="no hook on the engine's PATH"),
-        pytest.param('could not select device driver "cdi" with capabilities: []',
-                     NoGpuRuntimeError, "nvidia-ctk", id="an engine without CDI"),
-        pytest.param("CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=9",
-                     NoGpuRuntimeError, "nvidia-ctk", id="an unknown CDI name"),
-        pytest.param("OCI runtime create failed: error running hook #0: error running hook: exit "
-                     "status 1, stdout: , stderr: nvidia-container-cli: device error: 7: unknown",
-                     NoGpuRuntimeError, "nvidia-smi", id="the hook fails"),
-        pytest.param("OCI runtime create failed: unable to apply caps: operation not permitted",
-                     EngineError, "log", id="something else"),
-    ],
+@cases(
+    "text kind words",
+    ("no hook on the engine's PATH", 'could not select device driver "" with capabilities: [[gpu]]',
+        NoGpuRuntimeError, "nvidia-ctk"),
+    ("an engine without CDI", 'could not select device driver "cdi" with capabilities: []',
+        NoGpuRuntimeError, "nvidia-ctk"),
+    ("an unknown CDI name",
+        "CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=9", NoGpuRuntimeError,
+        "nvidia-ctk"),
+    ("the hook fails",
+        ("OCI runtime create failed: error running hook #0: error running hook: exit "
+        "status 1, stdout: , stderr: nvidia-container-cli: device error: 7: unknown"),
+        NoGpuRuntimeError, "nvidia-smi"),
+    ("something else", "OCI runtime create failed: unable to apply caps: operation not permitted",
+        EngineError, "log"),
 )  # fmt: skip
 def test_a_container_that_does_not_start_is_understood(
     text: str, kind: type[Failure], words: str

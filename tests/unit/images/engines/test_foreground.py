@@ -14,6 +14,7 @@ from images.engines.podman_arguments import create_words
 from images.engines.sandbox.launch import Launcher
 from images.engines.sandbox.plan import Mount, plan_run
 from images.engines.spec import Bind, Foreground, Port, RunJob
+from tests.kit.cases import cases
 
 JOB = RunJob(image="sha256:ab", command=("python3", "train.py"), environment={"A": "b"})
 DATA = Bind(source=Path("/here/data"), target="/data")
@@ -21,28 +22,21 @@ SEEN = Bind(source=Path("/here/seen"), target="/seen", writable=False)
 WEB = Port(inside=8000, here=8080, address="127.0.0.1")
 
 
-@pytest.mark.parametrize(
-    ("front", "network", "user", "asked"),
-    [
-        pytest.param(Foreground(), None, {}, {"network_mode": None, "tty": False, "volumes": []},
-                     id="nothing is mounted by itself, and it has the default network"),
-        pytest.param(Foreground(terminal=True), None, {}, {"tty": True, "stdin_open": True},
-                     id="a terminal"),
-        pytest.param(Foreground(binds=(DATA, SEEN)), None, {},
-                     {"volumes": ["/here/data:/data:rw", "/here/seen:/seen:ro"]},
-                     id="what is mounted is written to, unless it is for reading"),
-        pytest.param(Foreground(ports=(WEB,)), None, {},
-                     {"ports": {"8000/tcp": ("127.0.0.1", 8080)}}, id="a port of one address"),
-        pytest.param(Foreground(ports=(WEB,)), "host", {}, {"network_mode": "host", "ports": {}},
-                     id="the host's network has its ports"),
-        pytest.param(Foreground(directory="/data"), None, {}, {"working_dir": "/data"},
-                     id="a directory to start in"),
-        pytest.param(Foreground(), None,
-                     {"user": "7:8", "HOME": "/tmp", "USER": "ann", "LOGNAME": "ann"},
-                     {"user": "7:8", "environment": {"HOME": "/tmp", "USER": "ann",
-                                                     "LOGNAME": "ann", "A": "b"}},
-                     id="a user of this machine has a home and a name"),
-    ],
+@cases(
+    "front network user asked",
+    ("nothing is mounted by itself, and it has the default network", Foreground(), None, {},
+        {"network_mode": None, "tty": False, "volumes": []}),
+    ("a terminal", Foreground(terminal=True), None, {}, {"tty": True, "stdin_open": True}),
+    ("what is mounted is written to, unless it is for reading", Foreground(binds=(DATA, SEEN)),
+        None, {}, {"volumes": ["/here/data:/data:rw", "/here/seen:/seen:ro"]}),
+    ("a port of one address", Foreground(ports=(WEB,)), None, {},
+        {"ports": {"8000/tcp": ("127.0.0.1", 8080)}}),
+    ("the host's network has its ports", Foreground(ports=(WEB,)), "host", {},
+        {"network_mode": "host", "ports": {}}),
+    ("a directory to start in", Foreground(directory="/data"), None, {}, {"working_dir": "/data"}),
+    ("a user of this machine has a home and a name", Foreground(), None, {"user": "7:8",
+        "HOME": "/tmp", "USER": "ann", "LOGNAME": "ann"}, {"user": "7:8",
+        "environment": {"HOME": "/tmp", "USER": "ann", "LOGNAME": "ann", "A": "b"}}),
 )  # fmt: skip
 def test_docker_is_asked(
     front: Foreground, network: str | None, user: dict[str, str], asked: dict[str, Any]
@@ -53,14 +47,12 @@ def test_docker_is_asked(
     assert ("working_dir" in settings, "user" in settings) == (bool(front.directory), bool(user))
 
 
-@pytest.mark.parametrize(
-    ("uid", "security", "expected"),
-    [
-        pytest.param(1000, [], "1000:100", id="a user's files belong to the user"),
-        pytest.param(0, [], None, id="root is root there, too"),
-        pytest.param(1000, ["name=seccomp,profile=default", "name=rootless"], None,
-                     id="a rootless engine maps its root to the user"),
-    ],
+@cases(
+    "uid security expected",
+    ("a user's files belong to the user", 1000, [], "1000:100"),
+    ("root is root there, too", 0, [], None),
+    ("a rootless engine maps its root to the user", 1000, ["name=seccomp,profile=default",
+        "name=rootless"], None),
 )  # fmt: skip
 def test_the_user_of_a_container(
     uid: int,
@@ -78,18 +70,15 @@ def test_the_user_of_a_container(
     assert found.get("USER") == ("ann" if expected else None)
 
 
-@pytest.mark.parametrize(
-    ("front", "words"),
-    [
-        pytest.param(None, ["--network", "none"], id="a verification has no network"),
-        pytest.param(Foreground(), ["--init", "--interactive"], id="input is ours"),
-        pytest.param(Foreground(terminal=True, directory="/data"),
-                     ["--init", "--interactive", "--tty", "--workdir", "/data"], id="a terminal"),
-        pytest.param(Foreground(binds=(DATA, SEEN), ports=(WEB,)),
-                     ["--init", "--interactive", "--volume", "/here/data:/data:rw", "--volume",
-                      "/here/seen:/seen:ro", "--security-opt", "label=disable", "--publish",
-                      "127.0.0.1:8080:8000/tcp"], id="mounts and ports"),
-    ],
+@cases(
+    "front words",
+    ("a verification has no network", None, ["--network", "none"]),
+    ("input is ours", Foreground(), ["--init", "--interactive"]),
+    ("a terminal", Foreground(terminal=True, directory="/data"), ["--init", "--interactive",
+        "--tty", "--workdir", "/data"]),
+    ("mounts and ports", Foreground(binds=(DATA, SEEN), ports=(WEB,)), ["--init", "--interactive",
+        "--volume", "/here/data:/data:rw", "--volume", "/here/seen:/seen:ro", "--security-opt",
+        "label=disable", "--publish", "127.0.0.1:8080:8000/tcp"]),
 )  # fmt: skip
 def test_podman_is_asked(front: Foreground | None, words: list[str]) -> None:
     found = create_words(JOB, "name", {}, front)

@@ -120,19 +120,16 @@ def test_no_gpu_is_asked_for_where_there_is_none(fake: Fake) -> None:
     assert "--device" not in fake.asked("create")[0]
 
 
-@pytest.mark.parametrize(
-    ("refusals", "left", "notes"),
-    [
-        pytest.param([], {"stack", "memlock"}, (), id="everything is granted"),
-        pytest.param([REFUSED.format(8)], {"stack"}, ("memlock",), id="runc refuses memlock"),
-        pytest.param([CRUN.format("MEMLOCK")], {"stack"}, ("memlock",), id="crun refuses memlock"),
-        pytest.param([REFUSED.format(3), REFUSED.format(8)], set(), ("stack", "memlock"),
-                     id="both are refused"),
-        pytest.param([REFUSED.format(7)], {"stack", "memlock", "nofile", "nproc"}, (),
-                     id="podman's own number of files is refused"),
-        pytest.param([REFUSED.format(7), REFUSED.format(6)], set(), ("stack", "memlock"),
-                     id="nothing at all may be set"),
-    ],
+@cases(
+    "refusals left notes",
+    ("everything is granted", [], {"stack", "memlock"}, ()),
+    ("runc refuses memlock", [REFUSED.format(8)], {"stack"}, ("memlock",)),
+    ("crun refuses memlock", [CRUN.format("MEMLOCK")], {"stack"}, ("memlock",)),
+    ("both are refused", [REFUSED.format(3), REFUSED.format(8)], set(), ("stack", "memlock")),
+    ("podman's own number of files is refused", [REFUSED.format(7)], {"stack", "memlock", "nofile",
+        "nproc"}, ()),
+    ("nothing at all may be set", [REFUSED.format(7), REFUSED.format(6)], set(), ("stack",
+        "memlock")),
 )  # fmt: skip
 def test_limits_that_are_refused_are_left_out(
     fake: Fake, refusals: list[str], left: set[str], notes: tuple[str, ...]
@@ -149,20 +146,16 @@ def test_limits_that_are_refused_are_left_out(
     assert len(fake.asked("rm")) == len(refusals) + 1
 
 
-@pytest.mark.parametrize(
-    ("answers", "error", "fix"),
-    [
-        pytest.param(
-            {"create": [125, "", "Error: setting up CDI devices: unresolvable CDI devices nvidia"]},
-            NoGpuRuntimeError, "nvidia-ctk cdi generate", id="no CDI specification",
-        ),
-        pytest.param({"start": [127, "", "Error: exec: nosuch: not found"]}, EngineError,
-                     "podman info", id="no such program"),
-        pytest.param({"start": [126, "", REFUSED.format(9)] }, EngineError, "podman info",
-                     id="a limit that we do not know, refused for ever"),
-        pytest.param({"cp": [1, "", "Error: no space"]}, EngineError, "podman info",
-                     id="files cannot be put in"),
-    ],
+@cases(
+    "answers error fix",
+    ("no CDI specification", {"create": [125, "",
+        "Error: setting up CDI devices: unresolvable CDI devices nvidia"]}, NoGpuRuntimeError,
+        "nvidia-ctk cdi generate"),
+    ("no such program", {"start": [127, "", "Error: exec: nosuch: not found"]}, EngineError,
+        "podman info"),
+    ("a limit that we do not know, refused for ever", {"start": [126, "", REFUSED.format(9)] },
+        EngineError, "podman info"),
+    ("files cannot be put in", {"cp": [1, "", "Error: no space"]}, EngineError, "podman info"),
 )  # fmt: skip
 def test_what_does_not_start_is_said_and_removed(
     fake: Fake, answers: dict[str, Any], error: type[Exception], fix: str

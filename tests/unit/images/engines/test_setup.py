@@ -55,20 +55,17 @@ def planned(
 BARE = "iptables ca-certificates"
 
 
-@pytest.mark.parametrize(
-    ("os_id", "version", "programs", "packages"),
-    [
-        pytest.param("debian", "12", (), f"docker.io {BARE}", id="the client is in docker.io"),
-        pytest.param("debian", "13", (), f"docker.io docker-cli docker-buildx {BARE}", id="split"),
-        pytest.param("debian", "", (), f"docker.io docker-cli docker-buildx {BARE}", id="testing"),
-        pytest.param("ubuntu", "22.04", (), f"docker.io docker-buildx {BARE}", id="Ubuntu 22.04"),
-        pytest.param("ubuntu", "24.04", (), f"docker.io docker-buildx {BARE}", id="Ubuntu 24.04"),
-        pytest.param("linuxmint", "22", (), f"docker.io docker-cli docker-buildx {BARE}",
-                     id="a relative of Debian"),
-        pytest.param("debian", "13", ("dockerd",), "docker-buildx", id="only the builder"),
-        pytest.param("debian", "13", ("dockerd", "docker-buildx"), "", id="all is there"),
-    ],
-)  # fmt: skip
+@cases(
+    "os_id version programs packages",
+    ("the client is in docker.io", "debian", "12", (), f"docker.io {BARE}"),
+    ("split", "debian", "13", (), f"docker.io docker-cli docker-buildx {BARE}"),
+    ("testing", "debian", "", (), f"docker.io docker-cli docker-buildx {BARE}"),
+    ("Ubuntu 22.04", "ubuntu", "22.04", (), f"docker.io docker-buildx {BARE}"),
+    ("Ubuntu 24.04", "ubuntu", "24.04", (), f"docker.io docker-buildx {BARE}"),
+    ("a relative of Debian", "linuxmint", "22", (), f"docker.io docker-cli docker-buildx {BARE}"),
+    ("only the builder", "debian", "13", ("dockerd",), "docker-buildx"),
+    ("all is there", "debian", "13", ("dockerd", "docker-buildx"), ""),
+)
 def test_what_is_missing_is_installed_as_the_release_has_it(
     os_id: str, version: str, programs: tuple[str, ...], packages: str
 ) -> None:

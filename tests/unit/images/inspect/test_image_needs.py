@@ -42,104 +42,48 @@ def need(found: Inspection, name: str, file: str | None = None) -> NeededLibrary
 LIB = elf(soname="libx.so.1")
 
 
-@pytest.mark.parametrize(
-    ("files", "env", "where"),
-    [
-        pytest.param(
-            {"usr/bin/p": program(needed=["libx.so.1"], rpath="/a"), "a/libx.so.1": LIB,
-             "b/libx.so.1": LIB},
-            {"LD_LIBRARY_PATH": "/b"}, "/a/libx.so.1",
-            id="DT_RPATH comes before LD_LIBRARY_PATH",
-        ),
-        pytest.param(
-            {"usr/bin/p": program(needed=["libx.so.1"], runpath="/a"), "a/libx.so.1": LIB,
-             "b/libx.so.1": LIB},
-            {"LD_LIBRARY_PATH": "/b"}, "/b/libx.so.1",
-            id="DT_RUNPATH comes after it",
-        ),
-        pytest.param(
-            {"usr/bin/p": program(needed=["libx.so.1"], runpath="/a", rpath="/b"),
-             "a/libx.so.1": LIB, "b/libx.so.1": LIB},
-            {}, "/a/libx.so.1",
-            id="DT_RPATH is nothing beside a DT_RUNPATH",
-        ),
-        pytest.param(
-            {"usr/bin/p": program(needed=["liby.so.1"], rpath="/a"),
-             "a/liby.so.1": elf(needed=["libx.so.1"]), "a/libx.so.1": LIB},
-            {}, "/a/libx.so.1",
-            id="a library inherits the DT_RPATH of who loaded it",
-        ),
-        pytest.param(
-            {"usr/bin/p": program(needed=["liby.so.1"], runpath="/a"),
-             "a/liby.so.1": elf(needed=["libx.so.1"]), "a/libx.so.1": LIB},
-            {}, None,
-            id="and not the DT_RUNPATH",
-        ),
-        pytest.param(
-            {"usr/bin/p": program(needed=["liby.so.1"], rpath="/a"),
-             "a/liby.so.1": elf(needed=["libx.so.1"], runpath="/c"), "a/libx.so.1": LIB},
-            {}, None,
-            id="nor the DT_RPATH where it has a DT_RUNPATH itself",
-        ),
-        pytest.param(
-            {"opt/p/bin/p": program(needed=["libx.so.1"], rpath="${ORIGIN}/../lib"),
-             "opt/p/lib/libx.so.1": LIB},
-            {"PATH": "/opt/p/bin"}, "/opt/p/lib/libx.so.1",
-            id="$ORIGIN is where the file lies",
-        ),
-        pytest.param(
-            {"usr/bin/p": program(needed=["libx.so.1"], rpath="/opt/$LIB"),
-             "opt/lib/x86_64-linux-gnu/libx.so.1": LIB},
-            {}, "/opt/lib/x86_64-linux-gnu/libx.so.1",
-            id="$LIB is the directory of this machine's libraries",
-        ),
-        pytest.param(
-            {"usr/bin/p": program(needed=["libx.so.1"], rpath="lib:/b"), "lib/libx.so.1": LIB,
-             "b/libx.so.1": LIB},
-            {}, "/b/libx.so.1",
-            id="a path that is not absolute leads nowhere",
-        ),
-        pytest.param(
-            {"usr/bin/p": program(needed=["libx.so.1"], rpath="/a:/b"),
-             "a/libx.so.1": elf(machine=AARCH64), "b/libx.so.1": LIB},
-            {}, "/b/libx.so.1",
-            id="another machine's library is passed over",
-        ),
-        pytest.param(
-            {"usr/bin/p": program(needed=["libx.so.1"], rpath="/a:/b"),
-             "a/libx.so.1": b"INPUT(libx.so.2)", "b/libx.so.1": LIB},
-            {}, "/b/libx.so.1",
-            id="so is what is no library",
-        ),
-        pytest.param(
-            {"usr/bin/p": program(needed=["libx.so.1"]), "usr/lib64/libx.so.1": LIB},
-            {}, "/usr/lib64/libx.so.1",
-            id="the default directories come last",
-        ),
-        pytest.param(
-            {"usr/bin/p": program(needed=["libx.so.1"], no_default=True),
-             "usr/lib/libx.so.1": LIB},
-            {}, None,
-            id="unless the file wants none",
-        ),
-        pytest.param(
-            {"usr/bin/p": program(needed=["/opt/libx.so.1"]), "opt/libx.so.1": LIB},
-            {}, None,
-            id="a name with a slash is that file",
-        ),
-        pytest.param(
-            {"usr/bin/p": program(needed=["liby.so.1", "libx.so.1"], rpath="/a"),
-             "a/liby.so.1": elf(soname="libx.so.1")},
-            {}, "/a/liby.so.1",
-            id="a library that is loaded already serves its soname",
-        ),
-        pytest.param(
-            {"usr/bin/p": program(needed=["libx.so.1"]), "usr/lib/libx.so.1": "libx.so.1.2",
-             "usr/lib/libx.so.1.2": LIB, "lib": "usr/lib"},
-            {}, "/usr/lib/libx.so.1.2",
-            id="links are followed",
-        ),
-    ],
+@cases(
+    "files env where",
+    ("DT_RPATH comes before LD_LIBRARY_PATH", {"usr/bin/p": program(needed=["libx.so.1"],
+        rpath="/a"), "a/libx.so.1": LIB, "b/libx.so.1": LIB}, {"LD_LIBRARY_PATH": "/b"},
+        "/a/libx.so.1"),
+    ("DT_RUNPATH comes after it", {"usr/bin/p": program(needed=["libx.so.1"], runpath="/a"),
+        "a/libx.so.1": LIB, "b/libx.so.1": LIB}, {"LD_LIBRARY_PATH": "/b"}, "/b/libx.so.1"),
+    ("DT_RPATH is nothing beside a DT_RUNPATH", {"usr/bin/p": program(needed=["libx.so.1"],
+        runpath="/a", rpath="/b"), "a/libx.so.1": LIB, "b/libx.so.1": LIB}, {}, "/a/libx.so.1"),
+    ("a library inherits the DT_RPATH of who loaded it", {"usr/bin/p": program(needed=["liby.so.1"],
+        rpath="/a"), "a/liby.so.1": elf(needed=["libx.so.1"]), "a/libx.so.1": LIB}, {},
+        "/a/libx.so.1"),
+    ("and not the DT_RUNPATH", {"usr/bin/p": program(needed=["liby.so.1"], runpath="/a"),
+        "a/liby.so.1": elf(needed=["libx.so.1"]), "a/libx.so.1": LIB}, {}, None),
+    ("nor the DT_RPATH where it has a DT_RUNPATH itself",
+        {"usr/bin/p": program(needed=["liby.so.1"], rpath="/a"),
+        "a/liby.so.1": elf(needed=["libx.so.1"], runpath="/c"), "a/libx.so.1": LIB}, {}, None),
+    ("$ORIGIN is where the file lies", {"opt/p/bin/p": program(needed=["libx.so.1"],
+        rpath="${ORIGIN}/../lib"), "opt/p/lib/libx.so.1": LIB}, {"PATH": "/opt/p/bin"},
+        "/opt/p/lib/libx.so.1"),
+    ("$LIB is the directory of this machine's libraries",
+        {"usr/bin/p": program(needed=["libx.so.1"], rpath="/opt/$LIB"),
+        "opt/lib/x86_64-linux-gnu/libx.so.1": LIB}, {}, "/opt/lib/x86_64-linux-gnu/libx.so.1"),
+    ("a path that is not absolute leads nowhere", {"usr/bin/p": program(needed=["libx.so.1"],
+        rpath="lib:/b"), "lib/libx.so.1": LIB, "b/libx.so.1": LIB}, {}, "/b/libx.so.1"),
+    ("another machine's library is passed over", {"usr/bin/p": program(needed=["libx.so.1"],
+        rpath="/a:/b"), "a/libx.so.1": elf(machine=AARCH64), "b/libx.so.1": LIB}, {},
+        "/b/libx.so.1"),
+    ("so is what is no library", {"usr/bin/p": program(needed=["libx.so.1"], rpath="/a:/b"),
+        "a/libx.so.1": b"INPUT(libx.so.2)", "b/libx.so.1": LIB}, {}, "/b/libx.so.1"),
+    ("the default directories come last", {"usr/bin/p": program(needed=["libx.so.1"]),
+        "usr/lib64/libx.so.1": LIB}, {}, "/usr/lib64/libx.so.1"),
+    ("unless the file wants none", {"usr/bin/p": program(needed=["libx.so.1"], no_default=True),
+        "usr/lib/libx.so.1": LIB}, {}, None),
+    ("a name with a slash is that file", {"usr/bin/p": program(needed=["/opt/libx.so.1"]),
+        "opt/libx.so.1": LIB}, {}, None),
+    ("a library that is loaded already serves its soname",
+        {"usr/bin/p": program(needed=["liby.so.1", "libx.so.1"], rpath="/a"),
+        "a/liby.so.1": elf(soname="libx.so.1")}, {}, "/a/liby.so.1"),
+    ("links are followed", {"usr/bin/p": program(needed=["libx.so.1"]),
+        "usr/lib/libx.so.1": "libx.so.1.2", "usr/lib/libx.so.1.2": LIB, "lib": "usr/lib"}, {},
+        "/usr/lib/libx.so.1.2"),
 )  # fmt: skip
 def test_the_loaders_order(files: Files, env: Mapping[str, str], where: str | None) -> None:
     found = look(files, {"PATH": "/usr/bin", **env})
@@ -158,57 +102,34 @@ TORCH: Files = {
 }
 
 
-@pytest.mark.parametrize(
-    ("packages", "file", "name", "expected"),
-    [
-        pytest.param(
-            [("vision", {"vision/_C.so": elf(needed=["libc10.so"])}, ["torch (==2.0.1)"])],
-            "vision/_C.so", "libc10.so", ("loaded-before", True),
-            id="a package relies on one that it requires",
-        ),
-        pytest.param(
-            [("audio", {"audio/_C.so": elf(needed=["libc10.so"])}, [])],
-            "audio/_C.so", "libc10.so", ("loaded-before", True),
-            id="the framework's own library has been loaded by its program",
-        ),
-        pytest.param(
-            [("alone", {"alone/_C.so": elf(needed=["libz9.so"])}, []),
-             ("z9", {"z9/lib/libz9.so": elf(soname="libz9.so")}, [])],
-            "alone/_C.so", "libz9.so", ("elsewhere", True),
-            id="another's that nobody ties to it has not",
-        ),
-        pytest.param(
-            [("a", {f"a/{MODULE}": elf(needed=["libcuda.so.1"])}, [])],
-            f"a/{MODULE}", "libcuda.so.1", ("driver", True),
-            id="the driver's libraries come from the host",
-        ),
-        pytest.param(
-            [("a", {f"a/{MODULE}": elf(needed=["libcusparse.so.11"])}, [])],
-            f"a/{MODULE}", "libcusparse.so.11", ("missing", True),
-            id="what is nowhere is missing",
-        ),
-        pytest.param(
-            [("a", {"a/ffmpeg5.so": elf(needed=["libavutil.so.57"])}, [])],
-            "a/ffmpeg5.so", "libavutil.so.57", ("optional", True),
-            id="one build of several for FFmpeg need not load",
-        ),
-        pytest.param(
-            [("a", {"a/libplugin.so": elf(needed=["libnothing.so"])}, [])],
-            "a/libplugin.so", "libnothing.so", ("missing", False),
-            id="a library that nothing loads need not load",
-        ),
-        pytest.param(
-            [("torch2", {}, ["torch"]), ("torch", {"torch/lib/libmore.so": elf(
-                needed=["libnothing.so"])}, [])],
-            "torch/lib/libmore.so", "libnothing.so", ("missing", True),
-            id="those of the framework itself must",
-        ),
-        pytest.param(
-            [("a", {"a/stubs/libcuda.so": elf(soname="libcuda.so.1", needed=["libq.so"])}, [])],
-            "a/stubs/libcuda.so", "libq.so", ("missing", False),
-            id="a stub is for linkers",
-        ),
-    ],
+@cases(
+    "packages file name expected",
+    ("a package relies on one that it requires", [("vision",
+        {"vision/_C.so": elf(needed=["libc10.so"])}, ["torch (==2.0.1)"])], "vision/_C.so",
+        "libc10.so", ("loaded-before", True)),
+    ("the framework's own library has been loaded by its program", [("audio",
+        {"audio/_C.so": elf(needed=["libc10.so"])}, [])], "audio/_C.so", "libc10.so",
+        ("loaded-before", True)),
+    ("another's that nobody ties to it has not", [("alone",
+        {"alone/_C.so": elf(needed=["libz9.so"])}, []), ("z9",
+        {"z9/lib/libz9.so": elf(soname="libz9.so")}, [])], "alone/_C.so", "libz9.so", ("elsewhere",
+        True)),
+    ("the driver's libraries come from the host", [("a",
+        {f"a/{MODULE}": elf(needed=["libcuda.so.1"])}, [])], f"a/{MODULE}", "libcuda.so.1",
+        ("driver", True)),
+    ("what is nowhere is missing", [("a", {f"a/{MODULE}": elf(needed=["libcusparse.so.11"])}, [])],
+        f"a/{MODULE}", "libcusparse.so.11", ("missing", True)),
+    ("one build of several for FFmpeg need not load", [("a",
+        {"a/ffmpeg5.so": elf(needed=["libavutil.so.57"])}, [])], "a/ffmpeg5.so", "libavutil.so.57",
+        ("optional", True)),
+    ("a library that nothing loads need not load", [("a",
+        {"a/libplugin.so": elf(needed=["libnothing.so"])}, [])], "a/libplugin.so", "libnothing.so",
+        ("missing", False)),
+    ("those of the framework itself must", [("torch2", {}, ["torch"]), ("torch",
+        {"torch/lib/libmore.so": elf(needed=["libnothing.so"])}, [])], "torch/lib/libmore.so",
+        "libnothing.so", ("missing", True)),
+    ("a stub is for linkers", [("a", {"a/stubs/libcuda.so": elf(soname="libcuda.so.1",
+        needed=["libq.so"])}, [])], "a/stubs/libcuda.so", "libq.so", ("missing", False)),
 )  # fmt: skip
 def test_what_packages_need(
     packages: list[tuple[str, Files, list[str]]], file: str, name: str, expected: tuple[str, bool]
@@ -236,19 +157,13 @@ def test_a_module_inherits_the_path_of_the_python_that_imports_it() -> None:
 LIBC = elf(soname="libc.so.6", provides=["libc.so.6", "GLIBC_2.2.5", "GLIBC_2.9", "GLIBC_2.17"])
 
 
-@pytest.mark.parametrize(
-    ("asked", "provider", "newest"),
-    [
-        pytest.param({"libc.so.6": ["GLIBC_2.17"]}, LIBC, None, id="the newest that is there"),
-        pytest.param({"libc.so.6": ["GLIBC_2.99"]}, LIBC, "GLIBC_2.17", id="2.17 is after 2.9"),
-        pytest.param(
-            {"libc.so.6": ["GLIBC_2.3"]}, LIBC, "GLIBC_2.17", id="an older one may be missing, too"
-        ),
-        pytest.param(
-            {"libc.so.6": ["GLIBC_2.99"]}, elf(soname="libc.so.6"), None,
-            id="a library without versions serves all",
-        ),
-    ],
+@cases(
+    "asked provider newest",
+    ("the newest that is there", {"libc.so.6": ["GLIBC_2.17"]}, LIBC, None),
+    ("2.17 is after 2.9", {"libc.so.6": ["GLIBC_2.99"]}, LIBC, "GLIBC_2.17"),
+    ("an older one may be missing, too", {"libc.so.6": ["GLIBC_2.3"]}, LIBC, "GLIBC_2.17"),
+    ("a library without versions serves all", {"libc.so.6": ["GLIBC_2.99"]},
+        elf(soname="libc.so.6"), None),
 )  # fmt: skip
 def test_versions_are_those_of_the_library_that_is_found(
     asked: dict[str, list[str]], provider: bytes, newest: str | None

@@ -8,8 +8,6 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-
 from images.inspect.contents import Contents
 from images.inspect.image import conclude
 from images.inspect.needs import for_other_python
@@ -66,36 +64,20 @@ def test_what_torch_and_python_define_is_found() -> None:
     assert found == SymbolNeeds(found=4)
 
 
-@pytest.mark.parametrize(
-    ("package", "expected"),
-    [
-        pytest.param(
-            vision(wants=["c10_gone"]), [("vision/_C.so", "c10_gone", True)],
-            id="what another release of torch had",
-        ),
-        pytest.param(
-            vision(calls=["c10_gone"]), [("vision/_C.so", "c10_gone", True)],
-            id="Python resolves calls when it loads a module",
-        ),
-        pytest.param(
-            vision(wants=["PyLong_Gone"]), [("vision/_C.so", "PyLong_Gone", True)],
-            id="what another Python had",
-        ),
-        pytest.param(
-            vision("libcuda.so.1", wants=["cuInit", "c10_gone"]),
-            [("vision/_C.so", "c10_gone", True)],
-            id="the driver defines only names of its own",
-        ),
-        pytest.param(
-            vision("libcuda.so.1", wants=["cudaMalloc"]), [("vision/_C.so", "cudaMalloc", True)],
-            id="the runtime's names are not the driver's",
-        ),
-        pytest.param(
-            vision(name="vision/libplugin.so", wants=["c10_gone"]),
-            [("vision/libplugin.so", "c10_gone", False)],
-            id="a library that may never be opened",
-        ),
-    ],
+@cases(
+    "package expected",
+    ("what another release of torch had", vision(wants=["c10_gone"]), [("vision/_C.so", "c10_gone",
+        True)]),
+    ("Python resolves calls when it loads a module", vision(calls=["c10_gone"]), [("vision/_C.so",
+        "c10_gone", True)]),
+    ("what another Python had", vision(wants=["PyLong_Gone"]), [("vision/_C.so", "PyLong_Gone",
+        True)]),
+    ("the driver defines only names of its own", vision("libcuda.so.1", wants=["cuInit",
+        "c10_gone"]), [("vision/_C.so", "c10_gone", True)]),
+    ("the runtime's names are not the driver's", vision("libcuda.so.1", wants=["cudaMalloc"]),
+        [("vision/_C.so", "cudaMalloc", True)]),
+    ("a library that may never be opened", vision(name="vision/libplugin.so", wants=["c10_gone"]),
+        [("vision/libplugin.so", "c10_gone", False)]),
 )  # fmt: skip
 def test_what_nothing_defines_is_named(
     package: Package, expected: list[tuple[str, str, bool]]
@@ -114,31 +96,20 @@ def test_what_is_not_looked_up_does_not_count(package: Package) -> None:
     assert searched({}, package) == SymbolNeeds()
 
 
-@pytest.mark.parametrize(
-    ("package", "files"),
-    [
-        pytest.param(vision("libcuda.so.1", wants=["cuGone"]), {}, id="the driver"),
-        pytest.param(vision("libnvoptix.so.1", wants=["gone"]), {}, id="a driver of unknown names"),
-        pytest.param(vision("libgone.so.1", wants=["gone"]), {}, id="a missing library"),
-        pytest.param(vision("libavutil.so.57", wants=["gone"]), {}, id="an optional library"),
-        pytest.param(
-            vision("libaway.so", wants=["gone"]), {"opt/libaway.so": elf(soname="libaway.so")},
-            id="a library where the loader does not look",
-        ),
-        pytest.param(
-            vision("libdamaged.so", wants=["gone"]),
-            {"lib/libdamaged.so": with_tag(elf(defines=["gone"]), SYMTAB, 1 << 40)},
-            id="a library whose symbols cannot be read",
-        ),
-        pytest.param(
-            vision(wants=["gone"], name="vision/_C.cpython-312-x86_64-linux-gnu.so"), {},
-            id="another Python",
-        ),
-        pytest.param(
-            vision(wants=["gone"]), {"usr/bin/python3.11": program(needed=["libpython3.11.so.1"])},
-            id="a library of Python itself",
-        ),
-    ],
+@cases(
+    "package files",
+    ("the driver", vision("libcuda.so.1", wants=["cuGone"]), {}),
+    ("a driver of unknown names", vision("libnvoptix.so.1", wants=["gone"]), {}),
+    ("a missing library", vision("libgone.so.1", wants=["gone"]), {}),
+    ("an optional library", vision("libavutil.so.57", wants=["gone"]), {}),
+    ("a library where the loader does not look", vision("libaway.so", wants=["gone"]),
+        {"opt/libaway.so": elf(soname="libaway.so")}),
+    ("a library whose symbols cannot be read", vision("libdamaged.so", wants=["gone"]),
+        {"lib/libdamaged.so": with_tag(elf(defines=["gone"]), SYMTAB, 1 << 40)}),
+    ("another Python", vision(wants=["gone"], name="vision/_C.cpython-312-x86_64-linux-gnu.so"),
+        {}),
+    ("a library of Python itself", vision(wants=["gone"]),
+        {"usr/bin/python3.11": program(needed=["libpython3.11.so.1"])}),
 )  # fmt: skip
 def test_what_may_be_in_something_that_was_not_read_is_not_judged(
     package: Package, files: Files
@@ -203,21 +174,16 @@ USER = "int g(void); int main(void) { return g(); }"
 FIRST = "OWN_1 { global: f; g; };"
 
 
-@pytest.mark.parametrize(
-    ("library", "versions", "source"),
-    [
-        pytest.param(OWN, FIRST, USER, id="as it was linked"),
-        pytest.param(F, FIRST, USER, id="a symbol was removed"),
-        pytest.param(OWN, None, USER, id="without versions"),
-        pytest.param(OWN, "OWN_2 { global: f; g; };", USER, id="the version is missing"),
-        pytest.param(OWN, "OWN_1 { global: f; }; OWN_2 { global: g; };", USER, id="in another"),
-        pytest.param(OWN, "OWN_1 { global: f; local: g; };", USER, id="only for the library"),
-        pytest.param(
-            F, FIRST,
-            f"#pragma weak g\n{USER.replace('g();', 'g ? g() : 0;')}", id="a weak reference",
-        ),
-    ],
-)  # fmt: skip
+@cases(
+    "library versions source",
+    ("as it was linked", OWN, FIRST, USER),
+    ("a symbol was removed", F, FIRST, USER),
+    ("without versions", OWN, None, USER),
+    ("the version is missing", OWN, "OWN_2 { global: f; g; };", USER),
+    ("in another", OWN, "OWN_1 { global: f; }; OWN_2 { global: g; };", USER),
+    ("only for the library", OWN, "OWN_1 { global: f; local: g; };", USER),
+    ("a weak reference", F, FIRST, f"#pragma weak g\n{USER.replace('g();', 'g ? g() : 0;')}"),
+)
 def test_the_real_loader_agrees(
     tmp_path: Path, library: str, versions: str | None, source: str
 ) -> None:

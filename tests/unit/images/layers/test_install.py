@@ -425,17 +425,13 @@ def test_what_is_left_out_is_in_no_record_and_its_bytes_are_told(tmp_path: Path)
     assert 0 < spared.compressed < 200
 
 
-@pytest.mark.parametrize(
-    ("first", "last", "expected"),
-    [
-        pytest.param("cv2/a.py", "cv2/a.py", ["cv2/a.py"], id="one name and other bytes"),
-        pytest.param("nvidia/__init__.py", "other/__init__.py", [], id="other names"),
-        pytest.param("cv2/a.py", "x-1.0.data/purelib/cv2/a.py", ["cv2/a.py"],
-                     id="one place by another name"),
-        pytest.param("x-1.0.data/scripts/run", "y-1.0.data/scripts/run", ["scripts/run"],
-                     id="one script"),
-    ],
-)  # fmt: skip
+@cases(
+    "first last expected",
+    ("one name and other bytes", "cv2/a.py", "cv2/a.py", ["cv2/a.py"]),
+    ("other names", "nvidia/__init__.py", "other/__init__.py", []),
+    ("one place by another name", "cv2/a.py", "x-1.0.data/purelib/cv2/a.py", ["cv2/a.py"]),
+    ("one script", "x-1.0.data/scripts/run", "y-1.0.data/scripts/run", ["scripts/run"]),
+)
 def test_two_packages_that_write_one_file_are_named(
     tmp_path: Path, first: str, last: str, expected: list[str]
 ) -> None:

@@ -333,39 +333,21 @@ def without(name: str) -> Callable[[dict[str, Any]], object]:
     return lambda files: files.pop(name)
 
 
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        pytest.param(without("manifest.json"), "neither index.json", id="no manifest"),
-        pytest.param(without("two/layer.tar"), "has no file 'two/layer.tar'", id="no layer"),
-        pytest.param(
-            lambda files: files.update({"one/layer.tar": a_tar({"x": b"y"})}), "promised|those of",
-            id="another layer",
-        ),
-        pytest.param(
-            lambda files: files.update(
-                {"one/layer.tar": a_link("one/layer.tar", "../../../etc/passwd")}
-            ),
-            "has no file", id="a link that leads out",
-        ),
-        pytest.param(
-            lambda files: files.update({"one/layer.tar": a_link("one/layer.tar", "layer.tar")}),
-            "has no file", id="a link to itself",
-        ),
-        pytest.param(
-            lambda files: files.update({"manifest.json": b"[1"}), "not a JSON object", id="no JSON"
-        ),
-        pytest.param(
-            lambda files: files.update(docker_files(Layers=[1])), "names no layers", id="no paths"
-        ),
-        pytest.param(
-            lambda files: files.update(docker_files(Layers=["one/layer.tar"])), "names 2 layers",
-            id="too few layers",
-        ),
-        pytest.param(
-            lambda files: files.update({"manifest.json": b"[]"}), "names 0 images", id="no image"
-        ),
-    ],
+@cases(
+    "damage words",
+    ("no manifest", without("manifest.json"), "neither index.json"),
+    ("no layer", without("two/layer.tar"), "has no file 'two/layer.tar'"),
+    ("another layer", lambda files: files.update({"one/layer.tar": a_tar({"x": b"y"})}),
+        "promised|those of"),
+    ("a link that leads out", lambda files: files.update({"one/layer.tar": a_link("one/layer.tar",
+        "../../../etc/passwd")}), "has no file"),
+    ("a link to itself", lambda files: files.update({"one/layer.tar": a_link("one/layer.tar",
+        "layer.tar")}), "has no file"),
+    ("no JSON", lambda files: files.update({"manifest.json": b"[1"}), "not a JSON object"),
+    ("no paths", lambda files: files.update(docker_files(Layers=[1])), "names no layers"),
+    ("too few layers", lambda files: files.update(docker_files(Layers=["one/layer.tar"])),
+        "names 2 layers"),
+    ("no image", lambda files: files.update({"manifest.json": b"[]"}), "names 0 images"),
 )  # fmt: skip
 def test_a_hostile_archive_is_refused(
     tmp_path: Path, damage: Callable[[dict[str, Any]], object], words: str

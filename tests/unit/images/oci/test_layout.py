@@ -427,41 +427,31 @@ def remove(place: Path) -> None:
 LAYERS = [{"mediaType": LAYER_GZIP, "digest": "sha256:" + "0" * 64, "size": 3}]
 
 
-@pytest.mark.parametrize(
+@cases(
     "damage",
-    [
-        pytest.param(swap, id="digests that lie"),
-        pytest.param(remove, id="a blob that is not there"),
-        pytest.param(link_out, id="links that lead out"),
-        pytest.param(to_fifos, id="pipes that would hang"),
-        pytest.param(loop, id="indexes without end"),
-        pytest.param(lambda p: (p / "index.json").write_text("[]"), id="an index that is none"),
-        pytest.param(lambda p: (p / "index.json").write_text("[" * 99999), id="deep nesting"),
-        pytest.param(lambda p: (p / "index.json").unlink(), id="no index"),
-        pytest.param(
-            lambda p: changed(p, key="size", value=1 << 40, of="entry"), id="a huge manifest"
-        ),
-        pytest.param(lambda p: changed(p, key="size", value=5, of="entry"), id="a short size"),
-        pytest.param(
-            lambda p: changed(p, key="digest", value="sha256:../../../etc/passwd", of="entry"),
-            id="a digest that is a path",
-        ),
-        pytest.param(lambda p: changed(p, key="layers", value=LAYERS), id="other layers"),
-        pytest.param(lambda p: changed(p, key="layers", value=None), id="no layers"),
-        pytest.param(lambda p: changed(p, key="layers", value=LAYERS * 9999), id="many layers"),
-        pytest.param(
-            lambda p: changed(p, key="layers", value=[{**LAYERS[0], "mediaType":
-            "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip"}] * 2),
-            id="layers that the registry does not keep",
-        ),
-        pytest.param(lambda p: changed(p, key="manifests", value=[]), id="an index and an image"),
-        pytest.param(lambda p: changed(p, key="schemaVersion", value=1), id="the first schema"),
-        pytest.param(lambda p: changed(p, key="mediaType", value="x/y"), id="another media type"),
-        pytest.param(
-            lambda p: changed(p, key="config", value={**LAYERS[0], "mediaType": "x/y"}),
-            id="something that is no image",
-        ),
-    ],
+    ("digests that lie", swap),
+    ("a blob that is not there", remove),
+    ("links that lead out", link_out),
+    ("pipes that would hang", to_fifos),
+    ("indexes without end", loop),
+    ("an index that is none", lambda p: (p / "index.json").write_text("[]")),
+    ("deep nesting", lambda p: (p / "index.json").write_text("[" * 99999)),
+    ("no index", lambda p: (p / "index.json").unlink()),
+    ("a huge manifest", lambda p: changed(p, key="size", value=1 << 40, of="entry")),
+    ("a short size", lambda p: changed(p, key="size", value=5, of="entry")),
+    ("a digest that is a path", lambda p: changed(p, key="digest",
+        value="sha256:../../../etc/passwd", of="entry")),
+    ("other layers", lambda p: changed(p, key="layers", value=LAYERS)),
+    ("no layers", lambda p: changed(p, key="layers", value=None)),
+    ("many layers", lambda p: changed(p, key="layers", value=LAYERS * 9999)),
+    ("layers that the registry does not keep", lambda p: changed(p, key="layers",
+        value=[{**LAYERS[0],
+        "mediaType": "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip"}] * 2)),
+    ("an index and an image", lambda p: changed(p, key="manifests", value=[])),
+    ("the first schema", lambda p: changed(p, key="schemaVersion", value=1)),
+    ("another media type", lambda p: changed(p, key="mediaType", value="x/y")),
+    ("something that is no image", lambda p: changed(p, key="config", value={**LAYERS[0],
+        "mediaType": "x/y"})),
 )  # fmt: skip
 def test_a_hostile_layout_is_refused(tmp_path: Path, damage: Any) -> None:
     place = tmp_path / "l"
@@ -471,18 +461,14 @@ def test_a_hostile_layout_is_refused(tmp_path: Path, damage: Any) -> None:
         [list(layer_members(layer)) for layer in open_layout(place).layers]
 
 
-@pytest.mark.parametrize(
-    ("config", "error", "words"),
-    [
-        pytest.param({"os": "windows"}, PlatformMissingError, "windows/amd64", id="another system"),
-        pytest.param({"architecture": "arm64"}, PlatformMissingError, "arm64", id="another arch"),
-        pytest.param({"architecture": None}, ImageUnreadableError, "no platform", id="no arch"),
-        pytest.param({"rootfs": {}}, ImageUnreadableError, "no layers by sha256", id="no diffIDs"),
-        pytest.param(
-            {"rootfs": {"diff_ids": [digest_of(b"")]}}, ImageUnreadableError, "names 1 layers",
-            id="too few diffIDs",
-        ),
-    ],
+@cases(
+    "config error words",
+    ("another system", {"os": "windows"}, PlatformMissingError, "windows/amd64"),
+    ("another arch", {"architecture": "arm64"}, PlatformMissingError, "arm64"),
+    ("no arch", {"architecture": None}, ImageUnreadableError, "no platform"),
+    ("no diffIDs", {"rootfs": {}}, ImageUnreadableError, "no layers by sha256"),
+    ("too few diffIDs", {"rootfs": {"diff_ids": [digest_of(b"")]}}, ImageUnreadableError,
+        "names 1 layers"),
 )  # fmt: skip
 def test_a_configuration_that_does_not_fit_is_refused(
     tmp_path: Path, config: dict[str, Any], error: type[Failure], words: str

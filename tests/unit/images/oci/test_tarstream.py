@@ -19,6 +19,7 @@ from images.oci.inflate import inflate, zstd_library
 from images.oci.model import Descriptor, digest_of
 from images.oci.sources import ImageLayer
 from images.oci.tarstream import layer_members, layer_tar, members, scan
+from tests.kit.cases import cases
 from tests.kit.oci_images import a_layer, a_tar, in_members
 
 FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
@@ -132,43 +133,33 @@ END = bytes(1024)
 FILE = header(size=3) + padded(b"abc")
 
 
-@pytest.mark.parametrize(
-    ("tar", "words"),
-    [
-        pytest.param(FILE + b"\1" * 512 + END, "header is damaged", id="a header without checksum"),
-        pytest.param(FILE + header("b")[:300], "middle of a member", id="a header cut off"),
-        pytest.param(header(size=1 << 40), "middle of a member", id="a size beyond the end"),
-        pytest.param(header(size=-1), "-1 bytes", id="a size below zero"),
-        pytest.param(bytes(512) + FILE + END, "zeros stands between", id="files behind one zero"),
-        pytest.param(FILE + END + FILE, "follows its end", id="files behind the end"),
-        pytest.param(FILE + END + b"x", "follows its end", id="something behind the end"),
-        pytest.param(
-            header("l", type=tarfile.GNUTYPE_LONGNAME, size=1 << 33), "extended header says",
-            id="a name of gigabytes",
-        ),
-        pytest.param(
-            header("p", type=tarfile.XHDTYPE, size=1 << 30), "extended header says",
-            id="a pax header of a gigabyte",
-        ),
-        pytest.param(pax(b"5 a=") + FILE + END, "pax header is damaged", id="a record cut off"),
-        pytest.param(pax(b"999 a=b\n") + FILE, "pax header is damaged", id="a record too long"),
-        pytest.param(pax(b"0 a=b\n") + FILE, "pax header is damaged", id="a record of no length"),
-        pytest.param(pax(b"x a=b\n") + FILE, "pax header is damaged", id="a record without length"),
-        pytest.param(pax(b"5 =b\n") + FILE, "pax header is damaged", id="a record without name"),
-        pytest.param(pax(record("size", "-5")) + FILE, "size is '-5'", id="a pax size below zero"),
-        pytest.param(pax(record("size", "9" * 19)) + FILE, "size is", id="a pax size beyond all"),
-        pytest.param(pax(record("mtime", "nan")) + FILE, "mtime is", id="a time that is no number"),
-        pytest.param(pax(record("path", "a\0b")) + FILE, "no name", id="a zero in a name"),
-        pytest.param(
-            pax(record("path", "a")) * 2 + FILE + END, "two pax headers", id="two pax headers"
-        ),
-        pytest.param(
-            pax(record("GNU.sparse.major", "1")) + FILE + END, "sparse", id="a pax sparse file"
-        ),
-        pytest.param(header(type=tarfile.GNUTYPE_SPARSE) + END, "sparse", id="a GNU sparse file"),
-        pytest.param(header(type=b"V") + END, "unknown kind", id="a kind that engines refuse"),
-        pytest.param(pax(record("path", "x")) + END, "behind an extended", id="a pax header alone"),
-    ],
+@cases(
+    "tar words",
+    ("a header without checksum", FILE + b"\1" * 512 + END, "header is damaged"),
+    ("a header cut off", FILE + header("b")[:300], "middle of a member"),
+    ("a size beyond the end", header(size=1 << 40), "middle of a member"),
+    ("a size below zero", header(size=-1), "-1 bytes"),
+    ("files behind one zero", bytes(512) + FILE + END, "zeros stands between"),
+    ("files behind the end", FILE + END + FILE, "follows its end"),
+    ("something behind the end", FILE + END + b"x", "follows its end"),
+    ("a name of gigabytes", header("l", type=tarfile.GNUTYPE_LONGNAME, size=1 << 33),
+        "extended header says"),
+    ("a pax header of a gigabyte", header("p", type=tarfile.XHDTYPE, size=1 << 30),
+        "extended header says"),
+    ("a record cut off", pax(b"5 a=") + FILE + END, "pax header is damaged"),
+    ("a record too long", pax(b"999 a=b\n") + FILE, "pax header is damaged"),
+    ("a record of no length", pax(b"0 a=b\n") + FILE, "pax header is damaged"),
+    ("a record without length", pax(b"x a=b\n") + FILE, "pax header is damaged"),
+    ("a record without name", pax(b"5 =b\n") + FILE, "pax header is damaged"),
+    ("a pax size below zero", pax(record("size", "-5")) + FILE, "size is '-5'"),
+    ("a pax size beyond all", pax(record("size", "9" * 19)) + FILE, "size is"),
+    ("a time that is no number", pax(record("mtime", "nan")) + FILE, "mtime is"),
+    ("a zero in a name", pax(record("path", "a\0b")) + FILE, "no name"),
+    ("two pax headers", pax(record("path", "a")) * 2 + FILE + END, "two pax headers"),
+    ("a pax sparse file", pax(record("GNU.sparse.major", "1")) + FILE + END, "sparse"),
+    ("a GNU sparse file", header(type=tarfile.GNUTYPE_SPARSE) + END, "sparse"),
+    ("a kind that engines refuse", header(type=b"V") + END, "unknown kind"),
+    ("a pax header alone", pax(record("path", "x")) + END, "behind an extended"),
 )  # fmt: skip
 def test_a_hostile_tar_is_refused(tar: bytes, words: str) -> None:
     with pytest.raises(ImageUnreadableError, match="is not a complete tar") as caught:
@@ -176,24 +167,20 @@ def test_a_hostile_tar_is_refused(tar: bytes, words: str) -> None:
     assert words in caught.value.message
 
 
-@pytest.mark.parametrize(
-    ("tar", "names"),
-    [
-        pytest.param(FILE, ["a"], id="no end at all"),
-        pytest.param(FILE + bytes(512), ["a"], id="half an end"),
-        pytest.param(FILE + END + bytes(9000), ["a"], id="more zeros than needed"),
-        pytest.param(b"", [], id="no bytes"),
-        pytest.param(bytes(10240), [], id="no files"),
-        pytest.param(
-            pax(record("comment", "x"), kind=tarfile.XGLTYPE) + FILE + END, ["a"],
-            id="what git says of its commit",
-        ),
-        pytest.param(pax(record("path", "")) + FILE + END, ["a"], id="an empty pax record"),
-        pytest.param(header("d/", type=tarfile.AREGTYPE) + END, ["d"], id="an old directory"),
-        pytest.param(header("d", type=tarfile.DIRTYPE, size=99) + FILE + END, ["d", "a"],
-                     id="a directory that has a size"),
-        pytest.param(header("/", type=tarfile.DIRTYPE) + END, ["."], id="the root itself"),
-    ],
+@cases(
+    "tar names",
+    ("no end at all", FILE, ["a"]),
+    ("half an end", FILE + bytes(512), ["a"]),
+    ("more zeros than needed", FILE + END + bytes(9000), ["a"]),
+    ("no bytes", b"", []),
+    ("no files", bytes(10240), []),
+    ("what git says of its commit", pax(record("comment", "x"), kind=tarfile.XGLTYPE) + FILE + END,
+        ["a"]),
+    ("an empty pax record", pax(record("path", "")) + FILE + END, ["a"]),
+    ("an old directory", header("d/", type=tarfile.AREGTYPE) + END, ["d"]),
+    ("a directory that has a size", header("d", type=tarfile.DIRTYPE, size=99) + FILE + END, ["d",
+        "a"]),
+    ("the root itself", header("/", type=tarfile.DIRTYPE) + END, ["."]),
 )  # fmt: skip
 def test_an_odd_but_sound_tar_is_read(tar: bytes, names: list[str]) -> None:
     assert [member.name for member, _ in layer_members(a_layer(tar, tar))] == names

@@ -12,25 +12,18 @@ from images.registry.auth import Challenge, parse_challenges, read_login
 from tests.kit.cases import cases
 
 
-@pytest.mark.parametrize(
-    ("header", "expected"),
-    [
-        pytest.param(
-            'Bearer realm="https://a/t",service="s, t",scope="repository:x:pull,push"',
-            [Challenge("bearer", {"realm": "https://a/t", "service": "s, t",
-                                  "scope": "repository:x:pull,push"})],
-            id="commas inside quotes",
-        ),
-        pytest.param("Basic realm=x", [Challenge("basic", {"realm": "x"})], id="no quotes"),
-        pytest.param(
-            'Basic realm="a", Bearer realm="b"',
-            [Challenge("basic", {"realm": "a"}), Challenge("bearer", {"realm": "b"})],
-            id="two in one line",
-        ),
-        pytest.param(r'Basic realm="a\"b"', [Challenge("basic", {"realm": 'a"b'})], id="escapes"),
-        pytest.param("", [], id="none"),
-        pytest.param("nonsense", [], id="nonsense"),
-    ],
+@cases(
+    "header expected",
+    ("commas inside quotes",
+        'Bearer realm="https://a/t",service="s, t",scope="repository:x:pull,push"',
+        [Challenge("bearer", {"realm": "https://a/t", "service": "s, t",
+        "scope": "repository:x:pull,push"})]),
+    ("no quotes", "Basic realm=x", [Challenge("basic", {"realm": "x"})]),
+    ("two in one line", 'Basic realm="a", Bearer realm="b"', [Challenge("basic", {"realm": "a"}),
+        Challenge("bearer", {"realm": "b"})]),
+    ("escapes", r'Basic realm="a\"b"', [Challenge("basic", {"realm": 'a"b'})]),
+    ("none", "", []),
+    ("nonsense", "nonsense", []),
 )  # fmt: skip
 def test_challenges_are_read(header: str, expected: list[Challenge]) -> None:
     assert list(parse_challenges(header)) == expected

@@ -587,24 +587,20 @@ def test_damage_on_the_way_is_told(server: PushRegistry, target: RegistryTarget)
     assert server.count("PATCH") == 2
 
 
-@pytest.mark.parametrize(
-    ("status", "body", "expected", "words"),
-    [
-        pytest.param(401, b"", RegistryDeniedError, "docker login", id="401 without a challenge"),
-        pytest.param(403, errors("DENIED", "no push"), RegistryDeniedError, "no push", id="403"),
-        pytest.param(
-            404, errors("NAME_UNKNOWN", "no such repository"), PushRefusedError,
-            "Create the repository team/app", id="404 is a repository to be created",
-        ),
-        pytest.param(413, b"<html>", PushRefusedError, "larger bodies", id="413"),
-        pytest.param(429, b"slow down", RegistryDeniedError, "rate-limiting", id="429"),
-        pytest.param(400, errors("UNSUPPORTED", "quota of team used up"), PushRefusedError,
-                     "Free space", id="a quota"),
-        pytest.param(507, b"", PushRefusedError, "Free space", id="507"),
-        pytest.param(500, b"", RegistryUnreachableError, "HTTP 500", id="500 again and again"),
-        pytest.param(200, b"<html>log in</html>", RegistryAnswerError, "login page", id="a page"),
-        pytest.param(302, b"", RegistryAnswerError, "login page", id="a redirect of a POST"),
-    ],
+@cases(
+    "status body expected words",
+    ("401 without a challenge", 401, b"", RegistryDeniedError, "docker login"),
+    ("403", 403, errors("DENIED", "no push"), RegistryDeniedError, "no push"),
+    ("404 is a repository to be created", 404, errors("NAME_UNKNOWN", "no such repository"),
+        PushRefusedError, "Create the repository team/app"),
+    ("413", 413, b"<html>", PushRefusedError, "larger bodies"),
+    ("429", 429, b"slow down", RegistryDeniedError, "rate-limiting"),
+    ("a quota", 400, errors("UNSUPPORTED", "quota of team used up"), PushRefusedError,
+        "Free space"),
+    ("507", 507, b"", PushRefusedError, "Free space"),
+    ("500 again and again", 500, b"", RegistryUnreachableError, "HTTP 500"),
+    ("a page", 200, b"<html>log in</html>", RegistryAnswerError, "login page"),
+    ("a redirect of a POST", 302, b"", RegistryAnswerError, "login page"),
 )  # fmt: skip
 def test_each_refusal_of_a_blob_says_what_to_do(
     server: PushRegistry, target: RegistryTarget, status: int, body: bytes,

@@ -261,17 +261,15 @@ def test_a_token_server_that_stumbles_is_asked_again(
 # --- the parts ---
 
 
-@pytest.mark.parametrize(
-    ("scopes", "expected"),
-    [
-        pytest.param(["repository:a:pull", "repository:a:pull,push"], ("repository:a:pull,push",),
-                     id="the same repository"),
-        pytest.param(["repository:a:pull", "repository:b:pull"],
-                     ("repository:a:pull", "repository:b:pull"), id="two repositories"),
-        pytest.param(["registry:catalog:*"], ("registry:catalog:*",), id="another resource"),
-        pytest.param(["aws"], ("aws",), id="no such form"),
-        pytest.param([], (), id="none"),
-    ],
+@cases(
+    "scopes expected",
+    ("the same repository", ["repository:a:pull", "repository:a:pull,push"],
+        ("repository:a:pull,push",)),
+    ("two repositories", ["repository:a:pull", "repository:b:pull"], ("repository:a:pull",
+        "repository:b:pull")),
+    ("another resource", ["registry:catalog:*"], ("registry:catalog:*",)),
+    ("no such form", ["aws"], ("aws",)),
+    ("none", [], ()),
 )  # fmt: skip
 def test_scopes_are_joined(scopes: list[str], expected: tuple[str, ...]) -> None:
     assert merged(scopes) == expected

@@ -347,20 +347,17 @@ def test_other_bytes_of_a_mirror_are_not_used(server: PushRegistry, mirror: Push
     reader.close()
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param("https://mirror.example", Mirror(registry="mirror.example"), id="an address"),
-        pytest.param("mirror.example:5000/hub/", Mirror(registry="mirror.example:5000", path="hub"),
-                     id="with a path"),
-        pytest.param("http://localhost:5000", Mirror(registry="localhost:5000"), id="this machine"),
-        pytest.param("http://mirror.example", None, id="not encrypted"),
-        pytest.param("ftp://mirror.example", None, id="another scheme"),
-        pytest.param("mirror", None, id="no host"),
-        pytest.param("", None, id="nothing"),
-        pytest.param("https://user:pw@mirror.example", None, id="with a login"),
-    ],
-)  # fmt: skip
+@cases(
+    "text expected",
+    ("an address", "https://mirror.example", Mirror(registry="mirror.example")),
+    ("with a path", "mirror.example:5000/hub/", Mirror(registry="mirror.example:5000", path="hub")),
+    ("this machine", "http://localhost:5000", Mirror(registry="localhost:5000")),
+    ("not encrypted", "http://mirror.example", None),
+    ("another scheme", "ftp://mirror.example", None),
+    ("no host", "mirror", None),
+    ("nothing", "", None),
+    ("with a login", "https://user:pw@mirror.example", None),
+)
 def test_the_place_of_a_mirror_is_read(text: str, expected: Mirror | None) -> None:
     assert parse_mirror(text) == expected
 

@@ -41,15 +41,13 @@ sys.exit(attend(["sh", "-c", sys.argv[1]], env=dict(os.environ)))
 WAITS = "echo $$; while :; do sleep 0.05; done"
 
 
-@pytest.mark.parametrize(
-    ("before", "numbers", "code"),
-    [
-        pytest.param("trap 'exit 5' TERM", [signal.SIGTERM], 5, id="one that it handles"),
-        pytest.param("trap 'exit 6' USR1", [signal.SIGUSR1], 6, id="a batch system's"),
-        pytest.param(":", [signal.SIGTERM], 143, id="one that ends it"),
-        pytest.param("trap '' TERM INT", [signal.SIGTERM, signal.SIGINT, signal.SIGTERM], 137,
-                     id="the third ends what ignores it"),
-    ],
+@cases(
+    "before numbers code",
+    ("one that it handles", "trap 'exit 5' TERM", [signal.SIGTERM], 5),
+    ("a batch system's", "trap 'exit 6' USR1", [signal.SIGUSR1], 6),
+    ("one that ends it", ":", [signal.SIGTERM], 143),
+    ("the third ends what ignores it", "trap '' TERM INT", [signal.SIGTERM, signal.SIGINT,
+        signal.SIGTERM], 137),
 )  # fmt: skip
 def test_signals_reach_the_command(before: str, numbers: list[int], code: int) -> None:
     process = subprocess.Popen(

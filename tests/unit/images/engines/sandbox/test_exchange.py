@@ -56,32 +56,27 @@ NEW = image([LOWER, project("new")], {"Cmd": ["new"]})
 SIZE = NEW.layers[-1].blob.size
 
 
-@pytest.mark.parametrize(
-    ("last", "expected"),
-    [
-        pytest.param(project("x"), ("app", "lib/a.pth"), id="a new directory is one path"),
-        pytest.param(layer(entry("app/d/f", b"x"), entry("app", mode=0o700)), ("app",),
-                     id="its own directory may change"),
-        pytest.param(layer(link("lib/s", "/nowhere"), link("h", "lib/f", hard=True)),
-                     ("h", "lib/s"), id="links"),
-        pytest.param(layer(entry("lib", mode=0o755), entry("tight", mode=0o500)), (),
-                     id="directories that are there and stay as they are"),
-        pytest.param(layer(entry("pipe", type=tarfile.FIFOTYPE)), (), id="what is left out"),
-        pytest.param(layer(entry("tight", mode=0o755)), None, id="another mode of a directory"),
-        pytest.param(layer(entry("lib/f", b"x")), None, id="a file in place of another"),
-        pytest.param(layer(entry("lib/f")), None, id="a directory in place of a file"),
-        pytest.param(layer(entry("bin", b"x")), None, id="a file in place of a directory"),
-        pytest.param(layer(link("bin", "lib")), None, id="a link in place of a directory"),
-        pytest.param(layer(entry("lib/.wh.f", b"")), None, id="a whiteout"),
-        pytest.param(layer(entry("lib/.wh..wh..opq", b"")), None, id="an opaque directory"),
-        pytest.param(layer(entry("l/new", b"x")), None, id="a way through a link"),
-        pytest.param(layer(link("app/l", "/lib"), entry("app/l/new", b"x")), None,
-                     id="a way through its own link"),
-        pytest.param(layer(entry("app/f", b"1"), entry("app/f", b"2")), None,
-                     id="a file that is there twice"),
-        pytest.param(layer(entry(b"\xff".decode("utf-8", "surrogateescape"), b"x")), None,
-                     id="a name that is no text"),
-    ],
+@cases(
+    "last expected",
+    ("a new directory is one path", project("x"), ("app", "lib/a.pth")),
+    ("its own directory may change", layer(entry("app/d/f", b"x"), entry("app", mode=0o700)),
+        ("app",)),
+    ("links", layer(link("lib/s", "/nowhere"), link("h", "lib/f", hard=True)), ("h", "lib/s")),
+    ("directories that are there and stay as they are", layer(entry("lib", mode=0o755),
+        entry("tight", mode=0o500)), ()),
+    ("what is left out", layer(entry("pipe", type=tarfile.FIFOTYPE)), ()),
+    ("another mode of a directory", layer(entry("tight", mode=0o755)), None),
+    ("a file in place of another", layer(entry("lib/f", b"x")), None),
+    ("a directory in place of a file", layer(entry("lib/f")), None),
+    ("a file in place of a directory", layer(entry("bin", b"x")), None),
+    ("a link in place of a directory", layer(link("bin", "lib")), None),
+    ("a whiteout", layer(entry("lib/.wh.f", b"")), None),
+    ("an opaque directory", layer(entry("lib/.wh..wh..opq", b"")), None),
+    ("a way through a link", layer(entry("l/new", b"x")), None),
+    ("a way through its own link", layer(link("app/l", "/lib"), entry("app/l/new", b"x")), None),
+    ("a file that is there twice", layer(entry("app/f", b"1"), entry("app/f", b"2")), None),
+    ("a name that is no text", layer(entry(b"\xff".decode("utf-8", "surrogateescape"), b"x")),
+        None),
 )  # fmt: skip
 def test_what_a_layer_adds(
     tmp_path: Path, last: ImageLayer, expected: tuple[str, ...] | None
@@ -150,17 +145,13 @@ def whole(directory: Path, wanted: Image) -> dict[str, tuple[Any, ...]]:
     return kept_tree(directory)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "read"),
-    [
-        pytest.param(OLD, NEW, SIZE, id="a changed and a removed file"),
-        pytest.param(OLD, image([LOWER]), 0, id="no project any more"),
-        pytest.param(image([LOWER, layer(entry("lib/f", b"x"))]), NEW, None,
-                     id="the old layer replaced a file"),
-        pytest.param(OLD, image([layer(entry("x", b"")), NEW.layers[1]]), None,
-                     id="another lower layer"),
-    ],
-)  # fmt: skip
+@cases(
+    "old new read",
+    ("a changed and a removed file", OLD, NEW, SIZE),
+    ("no project any more", OLD, image([LOWER]), 0),
+    ("the old layer replaced a file", image([LOWER, layer(entry("lib/f", b"x"))]), NEW, None),
+    ("another lower layer", OLD, image([layer(entry("x", b"")), NEW.layers[1]]), None),
+)
 def test_only_the_other_layers_are_read(
     tmp_path: Path, old: Image, new: Image, read: int | None
 ) -> None:

@@ -178,19 +178,14 @@ def test_a_loaders_cache_that_is_none_is_left_as_it_is(entries: list[Any], tmp_p
     assert "/etc/ld.so.cache" not in {mount.target for mount in plan.mounts}
 
 
-@pytest.mark.parametrize(
-    ("entries", "path", "expected"),
-    [
-        pytest.param([entry("a/f", b"")], "/a/f", ("/a/f", ""), id="what is there"),
-        pytest.param([link("l", "/etc/passwd")], "/l", ("/etc", "passwd"),
-                     id="an absolute link begins at the root"),
-        pytest.param([link("l", "../../../etc")], "/l/x/y", ("/etc", "x/y"),
-                     id="above the root is the root"),
-        pytest.param([link("l", "no/such")], "/l/f", ("/", "no/such/f"),
-                     id="a link's missing end is missing"),
-        pytest.param([], "/a/../b", ("/", "a/../b"), id="dots behind what is missing stay"),
-    ],
-)  # fmt: skip
+@cases(
+    "entries path expected",
+    ("what is there", [entry("a/f", b"")], "/a/f", ("/a/f", "")),
+    ("an absolute link begins at the root", [link("l", "/etc/passwd")], "/l", ("/etc", "passwd")),
+    ("above the root is the root", [link("l", "../../../etc")], "/l/x/y", ("/etc", "x/y")),
+    ("a link's missing end is missing", [link("l", "no/such")], "/l/f", ("/", "no/such/f")),
+    ("dots behind what is missing stay", [], "/a/../b", ("/", "a/../b")),
+)
 def test_links_lead_nowhere_but_into_the_root(
     tmp_path: Path, entries: list[Any], path: str, expected: tuple[str, str]
 ) -> None:
@@ -216,23 +211,19 @@ def test_links_in_a_circle_are_refused(tmp_path: Path) -> None:
         plan_of(tree)
 
 
-@pytest.mark.parametrize(
-    ("settings", "job", "message"),
-    [
-        pytest.param({}, {"command": ()}, "no command", id="nothing to run"),
-        pytest.param({}, {"command": ("nosuch",)}, "no program nosuch", id="no such program"),
-        pytest.param({}, {"command": ("/usr/bin",)}, "no program", id="a directory"),
-        pytest.param({"Entrypoint": ["a\0b"]}, {}, "zero byte", id="a zero byte"),
-        pytest.param({"Env": ["PATH=/nosuch"]}, {}, "no program", id="not on its PATH"),
-        pytest.param({"Env": ["A=" + "x" * (3 << 20)]}, {}, "longest of 3,145,731",
-                     id="one variable"),
-        pytest.param({"Env": [f"A{i}=1" for i in range(200_000)]}, {}, "200,004 words",
-                     id="many variables"),
-        pytest.param({"Entrypoint": ["x" * (3 << 20)]}, {}, "longest of 3,145,729", id="a command"),
-        pytest.param({"WorkingDir": "/deep" * 3000}, {}, "a path of 15,000 bytes", id="a path"),
-        pytest.param({}, {"files": {"/a/b/../../../x": b"", "/c": b""}}, None, id="dots in a file"),
-    ],
-)  # fmt: skip
+@cases(
+    "settings job message",
+    ("nothing to run", {}, {"command": ()}, "no command"),
+    ("no such program", {}, {"command": ("nosuch",)}, "no program nosuch"),
+    ("a directory", {}, {"command": ("/usr/bin",)}, "no program"),
+    ("a zero byte", {"Entrypoint": ["a\0b"]}, {}, "zero byte"),
+    ("not on its PATH", {"Env": ["PATH=/nosuch"]}, {}, "no program"),
+    ("one variable", {"Env": ["A=" + "x" * (3 << 20)]}, {}, "longest of 3,145,731"),
+    ("many variables", {"Env": [f"A{i}=1" for i in range(200_000)]}, {}, "200,004 words"),
+    ("a command", {"Entrypoint": ["x" * (3 << 20)]}, {}, "longest of 3,145,729"),
+    ("a path", {"WorkingDir": "/deep" * 3000}, {}, "a path of 15,000 bytes"),
+    ("dots in a file", {}, {"files": {"/a/b/../../../x": b"", "/c": b""}}, None),
+)
 def test_what_cannot_be_run_is_said_before(
     tmp_path: Path, settings: dict[str, Any], job: dict[str, Any], message: str | None
 ) -> None:
@@ -321,21 +312,16 @@ def test_what_bubblewrap_cannot_be_told_is_refused(tmp_path: Path) -> None:
     assert bwrap(kind="unshare", program="/u").command(plan, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("groups", "files", "expected"),
-    [
-        pytest.param("0::/user.slice/session-1.scope",
-                     {"user.slice/cgroup.subtree_control": "memory pids\n"},
-                     ["user.slice"], id="beside its own"),
-        pytest.param("0::/user.slice/session-1.scope",
-                     {"user.slice/cgroup.subtree_control": "memory\n"},
-                     [], id="not where processes are not counted"),
-        pytest.param("0::/", {"cgroup.subtree_control": "cpu memory pids\n"}, [""],
-                     id="the first of all"),
-        pytest.param("0::/", {}, [], id="a container's"),
-        pytest.param("9:name=systemd:/\n8:pids:/a\n4:memory:/b\n2:cpu,cpuacct:/c\n0::/", {},
-                     ["pids/a", "memory/b"], id="the first version"),
-    ],
+@cases(
+    "groups files expected",
+    ("beside its own", "0::/user.slice/session-1.scope",
+        {"user.slice/cgroup.subtree_control": "memory pids\n"}, ["user.slice"]),
+    ("not where processes are not counted", "0::/user.slice/session-1.scope",
+        {"user.slice/cgroup.subtree_control": "memory\n"}, []),
+    ("the first of all", "0::/", {"cgroup.subtree_control": "cpu memory pids\n"}, [""]),
+    ("a container's", "0::/", {}, []),
+    ("the first version", "9:name=systemd:/\n8:pids:/a\n4:memory:/b\n2:cpu,cpuacct:/c\n0::/", {},
+        ["pids/a", "memory/b"]),
 )  # fmt: skip
 def test_where_groups_can_be_made(
     tmp_path: Path, groups: str, files: dict[str, str], expected: list[str]
@@ -379,28 +365,26 @@ def test_unshares_command_carries_the_plan(tmp_path: Path) -> None:
     assert Path(written["root"]).is_dir()
 
 
-@pytest.mark.parametrize(
-    ("problem", "setting", "expected"),
-    [
-        pytest.param("bwrap: No permissions to create new namespace",
-                     "kernel/unprivileged_userns_clone=0",
-                     "sysctl -w kernel.unprivileged_userns_clone=1", id="Debian's switch"),
-        pytest.param("unshare: unshare failed: No space left on device",
-                     "user/max_user_namespaces=0",
-                     "sysctl -w user.max_user_namespaces=", id="no namespaces at all"),
-        pytest.param("bwrap: setting up uid map: Permission denied",
-                     "kernel/apparmor_restrict_unprivileged_userns=1",
-                     "apparmor_restrict_unprivileged_userns=0", id="AppArmor, as on Ubuntu 24.04"),
-        pytest.param("unshare: unshare failed: Operation not permitted", "",
-                     "seccomp=unconfined", id="a container's seccomp profile"),
-        pytest.param("bwrap: Can't mount proc on /newroot/proc: Operation not permitted", "",
-                     "systempaths=unconfined", id="bubblewrap in a container that hides /proc"),
-        pytest.param("sandbox: cannot mount proc on /x/proc: Operation not permitted", "",
-                     "systempaths=unconfined", id="unshare in a container that hides /proc"),
-        pytest.param("bwrap: Can't find source path /home/x/lib: Permission denied", "",
-                     "namei -l /home/x/lib", id="a library that this user may not read"),
-        pytest.param("bwrap: Unknown option --perms", "", "apt-get install", id="too old"),
-    ],
+@cases(
+    "problem setting expected",
+    ("Debian's switch", "bwrap: No permissions to create new namespace",
+        "kernel/unprivileged_userns_clone=0", "sysctl -w kernel.unprivileged_userns_clone=1"),
+    ("no namespaces at all", "unshare: unshare failed: No space left on device",
+        "user/max_user_namespaces=0", "sysctl -w user.max_user_namespaces="),
+    ("AppArmor, as on Ubuntu 24.04", "bwrap: setting up uid map: Permission denied",
+        "kernel/apparmor_restrict_unprivileged_userns=1",
+        "apparmor_restrict_unprivileged_userns=0"),
+    ("a container's seccomp profile", "unshare: unshare failed: Operation not permitted", "",
+        "seccomp=unconfined"),
+    ("bubblewrap in a container that hides /proc",
+        "bwrap: Can't mount proc on /newroot/proc: Operation not permitted", "",
+        "systempaths=unconfined"),
+    ("unshare in a container that hides /proc",
+        "sandbox: cannot mount proc on /x/proc: Operation not permitted", "",
+        "systempaths=unconfined"),
+    ("a library that this user may not read",
+        "bwrap: Can't find source path /home/x/lib: Permission denied", "", "namei -l /home/x/lib"),
+    ("too old", "bwrap: Unknown option --perms", "", "apt-get install"),
 )  # fmt: skip
 def test_why_there_is_no_sandbox(tmp_path: Path, problem: str, setting: str, expected: str) -> None:
     if setting:

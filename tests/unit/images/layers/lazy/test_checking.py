@@ -32,6 +32,7 @@ from images.oci.errors import DigestMismatchError, ImageUnreadableError, TableMi
 from images.oci.model import PODMAN_DIGEST, PODMAN_POSITION, TABLE_DIGEST, digest_of
 from images.oci.sources import ImageLayer
 from images.oci.tarstream import layer_members
+from tests.kit.cases import cases
 from tests.kit.layer_maker import collect
 from tests.kit.lazy_maker import Change, LazyTar, Rows, layer_of, lazy_layer, lazy_tar
 from tests.unit.images.layers.lazy.test_layer import NAMES, files_layer, lazy
@@ -162,48 +163,40 @@ def test_a_layer_without_annotations_is_not_looked_at() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        pytest.param(exchanged("bin/a", "bin/b"), "'bin/a' (content), 'bin/b' (content)",
-                     id="two contents exchanged"),
-        pytest.param(but("bin/a", digest=digest_of(b"2" * CHUNK)), "'bin/a' (content)",
-                     id="the digest of another file"),
-        pytest.param(but("bin/a", chunkDigest=digest_of(b"2" * CHUNK)), "'bin/a' (content)",
-                     id="the chunk of another file"),
-        pytest.param(but("bin/a", digest=None, chunkDigest=OTHER), "'bin/a' (content)",
-                     id="a chunk of no file"),
-        pytest.param(but("bin/large", chunkDigest=OTHER), "'bin/large' (content)",
-                     id="one of several chunks"),
-        pytest.param(but("bin/small", mode=0o4755),
-                     "'bin/small' (mode 0755 in the tar, 4755 in the table)", id="set-uid"),
-        pytest.param(but("bin/su", mode=0o755), "mode 4755 in the tar, 0755", id="no set-uid"),
-        pytest.param(but("bin/a", uid=0), "owner 3 in the tar, 0 in the table", id="an owner"),
-        pytest.param(but("bin/a", gid=None), "group 4 in the tar, 0 in the table", id="a group"),
-        pytest.param(but("bin/ping", xattrs=None), "attribute security.capability", id="no xattr"),
-        pytest.param(but("bin/a", xattrs={"security.capability": "AQAAAgAEAAA="}),
-                     "'bin/a' (extended attribute security.capability)", id="an xattr more"),
-        pytest.param(but("bin/ping", xattrs={"security.capability": "AQAAAgAEAAE="}),
-                     "attribute security.capability", id="another xattr"),
-        pytest.param(but("dev/null", devMinor=1), "device 1:3 in the tar, 1:1", id="a device"),
-        pytest.param(but("dev/null", type="block"), "type char in the tar, block", id="its kind"),
-        pytest.param(but("bin/soft", linkName="/etc/shadow"), "target '../bin/su' in the tar",
-                     id="the target of a link"),
-        pytest.param(but("bin/hard", linkName="bin/a"), "target 'bin/su' in the tar",
-                     id="the file of a hard link"),
-        pytest.param(but("bin/a", modtime="2023-11-14T22:13:22Z"), "time 1700000000.25 in",
-                     id="a time"),
-        pytest.param(but("bin/small", size=9), "size 10 in the tar, 9 in the table", id="a size"),
-        pytest.param(but("bin/small", name="bin/large2"), "'bin/large2' (only in the table)",
-                     id="a name"),
-        pytest.param(but("./", mode=0o777), "'' (mode 0755 in the tar, 0777", id="the root's mode"),
-        pytest.param(but("lib/.wh.gone", name="lib/.wh.other"), "(only in the t", id="a whiteout"),
-        pytest.param(lambda rows: rows[:-1], "(only in the tar)", id="a row less"),
-        pytest.param(lambda rows: [*rows, {"name": "a/more", "type": "dir"}],
-                     "'a/more' (only in the table)", id="a row more"),
-        pytest.param(lambda rows: [*rows, {"name": "bin/", "type": "dir", "mode": 0o777}],
-                     "'bin' (mode 0755 in the tar, 0777", id="a directory twice"),
-    ],
+@cases(
+    "change says",
+    ("two contents exchanged", exchanged("bin/a", "bin/b"), "'bin/a' (content), 'bin/b' (content)"),
+    ("the digest of another file", but("bin/a", digest=digest_of(b"2" * CHUNK)),
+        "'bin/a' (content)"),
+    ("the chunk of another file", but("bin/a", chunkDigest=digest_of(b"2" * CHUNK)),
+        "'bin/a' (content)"),
+    ("a chunk of no file", but("bin/a", digest=None, chunkDigest=OTHER), "'bin/a' (content)"),
+    ("one of several chunks", but("bin/large", chunkDigest=OTHER), "'bin/large' (content)"),
+    ("set-uid", but("bin/small", mode=0o4755),
+        "'bin/small' (mode 0755 in the tar, 4755 in the table)"),
+    ("no set-uid", but("bin/su", mode=0o755), "mode 4755 in the tar, 0755"),
+    ("an owner", but("bin/a", uid=0), "owner 3 in the tar, 0 in the table"),
+    ("a group", but("bin/a", gid=None), "group 4 in the tar, 0 in the table"),
+    ("no xattr", but("bin/ping", xattrs=None), "attribute security.capability"),
+    ("an xattr more", but("bin/a", xattrs={"security.capability": "AQAAAgAEAAA="}),
+        "'bin/a' (extended attribute security.capability)"),
+    ("another xattr", but("bin/ping", xattrs={"security.capability": "AQAAAgAEAAE="}),
+        "attribute security.capability"),
+    ("a device", but("dev/null", devMinor=1), "device 1:3 in the tar, 1:1"),
+    ("its kind", but("dev/null", type="block"), "type char in the tar, block"),
+    ("the target of a link", but("bin/soft", linkName="/etc/shadow"),
+        "target '../bin/su' in the tar"),
+    ("the file of a hard link", but("bin/hard", linkName="bin/a"), "target 'bin/su' in the tar"),
+    ("a time", but("bin/a", modtime="2023-11-14T22:13:22Z"), "time 1700000000.25 in"),
+    ("a size", but("bin/small", size=9), "size 10 in the tar, 9 in the table"),
+    ("a name", but("bin/small", name="bin/large2"), "'bin/large2' (only in the table)"),
+    ("the root's mode", but("./", mode=0o777), "'' (mode 0755 in the tar, 0777"),
+    ("a whiteout", but("lib/.wh.gone", name="lib/.wh.other"), "(only in the t"),
+    ("a row less", lambda rows: rows[:-1], "(only in the tar)"),
+    ("a row more", lambda rows: [*rows, {"name": "a/more", "type": "dir"}],
+        "'a/more' (only in the table)"),
+    ("a directory twice", lambda rows: [*rows, {"name": "bin/", "type": "dir", "mode": 0o777}],
+        "'bin' (mode 0755 in the tar, 0777"),
 )  # fmt: skip
 def test_another_table_is_refused(name: FormatName, change: Change, says: str) -> None:
     layer = lazy_layer(TAR, name, change=change)
@@ -221,20 +214,17 @@ def chunks_of(path: str, **more: object) -> Change:
     ]
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        pytest.param(but("bin/large", chunkSize=CHUNK - 1), "do not follow", id="too short"),
-        pytest.param(chunks_of("bin/large", chunkOffset=CHUNK), "do not follow", id="twice"),
-        pytest.param(but("bin/a", digest=None, chunkDigest=None), "has no digest", id="no digest"),
-        pytest.param(chunks_of("bin/large", chunkDigest=None), "has no digest", id="nor a chunk"),
-        pytest.param(but("bin/b", mode=0o644, MODE=0o4755), "the key 'MODE'", id="another case"),
-        pytest.param(lambda rows: [{**row, "\u017fize": 1} for row in rows], "the key",
-                     id="another case in Unicode"),
-        pytest.param(but("bin/b", uid=1 << 32), "uid 4294967296", id="root in 32 bits"),
-        pytest.param(lambda rows: [*rows, rows[3]], "'bin/b' twice", id="a file twice"),
-    ],
-)  # fmt: skip
+@cases(
+    "change says",
+    ("too short", but("bin/large", chunkSize=CHUNK - 1), "do not follow"),
+    ("twice", chunks_of("bin/large", chunkOffset=CHUNK), "do not follow"),
+    ("no digest", but("bin/a", digest=None, chunkDigest=None), "has no digest"),
+    ("nor a chunk", chunks_of("bin/large", chunkDigest=None), "has no digest"),
+    ("another case", but("bin/b", mode=0o644, MODE=0o4755), "the key 'MODE'"),
+    ("another case in Unicode", lambda rows: [{**row, "\u017fize": 1} for row in rows], "the key"),
+    ("root in 32 bits", but("bin/b", uid=1 << 32), "uid 4294967296"),
+    ("a file twice", lambda rows: [*rows, rows[3]], "'bin/b' twice"),
+)
 def test_a_table_that_can_be_read_in_two_ways_is_refused(change: Change, says: str) -> None:
     with pytest.raises(Failure, match="cannot be used") as caught:
         read(lazy_layer(TAR, change=change))

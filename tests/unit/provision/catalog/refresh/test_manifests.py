@@ -88,50 +88,29 @@ def page(*anchors: str) -> bytes:
     return f"<html><body>{' '.join(anchors)}</body></html>".encode()
 
 
-@pytest.mark.parametrize(
-    ("body", "labels"),
-    [
-        pytest.param(
-            page("<a href='redistrib_13.4.2.json'>x</a>", "<a href='redistrib_13.10.0.json'>x</a>"),
-            ("13.4.2", "13.10.0"),
-            id="releases in the order of their versions",
-        ),
-        pytest.param(
-            page('<a href="redistrib_620.70.06.json">x</a>'),
-            ("620.70.06",),
-            id="a driver's zeros are kept",
-        ),
-        pytest.param(
-            page("<a href='redistrib_9.1.json'>", "<a href='redistrib_9.1.0.json'>"),
-            ("9.1",),
-            id="one version under two names is one",
-        ),
-        pytest.param(
-            page(
-                "<a href='..'>", "<a href='cuda_nvcc/'>", "<a href='?C=M;O=D'>",
-                "<a href='redistrib_13.5.0.json.asc'>", "<a href='redistrib_v2_13.5.0.json'>",
-                "<a href='redistrib_latest.json'>", "<a href='redistrib_13.json'>",
-                "<a href='redistrib_1.2.3.4.5.json'>", "<a href='redistrib_99999.0.0.json'>",
-                "<a href='redistrib_13.5.0.json?sort=name'>", "<a href='REDISTRIB_13.5.0.json'>",
-                "<a href='sub/redistrib_13.5.0.json'>", "<a href='../redistrib_13.5.0.json'>",
-                "<a href='//other.example/compute/cuda/redist/redistrib_13.5.0.json'>",
-                "<a href='http://nvidia.example/compute/cuda/redist/redistrib_13.5.0.json'>",
-                "<a href='javascript:alert(1)'>", "<a href='http://[/redistrib_13.5.0.json'>",
-                "<a>", "redistrib_13.5.0.json", "<!-- <a href='redistrib_13.5.0.json'> -->",
-                "<a href='redistrib_\u0661\u0663.5.0.json'>",
-            ),
-            (),
-            id="signatures, other schemas, sort orders and other places are no releases",
-        ),
-        pytest.param(
-            page(
-                "<a href='/compute/cuda/redist/redistrib_13.5.0.json'>",
-                f"<a href='{URL}redistrib_13.4.2.json#top'>", "<a href=redistrib%5F13.3.1.json>",
-            ),
-            ("13.3.1", "13.4.2", "13.5.0"),
-            id="whole addresses, anchors and escapes are read",
-        ),
-    ],
+@cases(
+    "body labels",
+    ("releases in the order of their versions", page("<a href='redistrib_13.4.2.json'>x</a>",
+        "<a href='redistrib_13.10.0.json'>x</a>"), ("13.4.2", "13.10.0")),
+    ("a driver's zeros are kept", page('<a href="redistrib_620.70.06.json">x</a>'), ("620.70.06",)),
+    ("one version under two names is one", page("<a href='redistrib_9.1.json'>",
+        "<a href='redistrib_9.1.0.json'>"), ("9.1",)),
+    ("signatures, other schemas, sort orders and other places are no releases",
+        page("<a href='..'>", "<a href='cuda_nvcc/'>", "<a href='?C=M;O=D'>",
+        "<a href='redistrib_13.5.0.json.asc'>", "<a href='redistrib_v2_13.5.0.json'>",
+        "<a href='redistrib_latest.json'>", "<a href='redistrib_13.json'>",
+        "<a href='redistrib_1.2.3.4.5.json'>", "<a href='redistrib_99999.0.0.json'>",
+        "<a href='redistrib_13.5.0.json?sort=name'>", "<a href='REDISTRIB_13.5.0.json'>",
+        "<a href='sub/redistrib_13.5.0.json'>", "<a href='../redistrib_13.5.0.json'>",
+        "<a href='//other.example/compute/cuda/redist/redistrib_13.5.0.json'>",
+        "<a href='http://nvidia.example/compute/cuda/redist/redistrib_13.5.0.json'>",
+        "<a href='javascript:alert(1)'>", "<a href='http://[/redistrib_13.5.0.json'>", "<a>",
+        "redistrib_13.5.0.json", "<!-- <a href='redistrib_13.5.0.json'> -->",
+        "<a href='redistrib_\u0661\u0663.5.0.json'>"), ()),
+    ("whole addresses, anchors and escapes are read",
+        page("<a href='/compute/cuda/redist/redistrib_13.5.0.json'>",
+        f"<a href='{URL}redistrib_13.4.2.json#top'>", "<a href=redistrib%5F13.3.1.json>"),
+        ("13.3.1", "13.4.2", "13.5.0")),
 )  # fmt: skip
 def test_a_directory_lists_releases(body: bytes, labels: tuple[str, ...]) -> None:
     assert parse_labels(body, "text/html", URL) == labels
@@ -199,31 +178,21 @@ def test_a_day_is_read_only_where_it_can_mean_one(date: object, day: str | None)
 NVCC = {"name": "CUDA NVCC", "version": "13.5.37"}
 
 
-@pytest.mark.parametrize(
-    ("body", "why"),
-    [
-        pytest.param(b'{"release_date": "2026-1', "not complete JSON", id="cut"),
-        pytest.param(b"\xff\xfe\x00", "not complete JSON", id="no text"),
-        pytest.param(b"[" * 200_000, "not complete JSON", id="nested without an end"),
-        pytest.param(b"[]", "no object", id="a list"),
-        pytest.param(b"{}", "names no component", id="an empty object"),
-        pytest.param(
-            json.dumps({"release_label": "13.4.2", "cuda_nvcc": NVCC}).encode(),
-            "it says that it is '13.4.2'", id="another release",
-        ),
-        pytest.param(
-            json.dumps({"release_product": "cudnn", "cuda_nvcc": NVCC}).encode(),
-            "it says that it is of 'cudnn'", id="another product",
-        ),
-        pytest.param(
-            json.dumps({"release_product": ["cuda"], "cuda_nvcc": NVCC}).encode(),
-            "it says that it is of", id="a product that is a list",
-        ),
-        pytest.param(
-            json.dumps({"release_label": "13.5.0", "cuda_nvcc": "13.5.37"}).encode(),
-            "names no component", id="components that are texts",
-        ),
-    ],
+@cases(
+    "body why",
+    ("cut", b'{"release_date": "2026-1', "not complete JSON"),
+    ("no text", b"\xff\xfe\x00", "not complete JSON"),
+    ("nested without an end", b"[" * 200_000, "not complete JSON"),
+    ("a list", b"[]", "no object"),
+    ("an empty object", b"{}", "names no component"),
+    ("another release", json.dumps({"release_label": "13.4.2", "cuda_nvcc": NVCC}).encode(),
+        "it says that it is '13.4.2'"),
+    ("another product", json.dumps({"release_product": "cudnn", "cuda_nvcc": NVCC}).encode(),
+        "it says that it is of 'cudnn'"),
+    ("a product that is a list", json.dumps({"release_product": ["cuda"],
+        "cuda_nvcc": NVCC}).encode(), "it says that it is of"),
+    ("components that are texts", json.dumps({"release_label": "13.5.0",
+        "cuda_nvcc": "13.5.37"}).encode(), "names no component"),
 )  # fmt: skip
 def test_what_is_no_manifest_of_the_release_is_refused(body: bytes, why: str) -> None:
     with pytest.raises(ManifestError, match=why):
@@ -267,28 +236,17 @@ def test_a_new_branch_is_the_one_before_it_with_its_own_cuda(
     assert refreshed(after, server, "driver-manifests").rows == {}
 
 
-@pytest.mark.parametrize(
-    ("label", "body", "words"),
-    [
-        pytest.param(
-            "620.70.06", driver("620.70.06", "2026-11-04"), "for which CUDA is not known",
-            id="a manifest without a compat",
-        ),
-        pytest.param(
-            "620.70.06",
-            driver("620.70.06", "2026-11-04",
-                   cuda_compat=component("cuda_compat", "620.70.06", cudas=["13"])),
-            "for which CUDA is not known", id="a compat for a major alone",
-        ),
-        pytest.param(
-            "620.70.06", driver("620.70.06", "2026-11-04", "13.1"),
-            "would be for CUDA 13.1, out of the order", id="a CUDA older than the one before",
-        ),
-        pytest.param(
-            "612.10.01", driver("612.10.01", "2026-11-04", "13.5"),
-            "would be for CUDA 13.5, out of the order", id="a CUDA newer than the one behind",
-        ),
-    ],
+@cases(
+    "label body words",
+    ("a manifest without a compat", "620.70.06", driver("620.70.06", "2026-11-04"),
+        "for which CUDA is not known"),
+    ("a compat for a major alone", "620.70.06", driver("620.70.06", "2026-11-04",
+        cuda_compat=component("cuda_compat", "620.70.06", cudas=["13"])),
+        "for which CUDA is not known"),
+    ("a CUDA older than the one before", "620.70.06", driver("620.70.06", "2026-11-04", "13.1"),
+        "would be for CUDA 13.1, out of the order"),
+    ("a CUDA newer than the one behind", "612.10.01", driver("612.10.01", "2026-11-04", "13.5"),
+        "would be for CUDA 13.5, out of the order"),
 )  # fmt: skip
 def test_what_cannot_be_a_row_is_noted(
     catalog: Catalog, server: SimpleIndex, label: str, body: bytes, words: str

@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from images.bootstrap import DEFAULT_PACKAGES, bootstrap
 from images.bootstrap.host import read_sources
+from images.bootstrap.make import DEFAULT_PACKAGES, bootstrap
 from images.bootstrap.mirrors import debian_sources
 
 SUITE, PYTHON, EPOCH = "bookworm", "3.11", 1_700_000_000

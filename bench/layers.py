@@ -23,7 +23,8 @@ from typing import Any
 
 from packaging.utils import parse_wheel_filename
 
-from images.layers import wheel_file, wheel_layer
+from images.layers import wheel_file
+from images.layers.transcode import wheel_layer
 from images.oci.sources import Unpacked
 from images.wheels.directory import DEFLATED, Member
 from images.wheels.remote_file import Wheel

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, cast
 from packaging.pylock import PackageWheel
 
 from images.assembly.build import Built, Recipe, build
-from images.bootstrap import bootstrap
+from images.bootstrap.make import bootstrap
 from images.engines.sandbox.run import confine
 from images.errors import Failure
 from images.layers.base_facts import read_base_facts, search_path
@@ -43,7 +43,8 @@ from images.oci.archive_reader import open_archive
 from images.oci.assemble import ContainerSettings, image_index
 from images.oci.model import INDEX, MANIFEST, host_platform, platform_of
 from images.oci.sources import Image
-from images.store import Fetcher, Store
+from images.store.fetch import Fetcher
+from images.store.store import Store
 from images.wheels.remote_file import Wheel
 from provision.build.base import BuildSettings
 from provision.build.destination import Destination, read_destination

@@ -22,27 +22,3 @@ Nothing else of the host or the date is in the image (names, addresses, logs, ca
 files are in a fixed order, and owners are numbers. A snapshot pins the packages. Without one a base
 is rebuilt after some days, to get security updates.
 """
-
-from __future__ import annotations
-
-from images.bootstrap.errors import (
-    BootstrapError,
-    BootstrapToolError,
-    BootstrapUnfitError,
-    MirrorError,
-)
-from images.bootstrap.make import DEFAULT_PACKAGES, bootstrap
-from images.bootstrap.mirrors import stamp_before
-from images.bootstrap.store import BootstrapBase, find
-
-__all__ = [
-    "DEFAULT_PACKAGES",
-    "BootstrapBase",
-    "BootstrapError",
-    "BootstrapToolError",
-    "BootstrapUnfitError",
-    "MirrorError",
-    "bootstrap",
-    "find",
-    "stamp_before",
-]

@@ -17,7 +17,7 @@ from images.bootstrap.deb import ControlFile
 from images.bootstrap.index import SuitePackage
 from images.bootstrap.unpack import UnpackedPackage
 from images.layers.tar import TarEntry
-from images.store import Store
+from images.store.store import Store
 
 _CHOSEN, _UNPACKED = "debian-chosen", "debian-unpacked"
 _LENGTH_BYTES = 8

@@ -30,8 +30,9 @@ from images.net.logins import authorization, read_logins
 from images.net.retries import AGAIN, Retries, Tries, busy
 from images.net.secrets import Secrets
 from images.net.transfer import Transfers, head_of, pieces_of, transfer_client
-from images.store import Fetcher, Store
+from images.store.fetch import Fetcher
 from images.store.local import local_path
+from images.store.store import Store
 from images.wheels.remote_file import RemoteFile
 
 _MOST_RELEASE_BYTES = 16 << 20

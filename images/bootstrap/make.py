@@ -33,8 +33,8 @@ from images.bootstrap.store import (
 )
 from images.bootstrap.unpack import UnpackedPackage, unpack_all
 from images.errors import FULL
-from images.store import OfflineError, Store
-from images.store.errors import ELSEWHERE_FIX
+from images.store.errors import ELSEWHERE_FIX, OfflineError
+from images.store.store import Store
 from images.system.ownership import another_owner
 
 DEFAULT_PACKAGES = ("ca-certificates", "python3", "python3-venv")
@@ -84,9 +84,9 @@ def bootstrap(
     (seconds since 1970) give the same image ID and the same bytes; with `snapshot`
     ("20260301T000000Z") the packages are those that Debian had at that time. `more` are packages
     beside the base's own: they and what they need are refused if their scripts are not known.
-    `ca_bundle` has
-    certificates (PEM) to trust for mirrors. An interrupted build's files are removed, at once or by
-    the next call.
+    `ca_bundle` has certificates (PEM) to trust for mirrors. An interrupted build's files are
+    removed, at once or by the next call. OfflineError: there is no such base, and it may not be
+    downloaded; BootstrapError: the store cannot be used, or the suite has another Python.
     """
     arch = host.debian_arch(arch)
     _check_suite(suite)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from images.bootstrap.store import archives, bases_directory, locked, remove_all
-from images.store import Cleared, StoreCheck, StoreItem, Usage
 from images.store.locks import alone
+from images.store.upkeep import Cleared, StoreCheck, StoreItem, Usage
 
 KIND = "bases"
 

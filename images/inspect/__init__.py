@@ -14,19 +14,3 @@ The data flow, and the modules:
 `measuring` runs these; `image` inspects a whole image or wheel, `facts` reads only what the loader
 would, in a form that can be kept. Nothing that is read is executed.
 """
-
-from __future__ import annotations
-
-from images.inspect.measuring import measure
-from images.inspect.model import Capability, How, LibraryCode, WheelCode
-from images.wheels.errors import WheelUnreachableError, WheelUnreadableError
-
-__all__ = [
-    "Capability",
-    "How",
-    "LibraryCode",
-    "WheelCode",
-    "WheelUnreachableError",
-    "WheelUnreadableError",
-    "measure",
-]

@@ -17,24 +17,3 @@ compressor.
 `tar.file_layer`. Layers are reproducible: the clock, the user, the umask and external compressors
 do not influence their bytes.
 """
-
-from __future__ import annotations
-
-from images.layers.errors import WheelRefusedError
-from images.layers.order import arrange, wheel_sources
-from images.layers.tar import TarEntry, file_layer
-from images.layers.transcode import WheelLayer, spared_in, wheel_layer, written_twice
-from images.layers.unneeded import Spared
-
-__all__ = [
-    "Spared",
-    "TarEntry",
-    "WheelLayer",
-    "WheelRefusedError",
-    "arrange",
-    "file_layer",
-    "spared_in",
-    "wheel_layer",
-    "wheel_sources",
-    "written_twice",
-]

@@ -16,28 +16,3 @@ The data flow, and the modules:
 the work and is abandoned if necessary, because a DNS lookup or a credential helper cannot be
 interrupted.
 """
-
-from __future__ import annotations
-
-from images.net.errors import BadCaBundle
-from images.oci.errors import BadReference
-from images.oci.reference import Reference, parse_reference
-from images.registry.auth import Login
-from images.registry.errors import (
-    ImageNotFoundError,
-    RegistryAnswerError,
-    RegistryDeniedError,
-    RegistryUnreachableError,
-)
-
-__all__ = [
-    "BadCaBundle",
-    "BadReference",
-    "ImageNotFoundError",
-    "Login",
-    "Reference",
-    "RegistryAnswerError",
-    "RegistryDeniedError",
-    "RegistryUnreachableError",
-    "parse_reference",
-]

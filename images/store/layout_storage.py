@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from images.oci.layout import LayoutTarget
-from images.store import Cleared, StoreCheck, StoreItem, Usage
-from images.store.upkeep import hash_file
+from images.store.upkeep import Cleared, StoreCheck, StoreItem, Usage, hash_file
 
 
 class LayoutStorage:

@@ -169,7 +169,7 @@ class OfflineError(Failure):
 
 def make_bootstrap(plan: Plan, settings: BuildSettings, console: Console) -> tuple[Plan, Path]:
     """Make the Debian base of the plan, or take the one made before."""
-    from images.bootstrap import DEFAULT_PACKAGES, bootstrap
+    from images.bootstrap.make import DEFAULT_PACKAGES, bootstrap
 
     base = plan.base
     assert base is not None
@@ -247,7 +247,7 @@ def base_from_lock(
         return PinnedBase(reference=base.reference, archive=settings.unpacked.base)
     if engine is not None and base.digest and engine.has(base.digest):
         return PinnedBase(reference=base.reference)
-    from images.bootstrap import find
+    from images.bootstrap.store import find
 
     if base.digest and (found := find(settings.state, base.digest)):
         return PinnedBase(reference=found.reference, archive=found.archive)

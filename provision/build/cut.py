@@ -18,7 +18,7 @@ from provision.resolve.rules.gpu_code import code_blocker, code_for
 
 if TYPE_CHECKING:
     from images.layers.cut import LibraryCut
-    from images.store import Store
+    from images.store.store import Store
 
 LICENCE = (
     "--cut modifies libraries, and NVIDIA's licences allow neither modifying its libraries nor "

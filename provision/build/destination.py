@@ -13,7 +13,7 @@ from typing import Literal
 
 from images.engines.squashfs import ENDINGS
 from images.errors import Failure
-from images.registry import parse_reference
+from images.oci.reference import parse_reference
 from provision.errors import BadInputError, Exit
 from provision.model.request import quoted
 

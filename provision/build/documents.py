@@ -164,7 +164,7 @@ def _make(one: OneImage, done: BuildDone, signer: Signer, settings: BuildSetting
 
 def _debian(plan: Plan, settings: BuildSettings) -> Sequence[str]:
     """The packages of a base that was made here."""
-    from images.bootstrap import find
+    from images.bootstrap.store import find
 
     base = plan.base
     if base is None or base.kind != "bootstrap" or base.digest is None:

@@ -11,8 +11,9 @@ from images.engines.buildkit import Builder
 from images.engines.runner import DockerRunner
 from images.engines.spec import ImageSpec
 from images.net.secrets import Secrets
-from images.store import Fetcher, Store
+from images.store.fetch import Fetcher
 from images.store.local import local_path
+from images.store.store import Store
 from provision.build.base import BuildSettings
 from provision.build.destination import Choice, Destination
 from provision.build.maker import KeptImage, LockedImage, MadeImage, RunnableImage

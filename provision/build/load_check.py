@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from images.oci.sources import LayerSource
-from images.store import Fetcher, Store
+from images.store.fetch import Fetcher
+from images.store.store import Store
 from provision.build.load_reader import read_first
 from provision.build.loading import LoadSubject, LoadVerdict, check_loading
 from provision.output.console import Console, TransferProgress

@@ -30,7 +30,7 @@ from images.inspect.facts import (
 from images.layers.install import canonicalized, file_name
 from images.layers.wheel_file import WheelFile
 from images.oci.sources import Image
-from images.store import Store
+from images.store.store import Store
 from images.system.process import environment
 from images.system.scratch import scratch_directory
 from images.wheels.remote_file import Wheel

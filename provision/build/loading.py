@@ -33,8 +33,8 @@ from images.inspect.tree import ImageFile, ImageTree, SymbolicLink
 from images.layers.install import InstalledFile, canonicalized
 from images.layers.transcode import WheelLayer
 from images.oci.sources import Image
-from images.store import Store
 from images.store.local import local_path
+from images.store.store import Store
 from images.wheels.directory import Member
 from images.wheels.remote_file import Wheel
 from provision.build.load_reader import LoadReader, Stopped, names_needed

@@ -32,7 +32,8 @@ from images.oci.assemble import image_config
 from images.oci.blobfiles import take
 from images.oci.model import Platform, read_object
 from images.oci.sources import Image, ImageLayer, KnownLayer, LayerSource
-from images.store import Fetcher, Store
+from images.store.fetch import Fetcher
+from images.store.store import Store
 from images.system.errors import NoRunnerError
 from provision.build.base import BuildSettings
 from provision.build.destination import Compression, Lazy

@@ -29,9 +29,10 @@ from images.oci.archive import ArchiveTarget
 from images.oci.archive_reader import open_archive
 from images.oci.assemble import ContainerSettings, image_index
 from images.oci.model import INDEX, MANIFEST, platform_of
+from images.oci.reference import parse_reference
 from images.oci.sources import Image, LayerSource
-from images.registry import parse_reference
-from images.store import Fetcher, Store
+from images.store.fetch import Fetcher
+from images.store.store import Store
 from provision.build.base import BuildSettings
 from provision.build.cut import cut_layers, note_kept, report_of
 from provision.build.destination import Choice

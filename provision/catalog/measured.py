@@ -14,7 +14,7 @@ from provision.model.plan import ComputeCapability
 from provision.output.text import row, table
 
 if TYPE_CHECKING:
-    from images.inspect import WheelCode
+    from images.inspect.model import WheelCode
 
 _SOURCE = "measured"
 

@@ -11,7 +11,7 @@ from provision.model.request import quoted
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from images.registry import Reference
+    from images.oci.reference import Reference
 
 
 def image_home() -> Path:
@@ -65,7 +65,7 @@ def absolute_file(option: str, text: str) -> Path:
 
 def read_reference(what: str, text: str) -> Reference:
     """The name of an image in a registry. BadInputError: it is too long."""
-    from images.registry import parse_reference
+    from images.oci.reference import parse_reference
 
     if len(text) > 400:
         raise BadInputError(

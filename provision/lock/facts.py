@@ -44,7 +44,7 @@ class WheelFacts:
         """The facts of a kind, JSON values, by address: `read` gets the addresses whose facts are
         not known, and what it leaves out is read again next time.
         """
-        from images.store import Store
+        from images.store.store import Store
 
         wanted = dict.fromkeys(addresses)
         new = [address for address in wanted if (kind, address) not in self._known]

@@ -179,7 +179,8 @@ def parse_index(text: str) -> str:
 
 
 def _names_an_image(text: str) -> bool:
-    from images.registry import BadReference, parse_reference
+    from images.oci.errors import BadReference
+    from images.oci.reference import parse_reference
 
     try:
         parse_reference(text)
@@ -214,7 +215,7 @@ def parse_snapshot(text: str, now: float) -> str:
     """The date of a base's Debian packages: a date, a snapshot's own name, or "today".
     BadInputError: anything else.
     """
-    from images.bootstrap import stamp_before
+    from images.bootstrap.mirrors import stamp_before
 
     if text == "today":
         return stamp_before(now)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from images.errors import Failure, full_disk
-from images.registry import parse_reference
+from images.oci.reference import parse_reference
 from images.registry.target import RegistryTarget
 from provision.attestation.provenance.attach import attach_signed, registry_manifest
 from provision.attestation.provenance.public import public_name

@@ -271,7 +271,7 @@ def nowhere(
     """The failure for an image that was not found: where it was looked for, and similar names."""
     from images.assembly.opening import parse_place
     from images.engines.docker_errors import NoEngineError
-    from images.registry import ImageNotFoundError
+    from images.registry.errors import ImageNotFoundError
 
     place = parse_place(text)
     name = place.name or text

@@ -13,7 +13,7 @@ from images.layers.lazy.checking import checked
 from images.oci.model import digest_of, to_bytes
 from images.oci.sources import ImageLayer
 from images.oci.tarstream import layer_members
-from images.store import Store
+from images.store.store import Store
 from provision.output.console import Console
 from provision.verification.subject import Subject
 

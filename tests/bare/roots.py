@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from images.bootstrap import bootstrap
+from images.bootstrap.make import bootstrap
 from tests import need
 
 PYTHONS = {"bookworm": "3.11", "trixie": "3.13"}

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from images.bootstrap import DEFAULT_PACKAGES, BootstrapBase, bootstrap
+from images.bootstrap.make import DEFAULT_PACKAGES, bootstrap
+from images.bootstrap.store import BootstrapBase
 from provision.build.base import _EPOCH
 
 ROOT = Path(__file__).parents[2]

@@ -37,7 +37,8 @@ from images.oci.model import (
     to_bytes,
 )
 from images.oci.sources import Stream, Unpacked
-from images.registry import Login, RegistryDeniedError, RegistryUnreachableError
+from images.registry.auth import Login
+from images.registry.errors import RegistryDeniedError, RegistryUnreachableError
 from images.registry.reader import RepositoryReader
 from images.registry.referrers import fallback_tag
 from images.registry.target import RegistryTarget

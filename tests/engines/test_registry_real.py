@@ -9,8 +9,10 @@ import subprocess
 import pytest
 import urllib3
 
-from images.registry import ImageNotFoundError, Login, parse_reference
+from images.oci.reference import parse_reference
+from images.registry.auth import Login
 from images.registry.digest import resolve_digest
+from images.registry.errors import ImageNotFoundError
 from tests import need
 
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"

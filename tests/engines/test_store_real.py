@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from images.errors import DiskFullError
-from images.store import Fetcher, Store, StoreUnusableError
+from images.store.errors import StoreUnusableError
+from images.store.fetch import Fetcher
+from images.store.store import Store
 from tests import need
 from tests.kit.fetch_server import FetchServer
 from tests.kit.programs import run_program

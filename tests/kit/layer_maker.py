@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from images.layers import wheel_layer
+from images.layers.transcode import wheel_layer
 from images.oci.sources import Stream, Unpacked
 from images.wheels.remote_file import Wheel
 

@@ -18,7 +18,7 @@ from typing import IO
 from isal import igzip
 from packaging.utils import parse_wheel_filename
 
-from images.layers import wheel_sources
+from images.layers.order import wheel_sources
 from images.oci.sources import LayerSource, Unpacked
 from images.wheels.remote_file import Wheel
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from images.layers import WheelRefusedError
+from images.layers.errors import WheelRefusedError
 from images.layers.tar import MTIME
 from tests import need
 from tests.kit.layer_maker import collect, files_of, stream_of

@@ -6,7 +6,8 @@ import os
 import sys
 from pathlib import Path
 
-from images.inspect import WheelUnreachableError, measure
+from images.inspect.measuring import measure
+from images.wheels.errors import WheelUnreachableError
 from provision.host.uv import uv_program
 from provision.lock.network import ca_bundle
 from provision.lock.uv import uv_environment

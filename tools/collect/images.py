@@ -6,11 +6,7 @@ import re
 
 from packaging.version import Version
 
-from images.registry import (
-    ImageNotFoundError,
-    RegistryAnswerError,
-    RegistryUnreachableError,
-)
+from images.registry.errors import ImageNotFoundError, RegistryAnswerError, RegistryUnreachableError
 from images.registry.tags import list_tags
 from provision.catalog.index.fetch import SourceError
 from provision.catalog.refresh.model import Asking, SourceReading

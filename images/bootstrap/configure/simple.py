@@ -13,7 +13,6 @@ from images.bootstrap.tree import PackageTree
 from images.bootstrap.unpack import UnpackedPackage
 
 Row = Mapping[str, Any]
-_SCRIPTS = ("preinst", "postinst")
 
 
 @functools.cache

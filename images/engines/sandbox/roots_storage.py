@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from images.engines.sandbox.roots import Roots
-from images.store import Cleared, StoreCheck, StoreItem, Usage
+from images.store.upkeep import Cleared, StoreCheck, StoreItem, Usage
 from images.system.disk_use import disk_bytes
 
 KIND = "unpacked images"

@@ -19,7 +19,8 @@ from pathlib import Path
 
 from images.engines.sandbox.roots import boot_id
 from images.oci.model import is_digest
-from images.store import Store, in_units
+from images.store.errors import in_units
+from images.store.store import Store
 from images.system.hashed_file import HashedFile, hash_open_file, state_of
 from images.system.ownership import written_by_others
 

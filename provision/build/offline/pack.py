@@ -12,7 +12,8 @@ from urllib.parse import unquote, urlsplit
 from images.assembly.opening import open_image
 from images.errors import refuse_full
 from images.oci.model import platform_of
-from images.store import Fetcher, Store
+from images.store.fetch import Fetcher
+from images.store.store import Store
 from images.wheels.remote_file import Wheel
 from provision.build.base import BuildSettings, PinnedBase
 from provision.build.builder import needs_engine

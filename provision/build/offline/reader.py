@@ -12,7 +12,7 @@ from images.errors import Failure
 from images.oci.archive_reader import open_archive
 from images.oci.inflate import inflate
 from images.oci.model import platform_of
-from images.store import Store
+from images.store.store import Store
 from images.system.scratch import scratch_directory
 from provision.build.base import UnpackedBundle, require_plan
 from provision.build.offline.bundlefile import BundleReader

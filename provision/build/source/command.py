@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 from images.engines.emulation import check_runs
 from images.oci.model import platform_of
-from images.store import Store
+from images.store.store import Store
 from images.system.scratch import scratch_directory
 from images.wheels.remote_file import RemoteFile
 from provision.build.base import OfflineError, pin_base

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from images.errors import Failure
 from images.oci.sources import Image
-from images.store import Store
 from images.store.built_wheels import BuiltWheels
+from images.store.store import Store
 from images.store.upkeep import hash_file
 from images.system.scratch import scratch_directory
 from images.wheels.remote_file import RemoteFile

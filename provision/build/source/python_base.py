@@ -17,7 +17,7 @@ from provision.model.plan import Plan
 from provision.output.console import Console
 
 if TYPE_CHECKING:
-    from images.store import Store
+    from images.store.store import Store
 
 
 class NoBuildBaseError(Failure):

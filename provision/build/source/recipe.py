@@ -13,7 +13,8 @@ from packaging.utils import canonicalize_name
 
 from images.engines.spec import RunJob
 from images.errors import Failure
-from images.store import Fetcher, Store
+from images.store.fetch import Fetcher
+from images.store.store import Store
 from images.text.printable import printable
 from images.wheels.remote_file import Wheel
 from provision.build.base import BuildSettings

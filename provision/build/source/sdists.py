@@ -18,7 +18,8 @@ from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist
 
 from images.errors import Failure
 from images.net.address import shown_url
-from images.store import Fetcher, Store
+from images.store.fetch import Fetcher
+from images.store.store import Store
 from images.wheels.remote_file import RemoteFile
 from provision.build.base import BuildSettings, OfflineError
 from provision.catalog.index.address import default_index

@@ -26,7 +26,7 @@ def options(verb: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """What a wheel was compiled for, read from the wheel; 0 also if the catalog disagrees."""
-    from images.inspect import measure
+    from images.inspect.measuring import measure
     from provision.catalog.measured import compare, describe, kept, to_json
     from provision.catalog.overlay import overlay_path, read_overlay, write_overlay
     from provision.lock.network import ca_bundle

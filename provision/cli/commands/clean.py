@@ -153,7 +153,7 @@ def _rest(engines: Sequence[EngineImages]) -> Iterator[EngineRest]:
 def _show(
     found: OwnImages, parts: Sequence[DiskPart], rest: Sequence[EngineRest], console: Console
 ) -> None:
-    from images.store import in_units
+    from images.store.errors import in_units
 
     lines = image_table(found.images, time.time())
     lines += table([(one.where, one.kind, one.name) for one in rest]) if rest else []
@@ -263,8 +263,8 @@ def _remove_roots(path: Path) -> str:
 
 def _empty_store(path: Path) -> str:
     """Remove from a store what nothing uses; returns why its directory cannot go, too."""
-    from images.store import Store, store_directory
-    from images.store.entries import unknown_files
+    from images.store.entries import store_directory, unknown_files
+    from images.store.store import Store
 
     if path != store_directory(path.parent):  # of another version
         return ""
@@ -299,7 +299,7 @@ def _remove_empty_homes() -> None:
 
 def describe_cleaning(done: Cleaning) -> str:
     """What was removed and what was kept, for people."""
-    from images.store import in_units
+    from images.store.errors import in_units
 
     if not (done.images or done.parts or done.rest or done.kept):
         return "nothing was removed"

@@ -129,7 +129,7 @@ def _opened(
     from images.engines.squashfs.reader import mounted_image
     from images.oci.image_reader import check_platform
     from images.oci.model import host_platform
-    from images.store import Store
+    from images.store.store import Store
     from provision.verification.subject import names_a_registry, nearest, own_image, squashfs_of
 
     if (file := squashfs_of(text)) is not None:

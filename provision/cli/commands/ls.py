@@ -57,7 +57,7 @@ def images_here(console: Console | None = None) -> OwnImages:
 
 def image_table(images: Sequence[OwnImage], now: float) -> list[str]:
     """A line for each image below a heading; no lines if there are none."""
-    from images.store import in_units
+    from images.store.errors import in_units
     from images.store.upkeep import in_age
 
     rows = [

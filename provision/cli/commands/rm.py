@@ -144,7 +144,7 @@ def in_use(done: Removal) -> ImageInUseError | None:
 
 def describe_removal(done: Removal) -> str:
     """What was removed and what was kept, for people."""
-    from images.store import in_units
+    from images.store.errors import in_units
 
     lines = listed(
         "removed", [f"{one.title} ({one.where}, {in_units(one.size)})" for one in done.removed]

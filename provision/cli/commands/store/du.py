@@ -19,7 +19,7 @@ from provision.output.stdout import print_json, print_result
 from provision.output.text import row, table
 
 if TYPE_CHECKING:
-    from images.store import Usage
+    from images.store.upkeep import Usage
 
 EXAMPLES = ("provision store du",)
 
@@ -31,7 +31,7 @@ def options(verb: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Print the usage by kind, and the limit."""
-    from images.store import free_bytes
+    from images.store.incoming import free_bytes
 
     with storages(console) as found:
         usage = [one for room in found for one in room.du()]

@@ -13,7 +13,7 @@ from provision.cli.sizes import store_limit
 from provision.output.console import Console
 
 if TYPE_CHECKING:
-    from images.store import Storage, StoreItem
+    from images.store.upkeep import Storage, StoreItem
 
 SHOWN = 20
 
@@ -23,9 +23,9 @@ def storages(console: Console) -> Iterator[Sequence[Storage]]:
     """All storage that remains between runs; empty if there is none."""
     from images.bootstrap.storage import BasesStorage
     from images.engines.sandbox.roots_storage import RootsStorage
-    from images.store import Store
     from images.store.built_wheels import BuiltWheels
     from images.store.layout_storage import LayoutStorage
+    from images.store.store import Store
 
     images = image_home()
     own: list[Storage] = [LayoutStorage(images)] if (images / "oci-layout").exists() else []
@@ -42,14 +42,14 @@ def storages(console: Console) -> Iterator[Sequence[Storage]]:
 
 
 def directory() -> Path:
-    from images.store import store_directory
+    from images.store.entries import store_directory
 
     return store_directory(state_directory())
 
 
 def limit_bytes() -> int:
     """The limit of the store: the user's, else a share of the disk that it is on."""
-    from images.store import default_limit
+    from images.store.store import default_limit
 
     limit = store_limit(os.environ)
     return default_limit(existing()) if limit is None else limit
@@ -63,7 +63,7 @@ def existing() -> Path:
 
 def in_units(count: int) -> str:
     """Bytes as people read them."""
-    from images.store import in_units as images_units
+    from images.store.errors import in_units as images_units
 
     return images_units(count)
 

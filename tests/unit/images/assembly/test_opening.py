@@ -39,8 +39,8 @@ from images.oci.model import (
     read_object,
     to_bytes,
 )
+from images.oci.reference import Reference, parse_reference
 from images.oci.tarstream import layer_members
-from images.registry import Reference, parse_reference
 from images.store.store import Store
 from tests.kit.cases import cases
 from tests.kit.oci_images import AMD64, TARS, a_config, a_manifest, in_members, write_image

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from images.inspect.library import read_library
 from images.inspect.model import Capability
-from images.layers import WheelLayer
 from images.layers import cut as module
 from images.layers.cut import CutLayer, without
 from images.layers.install import InstallLocation
+from images.layers.transcode import WheelLayer
 from images.layers.zstd import ZstdLayer
 from images.oci.inflate import inflate
 from images.oci.sources import Stream

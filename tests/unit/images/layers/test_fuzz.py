@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from images.layers import WheelRefusedError
+from images.layers.errors import WheelRefusedError
 from images.oci.sources import Unpacked
 from tests.kit.layer_maker import SITE, Piece, collect, craft, files_of, pieces_of, stream_of
 

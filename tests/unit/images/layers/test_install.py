@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from images.layers import spared_in, unneeded, wheel_layer, written_twice
+from images.layers import unneeded
+from images.layers.transcode import spared_in, wheel_layer, written_twice
 from images.oci.sources import Unpacked
 from tests.kit.cases import cases
 from tests.kit.layer_maker import (

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from images.layers import WheelRefusedError, wheel_layer
+from images.layers.errors import WheelRefusedError
+from images.layers.transcode import wheel_layer
 from images.layers.wheel_file import WheelFile
 from tests.kit.cases import cases
 from tests.kit.layer_maker import (

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from images.errors import Failure
-from images.layers import WheelLayer
 from images.layers.install import InstallLocation
+from images.layers.transcode import WheelLayer
 from images.layers.zstd import LEVEL, ZstdLayer
 from images.oci.inflate import zstd_library
 from images.oci.model import LAYER_ZSTD, read_descriptors

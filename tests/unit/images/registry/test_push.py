@@ -17,17 +17,16 @@ from hypothesis import strategies as st
 
 from images.errors import Failure
 from images.net.retries import Retries
-from images.oci.errors import DigestMismatchError
+from images.oci.errors import BadReference, DigestMismatchError
 from images.oci.model import CONFIG, LAYER_GZIP, MANIFEST, Descriptor, descriptor_of, to_bytes
 from images.oci.sources import Stream, Unpacked, Written
-from images.registry import (
-    BadReference,
-    Login,
+from images.registry.auth import Login
+from images.registry.errors import (
+    PushRefusedError,
     RegistryAnswerError,
     RegistryDeniedError,
     RegistryUnreachableError,
 )
-from images.registry.errors import PushRefusedError
 from images.registry.target import RegistryTarget
 from tests.kit.cases import cases
 from tests.kit.fake_push_registry import PushRegistry, digest_of, errors

@@ -16,8 +16,8 @@ from images.net.http import HttpClient
 from images.net.retries import Retries
 from images.oci.model import MANIFEST
 from images.oci.reference import parse_reference
-from images.registry import Login, RegistryAnswerError, RegistryDeniedError
-from images.registry.auth import TokenRequest
+from images.registry.auth import Login, TokenRequest
+from images.registry.errors import RegistryAnswerError, RegistryDeniedError
 from images.registry.session import RepositorySession
 from images.registry.target import RegistryTarget
 from images.registry.tokens import Authorizer, merged, scope

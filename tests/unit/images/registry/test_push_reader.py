@@ -17,13 +17,9 @@ from images.net.http import HttpClient
 from images.net.retries import Retries
 from images.oci.errors import DigestMismatchError
 from images.oci.model import INDEX, MANIFEST, descriptor_of, to_bytes
-from images.registry import (
-    ImageNotFoundError,
-    Login,
-    RegistryAnswerError,
-    RegistryUnreachableError,
-    parse_reference,
-)
+from images.oci.reference import parse_reference
+from images.registry.auth import Login
+from images.registry.errors import ImageNotFoundError, RegistryAnswerError, RegistryUnreachableError
 from images.registry.mirrors import Mirror, Mirrors, parse_mirror, read_mirrors
 from images.registry.reader import RepositoryReader
 from images.registry.session import RepositorySession

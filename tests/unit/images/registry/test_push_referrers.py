@@ -10,7 +10,8 @@ import pytest
 from images.errors import Failure
 from images.oci.errors import DigestMismatchError, ImageUnreadableError
 from images.oci.model import MANIFEST, Descriptor, descriptor_of, to_bytes
-from images.registry import Login, RegistryAnswerError
+from images.registry.auth import Login
+from images.registry.errors import RegistryAnswerError
 from images.registry.reader import RepositoryReader
 from images.registry.referrers import fallback_tag
 from images.registry.target import RegistryTarget

@@ -11,9 +11,11 @@ from typing import Any, cast
 
 import pytest
 
+from images.net.errors import BadCaBundle
 from images.net.retries import Retries
 from images.oci.model import MANIFEST
-from images.registry import BadCaBundle, Login, RegistryAnswerError, RegistryUnreachableError
+from images.registry.auth import Login
+from images.registry.errors import RegistryAnswerError, RegistryUnreachableError
 from images.registry.reader import RepositoryReader
 from images.registry.target import RegistryTarget
 from tests.kit.fake_push_registry import PushRegistry

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from images.registry import (
+from images.registry.auth import Login
+from images.registry.errors import (
     ImageNotFoundError,
     RegistryAnswerError,
     RegistryDeniedError,
     RegistryUnreachableError,
 )
-from images.registry.auth import Login
 from images.registry.tags import list_tags, next_page
 from tests.kit.cases import cases
 from tests.kit.fake_push_registry import PushRegistry

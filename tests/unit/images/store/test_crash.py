@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from images.store import Store
+from images.store.store import Store
 from images.store.upkeep import LEFTOVER_S
 from tests import ROOT
 
 _BODIES = "bodies = [bytes([i]) * (1 << 20) + bytes(i) for i in range(6)]\n"
 _PRELUDE = (
     "import hashlib, pathlib, sys, time\n"
-    "from images.store import Store\n"
+    "from images.store.store import Store\n"
     f"{_BODIES}"
     "digests = [hashlib.sha256(body).hexdigest() for body in bodies]\n"
     "def pieces(body):\n"

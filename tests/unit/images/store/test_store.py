@@ -292,7 +292,7 @@ def test_a_limit_of_the_kernel_on_files_is_met_as_a_full_disk(tmp_path: Path) ->
     code = (
         "import resource, sys, pathlib, itertools\n"
         "from images.errors import DiskFullError\n"
-        "from images.store import Store\n"
+        "from images.store.store import Store\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))\n"
         "with Store.open(pathlib.Path(sys.argv[1])) as store:\n"
         "    try:\n"

@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 
 from images.engines.sandbox.roots import Root, Roots
 from images.oci.sources import KnownLayer, Unpacked
-from images.store import Store, default_limit, in_units, store_directory
+from images.store.entries import store_directory
+from images.store.errors import in_units
 from images.store.locks import present
+from images.store.store import Store, default_limit
 from images.store.upkeep import MEMO_S
 from provision.cli.commands.store import du, gc, verify
 from provision.cli.sizes import LIMIT_VARIABLE, parse_size, store_limit

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from images.errors import Failure
-from images.layers import WheelRefusedError
+from images.layers.errors import WheelRefusedError
 from images.text.printable import printable, printable_json, printable_lines
 from images.wheels.directory import ZipBrokenError
 from provision.doctor import diagnose

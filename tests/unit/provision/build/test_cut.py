@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from images.inspect.selection import tegra
-from images.layers import WheelLayer
 from images.layers.cut import CutLayer
 from images.layers.install import InstallLocation
 from images.layers.lazy.formats import FORMATS
 from images.layers.lazy.layer import LazyLayer
+from images.layers.transcode import WheelLayer
 from images.layers.zstd import ZstdLayer
 from images.oci.sources import LayerSource
-from images.store import Store
+from images.store.store import Store
 from provision.attestation.provenance.bom import ChangedFiles, bill_of_materials
 from provision.build.builder import BuildEngine, choose_builder
 from provision.build.cut import cut_layers, refuse_without_code, report_of

@@ -10,7 +10,8 @@ import pytest
 
 from images.errors import DiskFullError
 from images.oci.model import host_platform
-from images.store import Fetcher, Store
+from images.store.fetch import Fetcher
+from images.store.store import Store
 from provision.build import disk_space
 from provision.build.destination import Destination
 from provision.build.disk_space import BuildSpace, Need, check_disk_space, needs_of

@@ -16,9 +16,9 @@ from images.inspect.image import conclude
 from images.layers.install import InstallLocation
 from images.layers.transcode import WheelLayer
 from images.oci.sources import Image
-from images.store import Store
 from images.store.errors import OfflineError
 from images.store.local import local_path
+from images.store.store import Store
 from images.wheels.remote_file import Wheel
 from provision.build import load_reader, loading
 from provision.build.loading import LoadSubject, LoadVerdict, WillNotLoadError, check_loading

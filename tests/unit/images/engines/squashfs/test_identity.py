@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from images.engines.squashfs import identity
-from images.store import Store
+from images.store.store import Store
 from images.system.hashed_file import HashedFile, hash_file, hash_open_file
 from tests import need
 from tests.kit.cases import cases

@@ -13,8 +13,8 @@ from images.engines.listing import EngineContainer, EngineImage
 from images.engines.sandbox.roots import Roots
 from images.oci.layout import LayoutTarget
 from images.oci.model import MANIFEST
-from images.store import Store
 from images.store.locks import alone, present
+from images.store.store import Store
 from provision.attestation.record.store import write_verdict
 from provision.verification import own_images
 from tests.kit.oci_images import write_image

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from images.assembly.opening import check_path, open_path, parse_place
 from images.engines.docker import Docker
@@ -32,15 +33,7 @@ class NoDevelBaseError(Failure):
 
 
 def pin_base(
-    plan: Plan,
-    hosts: Sequence[HostFacts],
-    request: Request,
-    catalog: Catalog,
-    settings: BuildSettings,
-    console: Console,
-    engine: Docker | None,
-    *,
-    with_packages: Callable[[Plan], Plan] = lambda plan: plan,
+    plan: Plan, inputs: PlanInputs, engine: Docker | None, with_packages: Callable[[Plan], Plan]
 ) -> tuple[Plan, Path | None]:
     """Pin the base to a digest: from its registry, or from an engine that has it, or by making it.
 
@@ -50,7 +43,7 @@ def pin_base(
     base when it was made here. NoDevelBaseError: only a registry's image has the compilers; else
     the error of the place.
     """
-    base = plan.base
+    base, settings, console = plan.base, inputs.settings, inputs.console
     assert base is not None
     if base.kind == "local":
         return plan._replace(base=base._replace(digest=_local_digest(plan))), None
@@ -58,12 +51,11 @@ def pin_base(
         try:
             return plan._replace(base=base._replace(digest=_digest(plan, settings, engine))), None
         except Failure as failure:
-            if request.base is not None:
+            if inputs.request.base is not None:
                 failure.fix += " Or use another base: --base IMAGE or --base bootstrap."
                 raise
-            if not _can_replace(plan, request, catalog):
-                runtime = request._replace(flavour="runtime", base="bootstrap")
-                or_runtime = resolve(hosts, runtime, catalog).error is None
+            if not _can_replace(plan, inputs):
+                or_runtime = inputs.plan(flavour="runtime", base="bootstrap").error is None
                 raise NoDevelBaseError(
                     f"A devel image is built on {base.reference}, whose registry is out of reach, "
                     f"and NVIDIA's packages for CUDA {plan.cuda} hold no nvcc to replace it.",
@@ -71,43 +63,36 @@ def pin_base(
                     f"{', or use --flavour runtime' if or_runtime else ''}.",
                     detail=failure.message,
                 ) from failure
-            plan = require_plan(resolve(hosts, request._replace(base="bootstrap"), catalog))
-            plan = with_packages(plan)
+            plan = with_packages(require_plan(inputs.plan(base="bootstrap")))
             _note_replaced(failure, console)
     return make_bootstrap(plan, settings, console)
 
 
 def base_first(
-    plan: Plan,
-    hosts: Sequence[HostFacts],
-    request: Request,
-    catalog: Catalog,
-    settings: BuildSettings,
-    console: Console,
-    engine: Callable[[], Docker | None],
+    plan: Plan, inputs: PlanInputs, engine: Callable[[], Docker | None]
 ) -> tuple[Plan, Request]:
     """The plan and its request, before packages are resolved for the Python of its base: for the
     bootstrap base if the registry is out of reach and the user named no base.
     """
-    base = plan.base
+    base, request = plan.base, inputs.request
     if base is None or base.kind != "registry" or request.base is not None:
         return plan, request
     try:
-        _digest(plan, settings, engine())
+        _digest(plan, inputs.settings, engine())
     except ImageNotFoundError:  # the packages may choose another Python, whose image is there
         return plan, request
     except Failure as failure:
-        if not _can_replace(plan, request, catalog):
+        if not _can_replace(plan, inputs):
             return plan, request
-        request = request._replace(base="bootstrap")
-        plan = resolve(hosts, request, catalog)
-        require_plan(plan)
-        _note_replaced(failure, console)
+        plan = require_plan(inputs.plan(base="bootstrap"))
+        _note_replaced(failure, inputs.console)
+        return plan, request._replace(base="bootstrap")
     return plan, request
 
 
-def _can_replace(plan: Plan, request: Request, catalog: Catalog) -> bool:
-    return request.flavour != "devel" or bool(catalog.compiler_wheels(plan.cuda or ""))
+def _can_replace(plan: Plan, inputs: PlanInputs) -> bool:
+    wheels = inputs.catalog.compiler_wheels(plan.cuda or "")
+    return inputs.request.flavour != "devel" or bool(wheels)
 
 
 def _note_replaced(failure: Failure, console: Console) -> None:
@@ -340,3 +325,17 @@ class BuildSettings:
     unpacked: UnpackedBundle | None = None
     answers: UvAnswers = field(default_factory=UvAnswers, compare=False, repr=False)
     digests: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+
+class PlanInputs(NamedTuple):
+    """What an image is planned from: for which hosts, what was requested, and how it is built."""
+
+    hosts: Sequence[HostFacts]
+    request: Request
+    catalog: Catalog
+    settings: BuildSettings
+    console: Console
+
+    def plan(self, **changes: Any) -> Plan:  # noqa: ANN401  fields of a request
+        """The plan for the request with these changes."""
+        return resolve(self.hosts, self.request._replace(**changes), self.catalog)

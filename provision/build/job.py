@@ -16,6 +16,7 @@ from images.system.scratch import scratch_directory
 from provision.build.account import account, dry_run
 from provision.build.base import (
     BuildSettings,
+    PlanInputs,
     base_from_lock,
     pin_base,
     pinned,
@@ -68,7 +69,7 @@ from provision.errors import BadInputError, Exit
 from provision.host import in_short
 from provision.lock.labels import targets_of
 from provision.lock.lockfile import Lock, read_lock_file, refuse_unlocked, write_lock
-from provision.model.plan import RUNS, HostFacts, Plan, Request
+from provision.model.plan import RUNS, HostFacts, Plan
 from provision.output.console import Console
 from provision.resolve import resolve
 from provision.resolve.run_time import plan_for_needs, requested_needs, with_remarks
@@ -228,11 +229,9 @@ def _bases_of(
 
 
 class PlannedImage(NamedTuple):
-    """The plan of a job without a lock, the hosts that it is for, and its packages."""
+    """The plan of a job without a lock, and its packages, which know what it was planned from."""
 
     plan: Plan
-    hosts: Sequence[HostFacts]
-    request: Request
     packages: PackageChoice
 
 
@@ -252,43 +251,32 @@ def plan_image(
         with console.step("plan", "finding a compatible combination"):
             plan = require_plan(resolve(planned_for, job.request, job.catalog))
             console.result(f"{plan.title}: {RUNS[plan.verdict]}")
-        request, settings = job.request, job.settings
-        packages = PackageChoice(planned_for, request, job.catalog, settings, console)
+        inputs = PlanInputs(planned_for, job.request, job.catalog, job.settings, console)
+        packages = PackageChoice(inputs)
         if job.dry_run:
-            needs = requested_needs(request)
-            request, plan = plan_for_needs(planned_for, request, job.catalog, needs)
+            needs = requested_needs(job.request)
+            request, plan = plan_for_needs(planned_for, job.request, job.catalog, needs)
             plan = with_remarks(plan, planned_for, request, job.catalog, needs)
         else:
-            plan, request, packages = choose_packages(
-                plan, planned_for, request, job.catalog, settings, console, engine
-            )
+            plan, packages = choose_packages(plan, inputs, engine)
     show_remarks(plan, console)
-    return PlannedImage(plan, planned_for, request, packages)
+    return PlannedImage(plan, packages)
 
 
 def lock_image(
     planned: PlannedImage, job: BuildJob, found: BuildEngine, console: Console
 ) -> LockedImage:
     """The image of a plan: pin its base, choose its wheels."""
-    planned_for, request, packages = planned.hosts, planned.request, planned.packages
-    with naming_pins(job.project, planned_for, job.request, job.catalog):
+    packages, inputs = planned.packages, planned.packages.inputs
+    with naming_pins(job.project, inputs.hosts, job.request, job.catalog):
         with console.step("base", _PINNING):
             plan, archive = pin_base(
-                planned.plan,
-                planned_for,
-                request,
-                job.catalog,
-                job.settings,
-                console,
-                found.engine,
-                with_packages=packages.choose_on_bootstrap,
+                planned.plan, inputs, found.engine, packages.choose_on_bootstrap
             )
             base = pinned(plan, archive)
             console.result(base.reference)
         with console.step("lock", "resolving the wheels"):
-            lock = lock_for(
-                plan, planned_for, request, job.catalog, job.settings, console, packages
-            )
+            lock = lock_for(plan, packages)
         check_hashes(job.project, lock)
     return LockedImage(lock=lock, base=base)
 

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from images.text.printable import printable
 from provision.build import package_refusals as refusals
-from provision.build.base import BuildSettings, require_plan
+from provision.build.base import PlanInputs, require_plan
 from provision.build.package_code import WheelLook
 from provision.build.package_cuda import (
     OtherCuda,
@@ -31,7 +31,6 @@ from provision.build.package_wheels import Resolved, TriedWheels, needs_beside, 
 from provision.build.source.refusal import no_compiler, plans_with, source_only
 from provision.build.source.source_wheels import source_wheels
 from provision.build.source.substitute import request_with_kept
-from provision.catalog.catalog import Catalog
 from provision.catalog.needs import RunTimeNeed
 from provision.lock.extras import unmet_warning
 from provision.lock.lead import PackageRelease, PackageTry, lag, releases_in
@@ -40,8 +39,7 @@ from provision.lock.places import server_answers
 from provision.lock.solve import NoSolutionError, Solution, uv_broken
 from provision.lock.sources import NotBuilt
 from provision.lock.uv import WheelTarget, target_of
-from provision.model.plan import TITLES, HostFacts, Plan, Request
-from provision.output.console import Console
+from provision.model.plan import TITLES, Plan, Request
 from provision.resolve import fitting_releases, known_releases, preferred_release, resolve
 from provision.resolve.cures import spell_but_the_release
 from provision.resolve.fleet import read_fleet
@@ -51,15 +49,10 @@ from provision.resolve.packages import frameworks_in, in_few, name_of
 class PackageChoice:
     """Chooses the release of the framework that the requested packages work with."""
 
-    def __init__(
-        self,
-        hosts: Sequence[HostFacts],
-        request: Request,
-        catalog: Catalog,
-        settings: BuildSettings,
-        console: Console,
-    ) -> None:
-        self.sources = source_wheels(hosts, request, catalog, settings, console)
+    def __init__(self, inputs: PlanInputs) -> None:
+        self.inputs = inputs
+        self.sources = source_wheels(inputs)
+        hosts, request, catalog, settings, console = inputs
         self._hosts = hosts
         self._request = request
         self._catalog = catalog
@@ -109,8 +102,8 @@ class PackageChoice:
 
     def _plan_for(self, request: Request) -> Plan:
         """The plan for other packages on the same hosts."""
-        start = resolve(self._hosts, request, self._catalog)
-        other = PackageChoice(self._hosts, request, self._catalog, self._settings, self._console)
+        inputs = self.inputs._replace(request=request)
+        start, other = inputs.plan(), PackageChoice(inputs)
         chooses = start.error is None and other.leads(start)
         return other._for_its_cuda(start, request) if chooses else start
 

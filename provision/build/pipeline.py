@@ -22,14 +22,13 @@ from images.errors import DiskFullError, Failure
 from images.net.address import shown_url
 from images.net.secrets import Secrets
 from images.store.local import local_path
-from provision.build.base import BuildSettings, base_first, has_python, require_plan
+from provision.build.base import BuildSettings, PlanInputs, base_first, has_python, require_plan
 from provision.build.packages import PackageChoice
 from provision.build.source.refusal import far_behind, with_passed_over
 from provision.build.source.source_wheels import with_built_wheels
 from provision.build.source.substitute import (
     with_local_wheels,
 )
-from provision.catalog.catalog import Catalog
 from provision.catalog.needs import RunTimeNeed
 from provision.errors import (
     IndexUnreachableError,
@@ -42,7 +41,7 @@ from provision.lock.lockfile import Lock, for_installer
 from provision.lock.places import naming_silent, refuse_silent, with_silent_pages
 from provision.lock.solve import NoSolutionError, ask_index, find_wheels, lock_of
 from provision.lock.sources import passed_over
-from provision.model.plan import RUNS, TITLES, HostFacts, Note, Plan, Request, Warned
+from provision.model.plan import RUNS, TITLES, Note, Plan, Request, Warned
 from provision.output.console import Console
 from provision.resolve import nearest_at, resolve
 from provision.resolve.run_time import plan_for_needs, requested_needs, with_remarks
@@ -111,82 +110,68 @@ def default_tag(plan: Plan, project: str | None = None) -> str:
 
 
 def choose_packages(
-    plan: Plan,
-    hosts: Sequence[HostFacts],
-    request: Request,
-    catalog: Catalog,
-    settings: BuildSettings,
-    console: Console,
-    engine: Callable[[], Docker | None],
-) -> tuple[Plan, Request, PackageChoice]:
+    plan: Plan, inputs: PlanInputs, engine: Callable[[], Docker | None]
+) -> tuple[Plan, PackageChoice]:
     """The plan for the packages of a request. Its base is decided first, since the packages are
     resolved for its Python.
     """
+    request, settings = inputs.request, inputs.settings
     if not settings.offline:
         refuse_silent(request, settings.env)
         request = with_silent_pages(request, settings.ca)
     for one in request.indexes:
         if one.kind == "silent":
-            console.note(f"{one.where}: {shown_url(one.url)} does not answer, and is left out.")
-    needs = requested_needs(request)
+            said = f"{one.where}: {shown_url(one.url)} does not answer, and is left out."
+            inputs.console.note(said)
+    needs, inputs = requested_needs(request), inputs._replace(request=request)
     try:
-        return _chosen(plan, hosts, request, catalog, settings, console, engine, needs)
+        return _chosen(plan, inputs, engine, needs)
     except NoSolutionError:
         # the CUDA that the packages are compiled for may have no nvcc: then a warning says so
         others = [need for need in needs if need.kind != "nvcc"]
         if len(others) == len(needs) or request.flavour is not None:
             raise
-        return _chosen(plan, hosts, request, catalog, settings, console, engine, others)
+        return _chosen(plan, inputs, engine, others)
 
 
 def _chosen(
     plan: Plan,
-    hosts: Sequence[HostFacts],
-    request: Request,
-    catalog: Catalog,
-    settings: BuildSettings,
-    console: Console,
+    inputs: PlanInputs,
     engine: Callable[[], Docker | None],
     needs: Sequence[RunTimeNeed],
-) -> tuple[Plan, Request, PackageChoice]:
+) -> tuple[Plan, PackageChoice]:
     """As `choose_packages`, for what the requested packages need when they run. NoSolutionError."""
+    hosts, request, catalog, settings, _ = inputs
     if needs:
         request, plan = plan_for_needs(hosts, request, catalog, needs)
-    packages = PackageChoice(hosts, request, catalog, settings, console)
-    if packages.leads(plan) or request.settled:
+    inputs = inputs._replace(request=request)
+    if PackageChoice(inputs).leads(plan) or request.settled:
         with ThreadPoolExecutor(_THREADS) as threads:
             threads.submit(pip_index, settings.env)  # what uv is asked with is known meanwhile
             threads.submit(builtin_index)
             for url in (one.url for one in plan.indexes if one.url and not settings.offline):
                 threads.submit(network.no_such_host, url)
-            plan, request = base_first(plan, hosts, request, catalog, settings, console, engine)
-    packages = PackageChoice(hosts, request, catalog, settings, console)
+            plan, request = base_first(plan, inputs, engine)
+    packages = PackageChoice(inputs._replace(request=request))
     with naming_silent(request):
         chosen = packages.choose(plan)
         needs = packages.run_time_needs()
         other = plan_for_needs(hosts, request, catalog, needs, chosen).request
         if other != request:  # what was requested brought packages that need more
-            packages = PackageChoice(hosts, other, catalog, settings, console)
-            start = require_plan(resolve(hosts, other, catalog))
-            request, chosen = other, packages.choose(start)
-        return with_remarks(chosen, hosts, request, catalog, needs), request, packages
+            packages = PackageChoice(inputs._replace(request=other))
+            chosen = packages.choose(require_plan(packages.inputs.plan()))
+        return with_remarks(chosen, hosts, other, catalog, needs), packages
 
 
-def lock_for(
-    plan: Plan,
-    hosts: Sequence[HostFacts],
-    request: Request,
-    catalog: Catalog,
-    settings: BuildSettings,
-    console: Console,
-    packages: PackageChoice,
-) -> Lock:
+def lock_for(plan: Plan, packages: PackageChoice) -> Lock:
     """Make the lock, and report it with the packages that are old.
 
     If no index that has the build can be reached, PyPI's own build of a pinned release is taken if
     it runs; else the failure (IndexUnreachableError) names the build that the installer's default
     index has instead, if that one answers.
     """
+    inputs = packages.inputs
+    request, settings, console = inputs.request, inputs.settings, inputs.console
     packages.sources.for_plan(plan)
     try:
         found = find_wheels(
@@ -208,11 +193,11 @@ def lock_for(
         if isinstance(failure, NoSolutionError):
             raise
         cudas = packages.same_cuda(plan)
-        own = pypis_own(plan, hosts, request, catalog, cudas)
+        own = pypis_own(plan, inputs, cudas)
         if own is not None and not settings.offline:
             with suppress(IndexUnreachableError):
-                return lock_for(own, hosts, request, catalog, settings, console, packages)
-        instead = within_reach(plan, hosts, request, catalog, settings, cudas)
+                return lock_for(own, packages)
+        instead = within_reach(plan, inputs, cudas)
         if instead is None:
             raise
         rest = failure.fix[:1].lower() + failure.fix[1:]
@@ -232,23 +217,18 @@ def lock_for(
     return with_built_wheels(lock, request.places, settings, console)
 
 
-def pypis_own(
-    plan: Plan,
-    hosts: Sequence[HostFacts],
-    request: Request,
-    catalog: Catalog,
-    cudas: Sequence[str] = (),
-) -> Plan | None:
+def pypis_own(plan: Plan, inputs: PlanInputs, cudas: Sequence[str]) -> Plan | None:
     """The plan for PyPI's own build of the same release, on the same base; for one of `cudas`, if
     the packages need one of these. None: the request does not pin the release or names a CUDA, the
     plan already has that build, or the hosts do not run it.
     """
+    request = inputs.request
     pinned_here = request.framework_version == f"=={plan.framework_version}"
     if not pinned_here or request.cuda or any(one.url is None for one in plan.indexes):
         return None
     base = "bootstrap" if plan.base and plan.base.kind == "bootstrap" else request.base
     asked = request._replace(base=base, python=plan.python)
-    own = resolve(hosts, asked, catalog, at="pypi")
+    own = resolve(inputs.hosts, asked, inputs.catalog, at="pypi")
     if own.error is not None or request.index_url is not None or (cudas and own.cuda not in cudas):
         return None
     note = Note(
@@ -260,25 +240,19 @@ def pypis_own(
     return own._replace(base=plan.base, indexes=indexes, notes=(*own.notes, note))
 
 
-def within_reach(
-    plan: Plan,
-    hosts: Sequence[HostFacts],
-    request: Request,
-    catalog: Catalog,
-    settings: BuildSettings,
-    cudas: Sequence[str] = (),
-) -> str | None:
+def within_reach(plan: Plan, inputs: PlanInputs, cudas: Sequence[str]) -> str | None:
     """The replacement for a build whose index is unreachable: the closest build on the default
     index, which is queried for it; for one of `cudas`, if the packages need one of these. None:
     nothing, or that index does not answer either.
     """
+    request, settings = inputs.request, inputs.settings
     if settings.offline or any(candidate.url is None for candidate in plan.indexes):
         return None
     base = "bootstrap" if plan.base and plan.base.kind == "bootstrap" else request.base
     asked = [request._replace(base=base)]
     if cudas and request.cuda is None:
         asked = [asked[0]._replace(cuda=cuda, framework_version=None) for cuda in cudas]
-    found = (nearest_at("pypi", hosts, one, catalog) for one in asked)
+    found = (nearest_at("pypi", inputs.hosts, one, inputs.catalog) for one in asked)
     fitting = (one for one in found if one and (not cudas or one.cuda in cudas))
     other = next((one for one in fitting if _is_declared(one, request)), None)
     default = next((c for c in other.indexes if c.url is None), None) if other else None

@@ -76,21 +76,12 @@ def build_wheels(
     job = replace(order.job, request=without(order.job.request, asked))
     if order.output is not None:
         _refuse_output(order.output)
-    planned = plan_image(job, hosts, console)
-    plan = planned.plan
+    plan, packages = plan_image(job, hosts, console)
     capabilities = capabilities_of(plan)
     if plan.base is not None and plan.base.kind == "registry" and job.request.base is None:
         with console.step("base", "looking for the base of the plan"):
-            plan, _ = pin_base(
-                plan,
-                planned.hosts,
-                job.request,
-                job.catalog,
-                job.settings,
-                console,
-                None,
-                with_packages=planned.packages.choose_on_bootstrap,
-            )
+            inputs = packages.inputs._replace(request=job.request)
+            plan, _ = pin_base(plan, inputs, None, packages.choose_on_bootstrap)
     kept = WheelCache(order.wheels)
     if job.settings.offline:
         found = {name: _kept_before(kept, read, plan) for name, read in asked.items()}
@@ -104,7 +95,7 @@ def build_wheels(
         missing = [one for one in sources if one.key.name not in found]
         built = frozenset(one.key.name for one in missing)
         if missing:
-            found |= _build(missing, plan, capabilities, planned.hosts, job, kept, console)
+            found |= _build(missing, plan, capabilities, packages.inputs.hosts, job, kept, console)
     return {
         "schema": 1,
         "wheels": [_account(found[name], order.output, new=name in built) for name in asked],

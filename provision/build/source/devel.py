@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from images.system.scratch import scratch_directory
-from provision.build.base import require_plan
+from provision.build.base import PlanInputs, require_plan
 from provision.build.builder import choose_builder, find_engine, maker_for
 from provision.build.job import PlannedImage, lock_image
 from provision.build.maker import LockedImage, RunnableImage
@@ -49,8 +49,8 @@ def devel_image(
     its_plan, asked = devel_plan(plan, hosts, job.request, job.catalog)
     job = replace(job, request=asked)
     found = find_engine(job)
-    packages = PackageChoice(hosts, asked, job.catalog, job.settings, console)
-    image = lock_image(PlannedImage(its_plan, hosts, asked, packages), job, found, console)
+    packages = PackageChoice(PlanInputs(hosts, asked, job.catalog, job.settings, console))
+    image = lock_image(PlannedImage(its_plan, packages), job, found, console)
     choice, found = choose_builder(job, found, [image.plan])
     tag = default_tag(image.plan)
     with scratch_directory() as scratch, maker_for(job, choice, tag, found, console) as maker:

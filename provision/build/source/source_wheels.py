@@ -2,44 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from images.wheels.remote_file import Wheel
-from provision.build.base import BuildSettings
+from provision.build.base import BuildSettings, PlanInputs
 from provision.build.source.plain import PlainWheels
-from provision.catalog.catalog import Catalog
 from provision.lock.lockfile import Lock
 from provision.lock.sources import SourceWheels
-from provision.model.plan import DeclaredIndex, HostFacts, PackageIndexes, Plan, Request
+from provision.model.plan import DeclaredIndex, PackageIndexes, Plan
 from provision.output.console import Console
-from provision.resolve import resolve
 
 
-def source_wheels(
-    hosts: Sequence[HostFacts],
-    request: Request,
-    catalog: Catalog,
-    settings: BuildSettings,
-    console: Console,
-) -> SourceWheels:
+def source_wheels(inputs: PlanInputs) -> SourceWheels:
     """The source releases of a request, none built yet."""
-    plans = _plans_for(hosts, request, catalog)
-    return SourceWheels(PlainWheels(plans, request.places, settings, console))
-
-
-def _plans_for(
-    hosts: Sequence[HostFacts], request: Request, catalog: Catalog
-) -> Callable[[str], Iterator[Plan]]:
-    """The plans whose bases may build packages of a request: on its base, then on Debian's."""
+    request = inputs.request
 
     def plans(python: str) -> Iterator[Plan]:
-        asked = request._replace(companions=(), constraints=())
-        for base in dict.fromkeys((asked.base, "bootstrap")):
-            for one in dict.fromkeys((python, asked.python)):
-                yield resolve(hosts, asked._replace(base=base, python=one), catalog)
+        """Those whose bases may build packages: on the requested base, then on Debian's."""
+        for base in dict.fromkeys((request.base, "bootstrap")):
+            for one in dict.fromkeys((python, request.python)):
+                yield inputs.plan(companions=(), constraints=(), base=base, python=one)
 
-    return plans
+    return SourceWheels(PlainWheels(plans, request.places, inputs.settings, inputs.console))
 
 
 def with_built_wheels(

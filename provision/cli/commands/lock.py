@@ -87,11 +87,16 @@ def make_lock(
     """Plan, pin the base and choose the wheels. `refuse` is called before the network is used."""
     from functools import cache
 
-    from provision.build.base import pin_base, pinned, refuse_missing_places, require_plan
+    from provision.build.base import (
+        PlanInputs,
+        pin_base,
+        pinned,
+        refuse_missing_places,
+        require_plan,
+    )
     from provision.build.maker import LockedImage
     from provision.build.pipeline import choose_packages, lock_for, show_remarks
     from provision.build.project.pins import check_hashes, naming_pins
-    from provision.resolve import resolve
 
     catalog = read_catalog(console)
     read = cache(lambda: read_hosts(args, catalog))
@@ -99,26 +104,14 @@ def make_lock(
     request = read_request_for(project, args, catalog, read)
     refuse(project)
     refuse_missing_places(request.base)
-    settings, hosts = read_settings(args), read()
-    with naming_pins(project, hosts, request, catalog):
-        plan = require_plan(resolve(hosts, request, catalog))
-        plan, request, packages = choose_packages(
-            plan, hosts, request, catalog, settings, console, lambda: None
-        )
+    inputs = PlanInputs(read(), request, catalog, read_settings(args), console)
+    with naming_pins(project, inputs.hosts, request, catalog):
+        plan, packages = choose_packages(require_plan(inputs.plan()), inputs, lambda: None)
         show_remarks(plan, console)
         with console.step("base", "pinning the base image"):
-            plan, archive = pin_base(
-                plan,
-                hosts,
-                request,
-                catalog,
-                settings,
-                console,
-                None,
-                with_packages=packages.choose_on_bootstrap,
-            )
+            plan, archive = pin_base(plan, packages.inputs, None, packages.choose_on_bootstrap)
         with console.step("lock", "resolving the wheels"):
-            lock = lock_for(plan, hosts, request, catalog, settings, console, packages)
+            lock = lock_for(plan, packages)
         check_hashes(project, lock)
     return LockedImage(lock=lock, base=pinned(plan, archive))
 

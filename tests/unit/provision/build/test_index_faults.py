@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from images.system import process
-from provision.build.base import BuildSettings
+from provision.build.base import BuildSettings, PlanInputs
 from provision.build.packages import PackageChoice
 from provision.build.pipeline import lock_for
 from provision.catalog.loading import load
@@ -188,11 +188,9 @@ def test_out_of_reach_the_newest_within_reach_is_named(
     assert made.wheel_tag == "cu126"
     gone = made.indexes[0]._replace(url=index.url("broken"))
     settings = BuildSettings(ca=None, offline=offline, state=tmp_path, env={})
-    packages = PackageChoice(hosts, request, load(), settings, Console())
+    packages = PackageChoice(PlanInputs(hosts, request, load(), settings, Console()))
     with pytest.raises(IndexUnreachableError) as caught:
-        lock_for(
-            made._replace(indexes=(gone,)), hosts, request, load(), settings, Console(), packages
-        )
+        lock_for(made._replace(indexes=(gone,)), packages)
     assert caught.value.exit_code == 5
     assert caught.value.fix.startswith(fix)
 
@@ -217,12 +215,10 @@ def test_out_of_reach_a_pinned_release_is_pypis_own_build(
     assert made.wheel_tag == "cu118"
     gone = made.indexes[0]._replace(url=index.url("broken"))
     settings = BuildSettings(ca=None, offline=False, state=tmp_path, env={})
-    packages = PackageChoice(hosts, request, load(), settings, Console())
+    packages = PackageChoice(PlanInputs(hosts, request, load(), settings, Console()))
 
     def found() -> Lock:
-        return lock_for(
-            made._replace(indexes=(gone,)), hosts, request, load(), settings, Console(), packages
-        )
+        return lock_for(made._replace(indexes=(gone,)), packages)
 
     if tag is None:
         with pytest.raises(IndexUnreachableError, match=r"2\.7\.1"):

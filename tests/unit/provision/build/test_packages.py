@@ -17,7 +17,7 @@ import pytest
 from images.registry.errors import ImageNotFoundError, RegistryUnreachableError
 from images.store.local import local_path
 from images.system import process
-from provision.build.base import BuildSettings, require_plan
+from provision.build.base import BuildSettings, PlanInputs, require_plan
 from provision.build.packages import PackageChoice
 from provision.build.pipeline import choose_packages, lock_for
 from provision.build.source.key import key_for
@@ -82,15 +82,19 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
+def inputs_of(request: Request, tmp_path: Path, *hosts: HostFacts, **more: Any) -> PlanInputs:
+    settings = BuildSettings(ca=None, offline=False, state=tmp_path, env={}, **more)
+    return PlanInputs(hosts or (A100,), request, load(), settings, Console())
+
+
 def planned(
     request: Request, tmp_path: Path, facts: HostFacts = A100, **more: Any
 ) -> tuple[Plan, Lock]:
     """The plan that the packages lead to, and its lock from the local index."""
-    catalog, console = load(), Console()
-    settings = BuildSettings(ca=None, offline=False, state=tmp_path, env={}, **more)
-    choice = PackageChoice([facts], request, catalog, settings, console)
-    plan = choice.choose(require_plan(resolve([facts], request, catalog)))
-    return plan, lock_for(plan, [facts], request, catalog, settings, console, choice)
+    inputs = inputs_of(request, tmp_path, facts, **more)
+    choice = PackageChoice(inputs)
+    plan = choice.choose(require_plan(inputs.plan()))
+    return plan, lock_for(plan, choice)
 
 
 def versions(lock: Lock) -> dict[str, str]:
@@ -149,16 +153,12 @@ def test_the_base_has_what_packages_that_were_brought_need(
     packages: Sequence[tuple[str, str]], base: tuple[str, ...], index: LocalIndex, tmp_path: Path
 ) -> None:
     index.more += [pure(name, "1.0", requires) for name, requires in packages]
-    request, catalog, console = request_of(index, "lora"), load(), Console()
-    settings = BuildSettings(ca=None, offline=False, state=tmp_path, env={})
-    start = require_plan(resolve([A100], request, catalog))
-    plan, request, choice = choose_packages(
-        start, [A100], request, catalog, settings, console, lambda: None
-    )
+    inputs = inputs_of(request_of(index, "lora"), tmp_path)
+    plan, choice = choose_packages(require_plan(inputs.plan()), inputs, lambda: None)
     assert plan.base is not None
     assert plan.base.apt == base
     assert any(note.code == "run-time-base" for note in plan.notes) == bool(base)
-    lock = lock_for(plan, [A100], request, catalog, settings, console, choice)
+    lock = lock_for(plan, choice)
     assert lock.plan.base is not None
     assert lock.plan.base.apt == base
 
@@ -192,12 +192,8 @@ def test_a_wheel_that_compiles_cuda_code_gets_the_compiler(
     toolkit = pure("cuda_toolkit", "13.0.2", extras=["nvcc", "cccl", "crt", "nvvm", "cudart"])
     beside = [pure("ninja", "1.13"), pure("setuptools", "80.0"), toolkit]
     index.more += [(f"{name}-1.0-{tags}.whl", wheel(name, "1.0", tags, text, files)), *beside]
-    request, catalog, console = with_nvcc(index, name), load(), Console()
-    settings = BuildSettings(ca=None, offline=False, state=tmp_path, env={})
-    start = require_plan(resolve([WITH_NVCC], request, catalog))
-    plan, _, _ = choose_packages(
-        start, [WITH_NVCC], request, catalog, settings, console, lambda: None
-    )
+    inputs = inputs_of(with_nvcc(index, name), tmp_path, WITH_NVCC)
+    plan, _ = choose_packages(require_plan(inputs.plan()), inputs, lambda: None)
     assert plan.flavour == flavour
 
 
@@ -217,9 +213,9 @@ def test_a_package_that_works_with_the_preferred_release_does_not_change_it(
 
 def test_without_packages_the_index_is_not_consulted(index: LocalIndex, tmp_path: Path) -> None:
     request = request_of(index, "torchvision")
-    settings = BuildSettings(ca=None, offline=False, state=tmp_path, env={})
-    plan = resolve([A100], request, load())
-    assert PackageChoice([A100], request, load(), settings, Console()).choose(plan) is plan
+    inputs = inputs_of(request, tmp_path)
+    plan = inputs.plan()
+    assert PackageChoice(inputs).choose(plan) is plan
     assert index.asked == []
 
 
@@ -814,9 +810,9 @@ def test_an_index_that_does_not_answer_leaves_the_plan_as_it_is(
 ) -> None:
     monkeypatch.setenv("UV_DEFAULT_INDEX", index.url("broken"))
     request = Request(companions=("vllm",), base="bootstrap")
-    settings = BuildSettings(ca=None, offline=False, state=tmp_path, env={})
-    plan = resolve([A100], request, load())
-    assert PackageChoice([A100], request, load(), settings, Console()).choose(plan) == plan
+    inputs = inputs_of(request, tmp_path)
+    plan = inputs.plan()
+    assert PackageChoice(inputs).choose(plan) == plan
 
 
 def test_every_release_that_a_plan_may_have_fits_the_hosts() -> None:
@@ -1017,14 +1013,9 @@ def test_the_base_is_known_before_the_packages_are_resolved(
 
     monkeypatch.setattr("images.registry.digest.resolve_digest", registry)
     index.more += [pure("accelerate", "1.0", "torch>=2.0"), *preferred()]
-    request = request_of(index, "accelerate")._replace(base=base)
-    catalog, console = load(), Console()
-    settings = BuildSettings(ca=None, offline=False, state=tmp_path, env={})
-    start = require_plan(resolve([A100], request, catalog))
-    plan, request, packages = choose_packages(
-        start, [A100], request, catalog, settings, console, lambda: None
-    )
-    lock_for(plan, [A100], request, catalog, settings, console, packages)
+    inputs = inputs_of(request_of(index, "accelerate")._replace(base=base), tmp_path)
+    plan, packages = choose_packages(require_plan(inputs.plan()), inputs, lambda: None)
+    lock_for(plan, packages)
     assert plan.base is not None
     assert plan.base.kind == kind
     assert {one.target.python for one in resolved} == {plan.base.python}

@@ -13,7 +13,6 @@ from images.text.suggestions import no_such, or_nearby
 from provision.attestation.provenance.attach import Referrers, find_provenance
 from provision.attestation.provenance.check import Origin, judge, missing, read_statement
 from provision.attestation.provenance.documents import beside
-from provision.attestation.provenance.errors import ProvenanceError
 from provision.attestation.record.store import trusted_keys
 from provision.attestation.signing.errors import StatementError
 from provision.attestation.signing.keys import PublicKey
@@ -62,7 +61,7 @@ def check_origin(
             path = near
         if path is not None:
             provenance, keyid = read_statement(_read(path), trusted)
-            outcome: Origin | ProvenanceError = judge(
+            outcome: Origin | StatementError = judge(
                 provenance, name=name, images=images, lock=wanted, claims=subject.claims
             )
         else:
@@ -79,7 +78,7 @@ def _attached(
     trusted: dict[str, PublicKey],
     images: Sequence[str],
     lock: str | None,
-) -> tuple[Origin | ProvenanceError, str | None]:
+) -> tuple[Origin | StatementError, str | None]:
     if subject.registry is None or subject.digest is None:
         return missing(subject.name), None
     from images.registry.reader import RepositoryReader

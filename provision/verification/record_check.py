@@ -25,6 +25,7 @@ from provision.attestation.record.store import (
 from provision.attestation.record.verdict import Judgement, judge, missing
 from provision.attestation.signing.errors import StatementError
 from provision.attestation.signing.keys import PublicKey
+from provision.attestation.signing.parser import error_to_json
 from provision.lock.labels import LOCK_SHA256
 from provision.model.plan import HostFacts
 from provision.verification.subject import ImagePlaces, Subject, engine_name, find_subject
@@ -212,10 +213,10 @@ def check_to_json(checked: Checked) -> dict[str, Any]:
     outcome = checked.outcome
     sound = outcome if isinstance(outcome, Judgement) else None
     statement = sound.statement if sound else None
-    wrong = None if sound and sound.proven else outcome
+    error = error_to_json(outcome)
     return {
         "schema": 1,
-        "proven": wrong is None,
+        "proven": error is None,
         "verdict": statement.verdict if statement else None,
         "level": statement.level if statement else None,
         "when": statement.time if statement else None,
@@ -224,7 +225,5 @@ def check_to_json(checked: Checked) -> dict[str, Any]:
         "key": checked.keyid,
         "message": outcome.message,
         "changed": [asdict(change) for change in sound.changed] if sound else [],
-        "error": {"code": wrong.code, "message": wrong.message, "fix": wrong.fix}
-        if wrong
-        else None,
+        "error": error,
     }

@@ -126,11 +126,11 @@ def test_documents_in_a_registry_are_found_and_believed(
         outcome, keyid = find_provenance(target, [subject], **asked)
         assert isinstance(outcome, Origin)
         assert (outcome.code, keyid) == (None, signer.keyid)
-        assert outcome.provenance is not None
+        assert outcome.statement is not None
         (attached,) = target.referrers(subject, MEDIA_TYPE)
         bom = target.read_artifact(attached)
         assert bom == made.bom
-        assert digest_of(bom) == f"sha256:{outcome.provenance.bom}"
+        assert digest_of(bom) == f"sha256:{outcome.statement.bom}"
 
 
 @pytest.mark.usefixtures("signer")
@@ -185,7 +185,7 @@ def test_records_in_a_registry_are_found_and_judged(
 
         outcome, keyid = find_record(target, [subject], trusted=trusted(tmp_path), judged=judged)
     assert isinstance(outcome, Judgement)
-    assert (outcome.proven, keyid) == (True, signer.keyid)
+    assert (outcome.verified, keyid) == (True, signer.keyid)
 
 
 def test_a_registry_that_is_gone_is_said_so(tmp_path: Path) -> None:

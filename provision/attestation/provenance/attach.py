@@ -15,7 +15,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from images.errors import Failure
 from images.oci.errors import DigestMismatchError, ImageUnreadableError
 from images.oci.model import Descriptor, descriptor_of
 from images.registry.errors import ImageNotFoundError, RegistryAnswerError
@@ -28,24 +27,19 @@ from provision.attestation.provenance.bundle import (
     envelope_in,
 )
 from provision.attestation.provenance.check import Origin, judge, missing, read_statement
-from provision.attestation.provenance.errors import (
-    ProvenanceError,
-    ProvenanceTamperedError,
-    ProvenanceUnknownKeyError,
+from provision.attestation.provenance.statement import (
+    BUILD,
+    PREDICATE_TYPE,
+    Provenance,
+    parse_statement,
 )
-from provision.attestation.provenance.statement import PREDICATE_TYPE, Provenance
-from provision.attestation.record.errors import (
-    RecordError,
-    RecordTamperedError,
-    RecordUnknownKeyError,
-)
-from provision.attestation.record.statement import PREDICATE_TYPE as RECORD_TYPE
 from provision.attestation.record.statement import RECORD, Statement
 from provision.attestation.record.statement import parse_statement as parse_record
 from provision.attestation.record.verdict import Judgement
 from provision.attestation.signing.envelope import unseal
+from provision.attestation.signing.errors import StatementError
 from provision.attestation.signing.keys import PublicKey
-from provision.attestation.signing.parser import read_json
+from provision.attestation.signing.parser import StatementKind, read_json
 
 MOST = 256
 """The most attachments of one image that are read: anybody who may push could attach any number."""
@@ -63,9 +57,8 @@ _RECORDS = (
     "record-without-tables",
     "record-other-image",
 )
-_ERRORS = (ProvenanceUnknownKeyError, ProvenanceTamperedError, ProvenanceError)
-_RECORD_ERRORS = (RecordUnknownKeyError, RecordTamperedError, RecordError)
-_E = TypeVar("_E", bound=Failure)
+_S = TypeVar("_S")
+_F = TypeVar("_F")
 
 
 class Referrers(Protocol):
@@ -121,7 +114,7 @@ def attach_provenance(
     for found, data in _contents(place, [subject], PREDICATE_TYPE):
         try:
             earlier, _ = read_statement(data, trusted)
-        except ProvenanceError:
+        except StatementError:
             continue
         if _same_build(earlier, stated):
             return found
@@ -136,24 +129,22 @@ def find_provenance(
     images: Collection[str],
     trusted: Mapping[str, PublicKey],
     lock: str | None = None,
-) -> tuple[Origin | ProvenanceError, str | None]:
+) -> tuple[Origin | StatementError, str | None]:
     """Judge the statements about an image: the latest valid one, else why there is none.
 
     `subjects`: the digests by which the place knows the image, such as its index and its manifest.
     Also returns the id of the key.
     """
-    held: list[tuple[Origin, str]] = []
-    refused: list[ProvenanceError] = []
-    for _, data in _contents(place, subjects, PREDICATE_TYPE):
-        try:
-            provenance, keyid = read_statement(data, trusted)
-        except ProvenanceError as error:
-            refused.append(error)
-            continue
-        held.append((judge(provenance, name=name, images=images, lock=lock), keyid))
+    held, refused = _judged(
+        place,
+        subjects,
+        (BUILD, parse_statement),
+        trusted,
+        lambda found: judge(found, name=name, images=images, lock=lock),
+    )
     if held:
         return max(held, key=lambda found: (found[0].verified, _finished(found[0])))
-    return _most_telling(refused, _ERRORS) or missing(name), None
+    return refused or missing(name), None
 
 
 def find_record(
@@ -162,36 +153,47 @@ def find_record(
     *,
     trusted: Mapping[str, PublicKey],
     judged: Callable[[Statement], Judgement],
-) -> tuple[Judgement | RecordError | None, str | None]:
+) -> tuple[Judgement | StatementError | None, str | None]:
     """Judge the records attached to an image; None if there are none.
 
     Many machines may have proven it, each with its own driver. Of those about this kind of machine
     with this driver the latest decides, whatever its verdict: what was fit once may be unfit now.
     `judged` checks one record against the image and this machine.
     """
-    held: list[tuple[Judgement, str]] = []
-    refused: list[RecordError] = []
-    for _, data in _contents(place, subjects, RECORD_TYPE):
-        record = _record(data, trusted)
-        if isinstance(record, RecordError):
-            refused.append(record)
-        else:
-            held.append((judged(record[0]), record[1]))
+    held, refused = _judged(place, subjects, (RECORD, parse_record), trusted, judged)
     held.sort(key=_time, reverse=True)
     for found in held:
         if found[0].code not in _RECORDS:
             return found
     if held:
         return min(held, key=lambda found: _RECORDS.index(str(found[0].code)))
-    return _most_telling(refused, _RECORD_ERRORS), None
+    return refused, None
 
 
-def _record(data: bytes, trusted: Mapping[str, PublicKey]) -> tuple[Statement, str] | RecordError:
-    try:
-        payload, keyid = unseal(envelope_in(data), trusted, RECORD)
-        return parse_record(payload), keyid
-    except RecordError as error:
-        return error
+def _judged(
+    place: Referrers,
+    subjects: Sequence[Descriptor],
+    kind: tuple[StatementKind, Callable[[bytes], _S]],
+    trusted: Mapping[str, PublicKey],
+    judged: Callable[[_S], _F],
+) -> tuple[list[tuple[_F, str]], StatementError | None]:
+    """What the attached statements of a kind show, each with the id of its key; and the most
+    informative of the errors of those that are not valid.
+    """
+    held: list[tuple[_F, str]] = []
+    refused: list[StatementError] = []
+    form, parse = kind
+    for _, data in _contents(place, subjects, form.predicate_type):
+        try:
+            payload, keyid = unseal(envelope_in(data), trusted, form)
+            statement = parse(payload)
+        except StatementError as error:
+            refused.append(error)
+            continue
+        held.append((judged(statement), keyid))
+    order = (form.unknown_key, form.tampered, StatementError)
+    first = (error for one in order for error in refused if isinstance(error, one))
+    return held, next(first, None)
 
 
 def _contents(
@@ -248,11 +250,7 @@ def _time(found: tuple[Judgement, str]) -> str:
 
 
 def _finished(origin: Origin) -> str:
-    return origin.provenance.finished if origin.provenance else ""
-
-
-def _most_telling(found: Sequence[_E], order: Sequence[type[_E]]) -> _E | None:
-    return next((error for kind in order for error in found if isinstance(error, kind)), None)
+    return origin.statement.finished if origin.statement else ""
 
 
 def registry_manifest(reference: str, ca: Path | None) -> Descriptor:

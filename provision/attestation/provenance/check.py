@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +11,12 @@ from provision.attestation.provenance.statement import BUILD, BUILDER, Provenanc
 from provision.attestation.signing.envelope import unseal
 from provision.attestation.signing.errors import StatementError
 from provision.attestation.signing.keys import PublicKey
+from provision.attestation.signing.parser import Finding, error_to_json
 from provision.errors import Exit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """`code` None: stated, with a key that is trusted here, about this image."""
-
-    code: str | None
-    message: str
-    fix: str | None = None
-    exit_code: Exit = Exit.NO_VERDICT
-    provenance: Provenance | None = None
-
-    @property
-    def verified(self) -> bool:
-        return self.code is None
+class Origin(Finding[Provenance]):
+    """Verified: stated, with a key that is trusted here, about this image."""
 
 
 def read_statement(data: bytes, trusted: Mapping[str, PublicKey]) -> tuple[Provenance, str]:
@@ -52,41 +41,32 @@ def judge(
     the sha256 of the lock that it should have been built from, if known; `claims` are digests that
     a file only says it has, which proves nothing.
     """
-    again = "provision build"
+    again, stated = "provision build", set(provenance.images)
 
-    if set(provenance.images).isdisjoint(images) and not set(provenance.images).isdisjoint(claims):
+    def no(code: str, said: str, fix: str) -> Origin:
+        return Origin(code=code, message=said, fix=fix, statement=provenance)
+
+    if stated.isdisjoint(images) and not stated.isdisjoint(claims):
         said = (
             f"The statement is of {provenance.images[0]}. {name} says that it is the same image, "
             f"but the file is {_listed(images)}."
         )
-        return Origin(
-            code="provenance-not-of-file",
-            message=said,
-            fix=f"Build the file again to get its provenance: {again} --lock FILE --output {name}",
-            provenance=provenance,
-        )
-    if not set(provenance.images) & set(images):
+        fix = f"Build the file again to get its provenance: {again} --lock FILE --output {name}"
+        return no("provenance-not-of-file", said, fix)
+    if stated.isdisjoint(images):
         said = f"The statement is of {provenance.images[0]}, but {name} is {_listed(images)}."
-        return Origin(
-            code="provenance-other-image",
-            message=said,
-            fix=f"Build this image to get its provenance: {again}",
-            provenance=provenance,
-        )
+        fix = f"Build this image to get its provenance: {again}"
+        return no("provenance-other-image", said, fix)
     if lock is not None and provenance.lock != lock:
         said = f"{name} was built from lock {provenance.lock[:12]}, not from {lock[:12]}."
-        return Origin(
-            code="provenance-other-lock",
-            message=said,
-            fix=f"Build it from that lock: {again} --lock FILE",
-            provenance=provenance,
-        )
+        fix = f"Build it from that lock: {again} --lock FILE"
+        return no("provenance-other-lock", said, fix)
     builder = provenance.builder.removeprefix(BUILDER)
     said = (
         f"Built from lock {provenance.lock[:12]} by gpu-provision {provenance.version} "
         f"({builder}), {provenance.finished}."
     )
-    return Origin(code=None, message=said, exit_code=Exit.DONE, provenance=provenance)
+    return Origin(code=None, message=said, exit_code=Exit.DONE, statement=provenance)
 
 
 def missing(name: str, path: Path | None = None) -> Origin:
@@ -107,11 +87,11 @@ def check_to_json(
     image: str, outcome: Origin | StatementError, keyid: str | None
 ) -> dict[str, Any]:
     """The result of a check; the format is always the same."""
-    provenance = outcome.provenance if isinstance(outcome, Origin) else None
-    wrong = None if isinstance(outcome, Origin) and outcome.verified else outcome
+    provenance = outcome.statement if isinstance(outcome, Origin) else None
+    error = error_to_json(outcome)
     return {
         "schema": 1,
-        "stated": wrong is None,
+        "stated": error is None,
         "image": image,
         "lock": provenance.lock if provenance else None,
         "builder": provenance.builder if provenance else None,
@@ -119,9 +99,7 @@ def check_to_json(
         "sbom": provenance.bom if provenance else None,
         "key": keyid,
         "message": outcome.message,
-        "error": {"code": wrong.code, "message": wrong.message, "fix": wrong.fix}
-        if wrong
-        else None,
+        "error": error,
     }
 
 

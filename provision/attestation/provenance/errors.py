@@ -7,23 +7,19 @@ from provision.attestation.signing.errors import StatementError
 from provision.errors import Exit
 
 
-class ProvenanceError(StatementError):
+class ProvenanceUnreadableError(StatementError):
     """Not a signed provenance, or one that is incomplete or of a later version."""
 
     code = "provenance-unreadable"
 
 
-class ProvenanceUnreadableError(ProvenanceError):
-    """Not a statement of a build in our format, incomplete, or of a later version."""
-
-
-class ProvenanceTamperedError(ProvenanceError):
+class ProvenanceTamperedError(StatementError):
     """The provenance was changed after it was signed."""
 
     code = "provenance-tampered"
 
 
-class ProvenanceUnknownKeyError(ProvenanceError):
+class ProvenanceUnknownKeyError(StatementError):
     """The provenance is signed with an untrusted key."""
 
     code = "provenance-unknown-key"

@@ -6,10 +6,9 @@ It is made from the lock and read back strictly, after its signature was verifie
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any
 
 from images.oci.model import digest_of, is_digest
@@ -28,7 +27,7 @@ from provision.attestation.provenance.public import (
     public_url,
     wheel_file,
 )
-from provision.attestation.signing.parser import STATEMENT_TYPE, StatementKind
+from provision.attestation.signing.parser import TIME, StatementKind, clock_text
 from provision.lock.lockfile import Lock
 from provision.lock.source_builds import GitSource
 from provision.model.plan import Plan, Request
@@ -40,7 +39,6 @@ BUILDER = "urn:gpu-provision:builder:"
 LOCK_NAME = "pylock.toml"
 BOM_NAME = "sbom.cdx.json"
 
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 _MOST_DIGESTS = 64
 
 BUILD = StatementKind(
@@ -92,29 +90,21 @@ def make_statement(
     `images` are all digests of what was built, the one that a registry knows it by first: of the
     manifest or index, of each platform's manifest, of a configuration (what engines call its id).
     """
-    subject = public_name(name) or "image"
-    return {
-        "_type": STATEMENT_TYPE,
-        "subject": [
-            {"name": subject, "digest": {"sha256": image.removeprefix("sha256:")}}
-            for image in dict.fromkeys(images)
-        ],
-        "predicateType": PREDICATE_TYPE,
-        "predicate": {
-            "buildDefinition": build_definition(lock, build),
-            "runDetails": {
-                "builder": {
-                    "id": f"{BUILDER}{build.builder}",
-                    "version": {"gpu-provision": VERSION},
-                },
-                "metadata": {
-                    "startedOn": _in_words(build.started),
-                    "finishedOn": _in_words(build.finished),
-                },
-                "byproducts": [_bom(bom)] if bom is not None else [],
+    predicate = {
+        "buildDefinition": build_definition(lock, build),
+        "runDetails": {
+            "builder": {
+                "id": f"{BUILDER}{build.builder}",
+                "version": {"gpu-provision": VERSION},
             },
+            "metadata": {
+                "startedOn": clock_text(build.started),
+                "finishedOn": clock_text(build.finished),
+            },
+            "byproducts": [_bom(bom)] if bom is not None else [],
         },
     }
+    return BUILD.statement(public_name(name) or "image", images, predicate)
 
 
 def build_definition(lock: Lock, build: BuildRun) -> dict[str, Any]:
@@ -187,10 +177,6 @@ def _bom(content: bytes) -> dict[str, Any]:
     return {"name": BOM_NAME, "mediaType": MEDIA_TYPE, "digest": digest}
 
 
-def _in_words(time: datetime) -> str:
-    return time.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def parse_statement(payload: bytes) -> Provenance:
     """The statement in a payload whose signature was verified."""
     data, predicate = BUILD.predicate(payload)
@@ -212,8 +198,8 @@ def parse_statement(payload: bytes) -> Provenance:
             "builder.version",
             BUILD.object_at("builder.version", builder.get("version")).get("gpu-provision"),
         ),
-        started=BUILD.text_at("startedOn", times.get("startedOn"), _TIME),
-        finished=BUILD.text_at("finishedOn", times.get("finishedOn"), _TIME),
+        started=BUILD.text_at("startedOn", times.get("startedOn"), TIME),
+        finished=BUILD.text_at("finishedOn", times.get("finishedOn"), TIME),
         definition=definition,
     )
 

@@ -5,23 +5,19 @@ from __future__ import annotations
 from provision.attestation.signing.errors import StatementError
 
 
-class RecordError(StatementError):
+class RecordUnreadableError(StatementError):
     """Not a record, or one that is incomplete or of a later version."""
 
     code = "record-unreadable"
 
 
-class RecordUnreadableError(RecordError):
-    """Not a record of ours, incomplete, or of a later version."""
-
-
-class RecordTamperedError(RecordError):
+class RecordTamperedError(StatementError):
     """The record was changed after it was signed."""
 
     code = "record-tampered"
 
 
-class RecordUnknownKeyError(RecordError):
+class RecordUnknownKeyError(StatementError):
     """The record is signed with an untrusted key."""
 
     code = "record-unknown-key"

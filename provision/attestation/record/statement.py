@@ -17,7 +17,7 @@ from provision.attestation.record.errors import (
     RecordUnreadableError,
 )
 from provision.attestation.record.host import RecordedHost, host_to_json, parse_host
-from provision.attestation.signing.parser import SHA256, STATEMENT_TYPE, StatementKind
+from provision.attestation.signing.parser import CLOCK, SHA256, TIME, StatementKind, clock_text
 from provision.model.plan import Plan
 from provision.version import VERSION
 
@@ -27,10 +27,8 @@ LEVELS = ("quick", "standard", "full")
 FAULTS = ("node", "image", "configuration", "unknown")
 """What can be at fault when a check fails, by the suite: docs/checks.md."""
 
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 _CHECK = re.compile(r"[a-z]{1,40}\.[a-z0-9-]{1,60}")
 _MOST_CHECKS = 500
-_CLOCK = "%Y-%m-%dT%H:%M:%SZ"
 _GROUPS = {"passed": ("pass",), "failed": ("fail", "error"), "skipped": ("skip",)}
 _PLAN_KEYS = ("cuda", "wheel_tag", "cudnn", "nccl", "python", "arch", "flavour")
 _METRIC_KEYS = ("name", "value", "unit", "better", "repeats", "spread", "labels", "of_spec")
@@ -72,7 +70,7 @@ class Statement:
     @property
     def ended(self) -> datetime:
         """`time` as a datetime."""
-        return datetime.strptime(self.time, _CLOCK).replace(tzinfo=timezone.utc)
+        return datetime.strptime(self.time, CLOCK).replace(tzinfo=timezone.utc)
 
     @property
     def images(self) -> frozenset[str]:
@@ -106,35 +104,24 @@ def make_statement(
     """
     summary = {key: getattr(plan, key) for key in _PLAN_KEYS}
     framework = {"name": plan.framework, "version": plan.framework_version}
-    return {
-        "_type": STATEMENT_TYPE,
-        "subject": [
-            {"name": name, "digest": {"sha256": digest.removeprefix("sha256:")}}
-            for digest in dict.fromkeys((image, *also))
-        ],
-        "predicateType": PREDICATE_TYPE,
-        "predicate": {
-            "schema": 1,
-            "verifier": {"name": "gpu-provision", "version": VERSION},
-            "time": now.astimezone(timezone.utc).strftime(_CLOCK),
-            "verdict": report["verdict"],
-            "level": level,
-            "lock": {"sha256": lock} if lock_digest(lock) else None,
-            **({"tables": _COMPARED} if has_tables else {}),
-            "plan": {"framework": framework, **summary},
-            "host": host_to_json(host),
-            "at_fault": report.get("at_fault"),
-            "checks": _checks(report["checks"]),
-            "report": {"sha256": report_sha256},
+    predicate = {
+        "schema": 1,
+        "verifier": {"name": "gpu-provision", "version": VERSION},
+        "time": clock_text(now),
+        "verdict": report["verdict"],
+        "level": level,
+        "lock": {"sha256": lock} if lock_digest(lock) else None,
+        **({"tables": _COMPARED} if has_tables else {}),
+        "plan": {"framework": framework, **summary},
+        "host": host_to_json(host),
+        "at_fault": report.get("at_fault"),
+        "checks": {
+            group: [_check(row) for row in report["checks"] if row["status"] in words]
+            for group, words in _GROUPS.items()
         },
+        "report": {"sha256": report_sha256},
     }
-
-
-def _checks(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    return {
-        group: [_check(row) for row in rows if row["status"] in words]
-        for group, words in _GROUPS.items()
-    }
+    return RECORD.statement(name, (image, *also), predicate)
 
 
 def _check(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,16 +174,16 @@ def _at_fault(found: Mapping[str, Any]) -> str | None:
 
 
 def _time(value: object) -> str:
-    text = RECORD.text_at("time", value, _TIME)
+    text = RECORD.text_at("time", value, TIME)
     try:
-        datetime.strptime(text, _CLOCK)  # noqa: DTZ007  the pattern ends in Z
+        datetime.strptime(text, CLOCK)  # noqa: DTZ007  the pattern ends in Z
     except ValueError as error:
         raise RECORD.unlike(f"{text} is not a time") from error
     return text
 
 
 def _rows(checks: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    """The rows of `_checks`, each with the status of its group."""
+    """The rows of all groups, each with the status of its group."""
     found: list[Mapping[str, Any]] = []
     for group, (status, *_) in _GROUPS.items():
         rows = checks.get(group)

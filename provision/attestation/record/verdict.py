@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from provision.attestation.record.host import RecordedHost
 from provision.attestation.record.statement import LEVELS, Statement
+from provision.attestation.signing.parser import Finding
 from provision.errors import Exit
 
 CLOCK_SKEW = timedelta(minutes=5)
@@ -28,19 +29,10 @@ class RecordChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """`code` None: proven here, and nothing that matters has changed since."""
+class Judgement(Finding[Statement]):
+    """Verified: proven here, and nothing that matters has changed since."""
 
-    code: str | None
-    message: str
-    fix: str | None = None
-    exit_code: Exit = Exit.NO_VERDICT
-    statement: Statement | None = None
     changed: tuple[RecordChange, ...] = ()
-
-    @property
-    def proven(self) -> bool:
-        return self.code is None
 
 
 def judge(

@@ -7,15 +7,47 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime, timezone
+from typing import Any, Generic, TypeVar
 
 from provision.attestation.signing.errors import StatementError
+from provision.errors import Exit
 from provision.model import grammar
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 SHA256 = re.compile(r"[0-9a-f]{64}")
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
+CLOCK = "%Y-%m-%dT%H:%M:%SZ"
+_S = TypeVar("_S")
+
+
+def clock_text(time: datetime) -> str:
+    """A time as statements have it, in UTC."""
+    return time.astimezone(timezone.utc).strftime(CLOCK)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding(Generic[_S]):
+    """What a valid statement says about an image here. `code` None: it proves what it should."""
+
+    code: str | None
+    message: str
+    fix: str | None = None
+    exit_code: Exit = Exit.NO_VERDICT
+    statement: _S | None = None
+
+    @property
+    def verified(self) -> bool:
+        return self.code is None
+
+
+def error_to_json(outcome: Finding[_S] | StatementError) -> dict[str, str | None] | None:
+    """The member "error" of a check's result."""
+    if isinstance(outcome, Finding) and outcome.verified:
+        return None
+    return {"code": outcome.code, "message": outcome.message, "fix": outcome.fix}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +62,20 @@ class StatementKind:
     unreadable: type[StatementError]
     tampered: type[StatementError]
     unknown_key: type[StatementError]
+
+    def statement(
+        self, name: str, images: Iterable[str], predicate: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """The statement about an image, by its name and digests ("sha256:...")."""
+        return {
+            "_type": STATEMENT_TYPE,
+            "subject": [
+                {"name": name, "digest": {"sha256": image.removeprefix("sha256:")}}
+                for image in dict.fromkeys(images)
+            ],
+            "predicateType": self.predicate_type,
+            "predicate": predicate,
+        }
 
     def unlike(self, what: str) -> StatementError:
         """The error for content of another kind, incomplete, or of a later version."""

@@ -31,7 +31,6 @@ from provision.attestation.provenance.check import check_to_json, judge, missing
 from provision.attestation.provenance.documents import beside, make_documents, write_document
 from provision.attestation.provenance.errors import (
     DocumentNotWrittenError,
-    ProvenanceError,
     ProvenanceUnreadableError,
 )
 from provision.attestation.provenance.public import (
@@ -52,6 +51,7 @@ from provision.attestation.provenance.statement import (
     parse_statement,
 )
 from provision.attestation.signing.envelope import seal
+from provision.attestation.signing.errors import StatementError
 from provision.errors import LockFileError
 from provision.lock.lockfile import Lock, read_lock
 from provision.lock.source_builds import GitSource, SourceBuild
@@ -645,7 +645,7 @@ def other_payload(document: dict[str, Any]) -> None:
     ],
 )  # fmt: skip
 def test_what_was_not_signed_as_it_is_is_refused(data: bytes, code: str) -> None:
-    with pytest.raises(ProvenanceError) as caught:
+    with pytest.raises(StatementError) as caught:
         read_statement(data, TRUSTED)
     assert (caught.value.code, int(caught.value.exit_code)) == (code, 2)
     assert caught.value.fix
@@ -665,7 +665,7 @@ def test_no_byte_of_a_statement_can_be_changed_unseen(position: int, byte: int) 
     data[position] = byte
     try:
         found, _ = read_statement(bytes(data), TRUSTED)
-    except ProvenanceError:
+    except StatementError:
         return
     assert found == parse_statement(base64.b64decode(json.loads(SEALED)["payload"]))
 

@@ -27,11 +27,10 @@ from provision.attestation.provenance.attach import (
 from provision.attestation.provenance.bundle import BUNDLE, CREATED, PREDICATE, bundle
 from provision.attestation.provenance.check import Origin
 from provision.attestation.provenance.documents import Documents, make_documents
-from provision.attestation.provenance.errors import ProvenanceError
-from provision.attestation.record.errors import RecordError
 from provision.attestation.record.statement import Statement, parse_statement
 from provision.attestation.record.verdict import Judgement, judge
 from provision.attestation.signing.envelope import seal
+from provision.attestation.signing.errors import StatementError
 from tests.unit.provision.attestation.test_provenance import START, build, lock_of
 from tests.unit.provision.attestation.test_record import FACTS, L4, MINE, TRUSTED, host, signer_of
 from tests.unit.provision.attestation.test_record import statement as record
@@ -97,7 +96,7 @@ def documents(days: int = 0, signer: Any = MINE, name: str = "a:1", **more: Any)
     )
 
 
-def found(shelf: Referrers, **more: Any) -> tuple[Origin | ProvenanceError, str | None]:
+def found(shelf: Referrers, **more: Any) -> tuple[Origin | StatementError, str | None]:
     asked = {"name": "a:1", "images": [SUBJECT.digest], "trusted": TRUSTED, **more}
     return find_provenance(shelf, [SUBJECT], **asked)
 
@@ -179,7 +178,7 @@ def test_why_nothing_is_believed_is_said(contents: list[bytes], code: str) -> No
     for content in contents:
         put(shelf, content)
     outcome, _ = found(shelf)
-    assert isinstance(outcome, ProvenanceError)
+    assert isinstance(outcome, StatementError)
     assert outcome.code == code
 
 
@@ -313,7 +312,7 @@ def test_of_the_records_of_an_image_the_latest_that_speaks_of_this_decides(
     outcome, _ = find_record(shelf, [SUBJECT], trusted=TRUSTED, judged=held)
     assert (outcome.code if outcome is not None else "nothing") == code
     if time is None:
-        assert outcome is None or isinstance(outcome, RecordError)
+        assert outcome is None or isinstance(outcome, StatementError)
     else:
         assert isinstance(outcome, Judgement)
         assert outcome.statement is not None
@@ -349,13 +348,13 @@ def test_a_record_speaks_of_one_image_by_its_digests(subject: list[Any]) -> None
     shelf = Shelf()
     attach_signed(shelf, SUBJECT, seal({**record(), "subject": subject}, MINE))
     outcome, _ = find_record(shelf, [SUBJECT], trusted=TRUSTED, judged=held)
-    assert isinstance(outcome, RecordError)
+    assert isinstance(outcome, StatementError)
     assert outcome.code == "record-unreadable"
 
 
 def test_the_digests_of_a_record_s_image_are_no_change() -> None:
     made = record(image=CONFIG_DIGEST, also=[IMAGE])
     found_ = held(parse_statement(json.dumps(made).encode()))
-    assert (found_.proven, found_.changed) == (True, ())
+    assert (found_.verified, found_.changed) == (True, ())
     assert found_.statement is not None
     assert found_.statement.images == {CONFIG_DIGEST, IMAGE}

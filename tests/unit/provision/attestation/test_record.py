@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provision.attestation.record.errors import RecordError, RecordUnreadableError
+from provision.attestation.record.errors import RecordUnreadableError
 from provision.attestation.record.host import recorded_host
 from provision.attestation.record.statement import (
     PREDICATE_TYPE,
@@ -45,7 +45,7 @@ from provision.attestation.record.store import (
 )
 from provision.attestation.record.verdict import Judgement, changes, judge, missing
 from provision.attestation.signing.envelope import PAYLOAD_TYPE, pae, seal, unseal
-from provision.attestation.signing.errors import BadKeyError
+from provision.attestation.signing.errors import BadKeyError, StatementError
 from provision.attestation.signing.keys import (
     PRIVATE,
     PUBLIC,
@@ -377,7 +377,7 @@ FORGERIES = [
 
 @pytest.mark.parametrize(("data", "slug_"), FORGERIES)
 def test_what_was_changed_is_refused(data: bytes, slug_: str) -> None:
-    with pytest.raises(RecordError) as caught:
+    with pytest.raises(StatementError) as caught:
         unseal(data, TRUSTED, RECORD)
     assert caught.value.code == f"record-{slug_}"
     assert caught.value.exit_code == 2
@@ -414,7 +414,7 @@ def test_nothing_can_be_taken_out_unseen(position: int, count: int) -> None:
 def _refused_or_the_same(data: bytes) -> None:
     try:
         payload, _ = unseal(data, TRUSTED, RECORD)
-    except RecordError:
+    except StatementError:
         return
     assert json.loads(data) == json.loads(SEALED)
     assert json.loads(payload) == statement()
@@ -684,7 +684,7 @@ def test_a_record_of_another_machine_needs_its_key(tmp_path: Path) -> None:
     other = own_signer(tmp_path / "other" / "keys")
     own_signer(tmp_path / "mine" / "keys")
     write_record(tmp_path / "record.json", statement(), other)
-    with pytest.raises(RecordError) as caught:
+    with pytest.raises(StatementError) as caught:
         read_record(tmp_path / "record.json", trusted_keys(tmp_path / "mine", []))
     assert caught.value.code == "record-unknown-key"
     assert "--trust" in caught.value.fix
@@ -786,7 +786,7 @@ def test_a_record_is_worth_what_it_still_proves(
     made: dict[str, Any], changed: dict[str, Any], code: str | None, exit_code: int, words: str
 ) -> None:
     found = judged(statement(**made), **changed)
-    assert (found.code, int(found.exit_code), found.proven) == (code, exit_code, code is None)
+    assert (found.code, int(found.exit_code), found.verified) == (code, exit_code, code is None)
     assert words in found.message
     if code is not None:
         assert found.fix is not None
@@ -807,7 +807,7 @@ def test_every_change_is_told_and_whether_it_matters() -> None:
 @given(HOSTS, HOSTS)
 def test_proven_means_that_nothing_that_matters_changed(then: HostFacts, now: HostFacts) -> None:
     found = judged(statement(host=host(then)), host=host(now))
-    if found.proven:
+    if found.verified:
         assert not [change for change in found.changed if change.matters]
         assert then.driver == now.driver
 

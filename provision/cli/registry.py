@@ -1,8 +1,8 @@
 """The commands, a line each, and the modules that have them.
 
-A module of a command has `options(verb)`, which adds its options, `run(args, console)`, which
-returns the exit code, and perhaps EXAMPLES, the lines at the end of its help. It is imported when
-its command is typed. The houses (provision.fleet, provision.doctor, provision.page) are known here
+A module of a command has `run(args, console)`, which returns the exit code, and perhaps
+`options(verb)`, which adds its options, and EXAMPLES, the lines at the end of its help. It is
+imported when its command is typed. The houses (provision.fleet, provision.doctor, provision.page) are known here
 by name alone: without one of them its commands are missing and everything else works.
 """
 
@@ -50,8 +50,7 @@ class Command(NamedTuple):
     @property
     def options(self) -> Callable[[argparse.ArgumentParser], None]:
         """Adds the options."""
-        found: Callable[[argparse.ArgumentParser], None] = self._imported().options
-        return found
+        return getattr(self._imported(), "options", lambda _: None)
 
     @property
     def run(self) -> Callable[..., int]:
@@ -102,11 +101,11 @@ _ALL = (
     Command("completion", "cli.commands.completion", "print what completes commands in bash, zsh or fish"),
     Command("export slurm", "cli.commands.export.slurm", "write a batch script for Slurm"),
     Command("export kubernetes", "cli.commands.export.kubernetes", "write a Job, an Indexed Job or a JobSet for Kubernetes", aliases=("k8s",)),
-    Command("export ray", "cli.commands.export.ray", "write a runtime environment for Ray"),
+    Command("export ray", "cli.commands.export.plain", "write a runtime environment for Ray"),
     Command("export compose", "cli.commands.export.compose", "write a service for Docker Compose"),
     Command("export devcontainer", "cli.commands.export.devcontainer", "write a devcontainer.json"),
-    Command("export apptainer", "cli.commands.export.apptainer", "write a definition file for Apptainer"),
-    Command("export enroot", "cli.commands.export.enroot", "write a script that runs the image with enroot"),
+    Command("export apptainer", "cli.commands.export.plain", "write a definition file for Apptainer"),
+    Command("export enroot", "cli.commands.export.plain", "write a script that runs the image with enroot"),
     Command("fleet detect", "fleet.commands.detect", "read many machines (SSH, Slurm, Ray, Kubernetes), and write a host file for each"),
     Command("fleet plan", "fleet.commands.plan", "find the fewest images that serve all machines, and which gets which"),
     Command("fleet check", "fleet.commands.check", "show which images run on which machines, and what another driver would break"),

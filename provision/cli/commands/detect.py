@@ -11,11 +11,6 @@ from provision.output.stdout import print_json, print_result
 EXAMPLES = ("provision detect", "provision detect --json > host.json")
 
 
-def options(verb: argparse.ArgumentParser) -> None:
-    """None beside --json."""
-    del verb
-
-
 def run(args: argparse.Namespace, console: Console) -> int:
     """Read it, and print it."""
     del console

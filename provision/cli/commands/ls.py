@@ -21,11 +21,6 @@ if TYPE_CHECKING:
 _NONE = "no images; provision build makes one"
 
 
-def options(verb: argparse.ArgumentParser) -> None:
-    """None beside --json."""
-    del verb
-
-
 def run(args: argparse.Namespace, console: Console) -> int:
     """List the images in Docker, in podman and in this user's own layout."""
     found = images_here(console)

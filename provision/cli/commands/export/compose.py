@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from provision.cli.commands.export.deployment import (
-    all_gpus_option,
     command_option,
     export,
     job_options,
@@ -21,7 +20,7 @@ def options(verb: argparse.ArgumentParser) -> None:
     """A service."""
     job_options(verb)
     command_option(verb)
-    all_gpus_option(verb)
+    verb.add_argument("--gpus", metavar="N", help="number of GPUs (default: all)")
     shm_option(verb)
     mount_option(verb)
     verb.add_argument("--cdi", action="store_true", help="request the GPUs as CDI devices")

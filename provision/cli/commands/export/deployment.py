@@ -51,6 +51,13 @@ def job_options(verb: argparse.ArgumentParser) -> None:
     network_options(verb)
 
 
+def container_options(verb: argparse.ArgumentParser) -> None:
+    """What a job takes on nodes with GPUs."""
+    job_options(verb)
+    command_option(verb)
+    verb.add_argument("--gpus", metavar="N", help="GPUs of each node (default: 1)")
+
+
 def command_option(verb: argparse.ArgumentParser) -> None:
     """--command."""
     verb.add_argument(
@@ -60,16 +67,6 @@ def command_option(verb: argparse.ArgumentParser) -> None:
         default=_DEFAULT_COMMAND,
         help=f'what runs in the container, quoted as for a shell (default: "{_DEFAULT_COMMAND}")',
     )
-
-
-def gpus_option(verb: argparse.ArgumentParser) -> None:
-    """--gpus, for a job."""
-    verb.add_argument("--gpus", metavar="N", help="GPUs of each node (default: 1)")
-
-
-def all_gpus_option(verb: argparse.ArgumentParser) -> None:
-    """--gpus, where all are the default."""
-    verb.add_argument("--gpus", metavar="N", help="number of GPUs (default: all)")
 
 
 def nodes_options(verb: argparse.ArgumentParser) -> None:

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 
 from provision.cli.commands.export.deployment import (
     DEFAULT_USER,
-    command_option,
+    container_options,
     export,
-    gpus_option,
-    job_options,
     nodes_options,
     shm_option,
 )
@@ -28,9 +26,7 @@ EXAMPLES = ("provision export kubernetes registry.example/team/app:1 --gpus 8 --
 
 def options(verb: argparse.ArgumentParser) -> None:
     """A job, and which kind."""
-    job_options(verb)
-    command_option(verb)
-    gpus_option(verb)
+    container_options(verb)
     nodes_options(verb)
     shm_option(verb)
     option(

@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 
 from provision.cli.commands.export.deployment import (
-    command_option,
+    container_options,
     export,
-    gpus_option,
-    job_options,
     mount_option,
     nodes_options,
     shm_option,
@@ -21,9 +19,7 @@ EXAMPLES = ("provision export slurm registry.example/team/app:1 --output train.s
 
 def options(verb: argparse.ArgumentParser) -> None:
     """A job, and what runs it."""
-    job_options(verb)
-    command_option(verb)
-    gpus_option(verb)
+    container_options(verb)
     nodes_options(verb)
     shm_option(verb)
     mount_option(verb)

@@ -24,11 +24,6 @@ if TYPE_CHECKING:
 EXAMPLES = ("provision store du",)
 
 
-def options(verb: argparse.ArgumentParser) -> None:
-    """None beside --json."""
-    del verb
-
-
 def run(args: argparse.Namespace, console: Console) -> int:
     """Print the usage by kind, and the limit."""
     from images.store.incoming import free_bytes

@@ -19,11 +19,6 @@ from provision.output.stdout import print_json, print_result
 from provision.output.text import listed, row
 
 
-def options(verb: argparse.ArgumentParser) -> None:
-    """None beside --json."""
-    del verb
-
-
 def run(args: argparse.Namespace, console: Console) -> int:
     """Check everything in the store; remove and report what is damaged."""
     with storages(console) as found:

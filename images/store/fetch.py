@@ -14,7 +14,6 @@ import urllib.parse
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from images.errors import DiskFullError
 from images.net.connections import proxy_for
@@ -101,12 +100,7 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
         self._changed = threading.Condition()
         self._called_off = threading.Event()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def prefetch(self, wheels: Iterable[RemoteFile], first: Collection[str] = ()) -> None:

@@ -11,7 +11,6 @@ import contextlib
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from images.errors import Failure
@@ -92,12 +91,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
             store.close()
         return None
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:

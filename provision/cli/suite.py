@@ -6,12 +6,16 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from provision.cli.hosts import this_host
 from provision.cli.option import option
 from provision.cli.paths import existing_file
+from provision.cli.settings import read_catalog, read_places
 from provision.errors import BadInputError
 from provision.model.request import quoted
+from provision.output.console import Console
 
 if TYPE_CHECKING:
+    from provision.verification.command import Order, VerifyResult
     from provision.verification.suite import SuiteRequest
 
 
@@ -88,6 +92,16 @@ def read_asked(args: argparse.Namespace) -> SuiteRequest:
         only=read_names("--only", getattr(args, "only", None)),
         timeout_s=read_seconds(getattr(args, "timeout", "1800")),
     )
+
+
+def run_suite(args: argparse.Namespace, order: Order, console: Console) -> VerifyResult:
+    """Run the suite in the image of the command."""
+    from images.store.locks import present
+    from provision.verification.command import verify
+
+    places, catalog = read_places(args, console), read_catalog(console)
+    with present(places.state):
+        return verify(order, places=places, facts=this_host, catalog=catalog, console=console)
 
 
 def read_names(option: str, text: str | None) -> tuple[str, ...]:

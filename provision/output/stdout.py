@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from typing import TextIO
 
 from images.errors import FULL, DiskFullError, Failure
@@ -55,6 +56,14 @@ def print_result(text: str) -> None:
     colours. Control characters are removed: names in it come from images, logs and registries.
     """
     _print(painted(printable_lines(as_called(text))))
+
+
+def print_either(as_json: bool, value: object, text: Callable[[], str]) -> None:  # noqa: FBT001
+    """A result for programs, or for people."""
+    if as_json:
+        print_json(value)
+    else:
+        print_result(text())
 
 
 def print_document(text: str) -> None:

@@ -16,7 +16,6 @@ import os
 import stat
 from collections import OrderedDict, deque
 from pathlib import Path
-from types import TracebackType
 
 from images.oci.errors import ImageUnreadableError
 from images.oci.inflate import ANEW_FIX
@@ -42,12 +41,7 @@ class RootTree:
     def __enter__(self) -> RootTree:  # noqa: PYI034  Self is newer than our oldest Python
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.forget()
         os.close(self._root)
 

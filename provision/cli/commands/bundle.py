@@ -17,7 +17,7 @@ from provision.cli.request import read_request
 from provision.cli.settings import read_catalog, read_settings
 from provision.cli.sizes import store_limit
 from provision.errors import BadInputError, Exit
-from provision.output.stdout import print_json, print_result
+from provision.output.stdout import print_either
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,28 +86,21 @@ def run(args: argparse.Namespace, console: Console) -> int:
             console=console,
         )
     start = _start(output.name, done.tool)
-    if args.json:
-        print_json(
-            {
-                "schema": 1,
-                "path": str(output),
-                "size": done.size,
-                "sha256": done.sha256,
-                "lock_sha256": image.lock.sha256,
-                "plan": plan_to_json(image.plan),
-                "tool": None
-                if done.tool is None
-                else {"pythons": list(done.tool.pythons), "arch": done.tool.arch},
-                "start": start,
-                "files": _rows(done.files),
-                "error": None,
-            }
-        )
-    else:
-        lines = [f"{args.output}: {len(done.files)} files, {done.size} bytes", *start]
-        lines.insert(1, f"sha256:{done.sha256}")
-        lines.insert(2, "on the other machine, in its directory:")
-        print_result("\n".join(lines))
+    result = {
+        "schema": 1,
+        "path": str(output),
+        "size": done.size,
+        "sha256": done.sha256,
+        "lock_sha256": image.lock.sha256,
+        "plan": plan_to_json(image.plan),
+        "tool": done.tool and {"pythons": list(done.tool.pythons), "arch": done.tool.arch},
+        "start": start,
+        "files": _rows(done.files),
+        "error": None,
+    }
+    head = f"{args.output}: {len(done.files)} files, {done.size} bytes\nsha256:{done.sha256}"
+    lines = [head, "on the other machine, in its directory:", *start]
+    print_either(args.json, result, lambda: "\n".join(lines))
     return Exit.DONE
 
 
@@ -175,13 +168,10 @@ def _check(args: argparse.Namespace, console: Console) -> int:
             "files": _rows(files),
             "error": None,
         }
-    if args.json:
-        print_json(result)
-    else:
-        lines = [f"{args.check}: undamaged, {len(files)} files, {size} bytes"]
-        lines.append(f"  {plan.title}, {plan.arch}")
-        lines += [f"  {file.sha256}  {file.size:>12}  {file.path}" for file in files]
-        print_result("\n".join(lines))
+    lines = [f"{args.check}: undamaged, {len(files)} files, {size} bytes"]
+    lines.append(f"  {plan.title}, {plan.arch}")
+    lines += [f"  {file.sha256}  {file.size:>12}  {file.path}" for file in files]
+    print_either(args.json, result, lambda: "\n".join(lines))
     return Exit.DONE
 
 

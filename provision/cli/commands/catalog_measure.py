@@ -9,7 +9,7 @@ from provision.cli.paths import today
 from provision.cli.settings import ca_option, read_catalog
 from provision.errors import BadInputError, Exit
 from provision.output.console import Console
-from provision.output.stdout import print_json, print_result
+from provision.output.stdout import print_either
 
 
 def options(verb: argparse.ArgumentParser) -> None:
@@ -49,8 +49,5 @@ def run(args: argparse.Namespace, console: Console) -> int:
         path = overlay_path(os.environ)
         write_overlay(path, kept(code, found, read_overlay(path), today()))
         written = str(path)
-    if args.json:
-        print_json(to_json(code, found, written))
-    else:
-        print_result(describe(code, found, written))
+    print_either(args.json, to_json(code, found, written), lambda: describe(code, found, written))
     return Exit.DONE

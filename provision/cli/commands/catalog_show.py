@@ -8,7 +8,7 @@ from provision.cli.settings import read_catalog
 from provision.errors import BadInputError, Exit
 from provision.model.request import quoted
 from provision.output.console import Console
-from provision.output.stdout import print_json, print_result
+from provision.output.stdout import print_either
 
 EXAMPLES = ("provision catalog show gpu 'RTX 4090'",)
 
@@ -36,8 +36,5 @@ def run(args: argparse.Namespace, console: Console) -> int:
             fix="For example: provision catalog show torch 2.0.1",
         )
     found = find(read_catalog(console), args.kind, " ".join(args.name) or None)
-    if args.json:
-        print_json(to_json(found))
-    else:
-        print_result(describe(found))
+    print_either(args.json, to_json(found), lambda: describe(found))
     return Exit.DONE

@@ -20,7 +20,7 @@ from provision.cli.commands.ls import image_json, image_table, images_here, skip
 from provision.cli.paths import image_home, record_home, state_directory
 from provision.errors import Exit
 from provision.output.prompt import confirm
-from provision.output.stdout import print_json, print_result
+from provision.output.stdout import print_either
 from provision.output.text import listed, row, table
 
 if TYPE_CHECKING:
@@ -111,10 +111,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         _remove_empty_homes()
     if (cache := uv_cache(os.environ)).is_dir():
         console.note(f"{cache} is uv's own cache, which other programs may use: uv cache clean")
-    if args.json:
-        print_json(_to_json(done, found))
-    else:
-        print_result(describe_cleaning(done))
+    print_either(args.json, _to_json(done, found), lambda: describe_cleaning(done))
     return Exit.DONE
 
 

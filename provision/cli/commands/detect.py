@@ -6,7 +6,7 @@ import argparse
 
 from provision.errors import Exit
 from provision.output.console import Console
-from provision.output.stdout import print_json, print_result
+from provision.output.stdout import print_either
 
 EXAMPLES = ("provision detect", "provision detect --json > host.json")
 
@@ -19,8 +19,5 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from provision.model.facts import host_to_json
 
     facts = detect()
-    if args.json:
-        print_json(host_to_json(facts))
-    else:
-        print_result(describe_host(facts))
+    print_either(args.json, host_to_json(facts), lambda: describe_host(facts))
     return Exit.DONE

@@ -11,18 +11,19 @@ from typing import Any
 from images.errors import Failure
 from provision.cli.hosts import this_host
 from provision.cli.paths import record_home
-from provision.cli.settings import image_argument, read_catalog, read_image, read_places
+from provision.cli.settings import image_argument, read_image, read_places
 from provision.cli.suite import (
     level_option,
     read_key_files,
     read_seconds,
+    run_suite,
     timeout_option,
     trust_option,
 )
 from provision.errors import BadInputError
 from provision.model.request import quoted
 from provision.output.console import Console
-from provision.output.stdout import print_json, print_result
+from provision.output.stdout import print_either
 
 EXAMPLES = ("provision gate registry.example/team/app:1 --max-age 12h",)
 DEFAULT_MAX_AGE = "24h"
@@ -80,10 +81,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
         answer = ask_gate(case, rule, home=record_home(), trust=trust, run=run)
     except Failure as failure:  # the answer has the same shape
         answer, detail = answer_of_failure(failure), failure.detail
-    if args.json:
-        print_json(answer_to_json(answer))
-    else:
-        print_result(f"{_WORDS[answer.opens]}: {answer.message}")
+    print_either(
+        args.json, answer_to_json(answer), lambda: f"{_WORDS[answer.opens]}: {answer.message}"
+    )
     if detail:
         console.quote(detail)
     if answer.fix:
@@ -95,9 +95,8 @@ def _run(
     args: argparse.Namespace, level: str, timeout_s: float, console: Console
 ) -> Mapping[str, Any]:
     """Run the suite; its record is the gate's."""
-    from images.store.locks import present
     from provision.attestation.record.store import GATE_RECORDS
-    from provision.verification.command import Order, Recording, verify
+    from provision.verification.command import Order, Recording
     from provision.verification.suite import SuiteRequest
 
     order = Order(
@@ -105,16 +104,7 @@ def _run(
         suite=SuiteRequest(level=level, timeout_s=timeout_s),
         recording=Recording(home=record_home(), folder=GATE_RECORDS),
     )
-    places = read_places(args, console)
-    with present(places.state):
-        done = verify(
-            order,
-            places=places,
-            facts=this_host,
-            catalog=read_catalog(console),
-            console=console,
-        )
-    return done.report
+    return run_suite(args, order, console).report
 
 
 def read_age(text: str) -> timedelta:

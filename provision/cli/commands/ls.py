@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from provision.cli.paths import image_home, record_home, state_directory
 from provision.errors import Exit
-from provision.output.stdout import print_json, print_result
+from provision.output.stdout import print_either
 from provision.output.text import table
 
 if TYPE_CHECKING:
@@ -24,18 +24,14 @@ _NONE = "no images; provision build makes one"
 def run(args: argparse.Namespace, console: Console) -> int:
     """List the images in Docker, in podman and in this user's own layout."""
     found = images_here(console)
-    if args.json:
-        print_json(
-            {
-                "schema": 1,
-                "images": [image_json(one) for one in found.images],
-                "skipped": skipped_json(found),
-                "error": None,
-            }
-        )
-    else:
-        lines = image_table(found.images, time.time())
-        print_result("\n".join(line.removeprefix("  ") for line in lines) or _NONE)
+    result = {
+        "schema": 1,
+        "images": [image_json(one) for one in found.images],
+        "skipped": skipped_json(found),
+        "error": None,
+    }
+    lines = [line.removeprefix("  ") for line in image_table(found.images, time.time())]
+    print_either(args.json, result, lambda: "\n".join(lines) or _NONE)
     return Exit.DONE
 
 

@@ -14,7 +14,7 @@ from provision.cli.paths import image_home, record_home, state_directory
 from provision.errors import BadInputError, Exit
 from provision.model.request import quoted
 from provision.output.prompt import confirm
-from provision.output.stdout import print_json, print_result
+from provision.output.stdout import print_either
 from provision.output.text import listed, row
 
 if TYPE_CHECKING:
@@ -75,10 +75,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         home=record_home(),
     )
     failure = in_use(done)
-    if args.json:
-        print_json(removal_json(done, found, failure))
-    else:
-        print_result(describe_removal(done))
+    print_either(args.json, removal_json(done, found, failure), lambda: describe_removal(done))
     if failure is not None:
         console.fail(failure.message, failure.fix)
     return Exit.DONE if failure is None else failure.exit_code

@@ -11,11 +11,12 @@ from provision.cli.consult import causes_of_report, tell
 from provision.cli.hosts import this_host
 from provision.cli.option import given_options, option
 from provision.cli.paths import absolute_file, existing_file, record_home
-from provision.cli.settings import image_argument, read_catalog, read_image, read_places
+from provision.cli.settings import image_argument, read_image, read_places
 from provision.cli.suite import (
     key_option,
     read_asked,
     read_key_files,
+    run_suite,
     suite_options,
     timeout_option,
     trust_option,
@@ -23,7 +24,7 @@ from provision.cli.suite import (
 from provision.errors import BadInputError
 from provision.model.plan import TITLES
 from provision.output.console import Console
-from provision.output.stdout import print_json, print_result
+from provision.output.stdout import print_either
 
 if TYPE_CHECKING:
     from provision.verification.command import Order
@@ -116,24 +117,11 @@ def run(args: argparse.Namespace, console: Console) -> int:
         return _check_record(args, console)
     if args.check_provenance is not None:
         return _check_provenance(args, console)
-    from images.store.locks import present
-    from provision.verification.command import verify
     from provision.verification.report_files import page
     from provision.verification.suite import in_numbers
 
-    order, places = _read_order(args), read_places(args, console)
-    with present(places.state):
-        done = verify(
-            order,
-            places=places,
-            facts=this_host,
-            catalog=read_catalog(console),
-            console=console,
-        )
-    if args.json:
-        print_json(done.report)
-    else:
-        print_result(page(done.report) or in_numbers(done.report))
+    done = run_suite(args, _read_order(args), console)
+    print_either(args.json, done.report, lambda: page(done.report) or in_numbers(done.report))
     tell(causes_of_report(done.report), console)
     if done.trouble is not None:
         console.fail(done.trouble.message, done.trouble.fix, done.trouble.detail)
@@ -195,10 +183,7 @@ def _check_record(args: argparse.Namespace, console: Console) -> int:
         level=args.level,
     )
     result = check_to_json(checked)
-    if args.json:
-        print_json(result)
-    else:
-        print_result(describe_check(result))
+    print_either(args.json, result, lambda: describe_check(result))
     if isinstance(checked.outcome, Failure):
         console.fail(checked.outcome.message, checked.outcome.fix)
     return checked.outcome.exit_code
@@ -219,10 +204,7 @@ def _check_provenance(args: argparse.Namespace, console: Console) -> int:
         lock=None if args.lock is None else Path(args.lock),
     )
     result = check_to_json(checked.image, checked.outcome, checked.keyid)
-    if args.json:
-        print_json(result)
-    else:
-        print_result(describe_origin(result))
+    print_either(args.json, result, lambda: describe_origin(result))
     if isinstance(checked.outcome, Failure):
         console.fail(checked.outcome.message, checked.outcome.fix)
     return checked.outcome.exit_code

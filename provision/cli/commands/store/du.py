@@ -15,7 +15,7 @@ from provision.cli.commands.store.storages import (
 )
 from provision.errors import Exit
 from provision.output.console import Console
-from provision.output.stdout import print_json, print_result
+from provision.output.stdout import print_either
 from provision.output.text import row, table
 
 if TYPE_CHECKING:
@@ -31,19 +31,17 @@ def run(args: argparse.Namespace, console: Console) -> int:
     with storages(console) as found:
         usage = [one for room in found for one in room.du()]
         limit, free = limit_bytes(), free_bytes(existing())
-    if args.json:
-        print_json(
-            {
-                "schema": 1,
-                "store": str(directory()),
-                "bytes": sum(one.size for one in usage),
-                "limit_bytes": limit,
-                "free_bytes": free,
-                "usage": [{"kind": u.kind, "count": u.count, "bytes": u.size} for u in usage],
-            }
-        )
-    else:
-        print_result(describe_usage(str(directory()), usage, limit=limit, free=free))
+    result = {
+        "schema": 1,
+        "store": str(directory()),
+        "bytes": sum(one.size for one in usage),
+        "limit_bytes": limit,
+        "free_bytes": free,
+        "usage": [{"kind": u.kind, "count": u.count, "bytes": u.size} for u in usage],
+    }
+    print_either(
+        args.json, result, lambda: describe_usage(str(directory()), usage, limit=limit, free=free)
+    )
     return Exit.DONE
 
 

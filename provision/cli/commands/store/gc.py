@@ -15,7 +15,7 @@ from provision.cli.commands.store.storages import (
 from provision.cli.sizes import LIMIT_VARIABLE, parse_size
 from provision.errors import Exit
 from provision.output.console import Console
-from provision.output.stdout import print_json, print_result
+from provision.output.stdout import print_either
 from provision.output.text import listed, row
 
 EXAMPLES = ("provision store gc",)
@@ -43,22 +43,18 @@ def run(args: argparse.Namespace, console: Console) -> int:
     removed = [one for report in reports for one in report.removed]
     freed, kept = sum(r.freed for r in reports), sum(r.kept for r in reports)
     in_use = sum(r.in_use for r in reports)
-    if args.json:
-        print_json(
-            {
-                "schema": 1,
-                "store": str(directory()),
-                "freed_bytes": freed,
-                "kept_bytes": kept,
-                "in_use_bytes": in_use,
-                "limit_bytes": limit_bytes() if limit is None else limit,
-                "removed": items_json(removed),
-            }
-        )
-    else:
-        used = f", {in_units(in_use)} of it in use by running builds" if in_use else ""
-        lines = row("freed", in_units(freed))
-        lines += row("kept", f"{in_units(kept)}{used}")
-        lines += listed("removed", described(removed))
-        print_result("\n".join(lines))
+    result = {
+        "schema": 1,
+        "store": str(directory()),
+        "freed_bytes": freed,
+        "kept_bytes": kept,
+        "in_use_bytes": in_use,
+        "limit_bytes": limit_bytes() if limit is None else limit,
+        "removed": items_json(removed),
+    }
+    used = f", {in_units(in_use)} of it in use by running builds" if in_use else ""
+    lines = row("freed", in_units(freed))
+    lines += row("kept", f"{in_units(kept)}{used}")
+    lines += listed("removed", described(removed))
+    print_either(args.json, result, lambda: "\n".join(lines))
     return Exit.DONE

@@ -15,7 +15,7 @@ from provision.cli.commands.store.storages import (
 )
 from provision.errors import Exit
 from provision.output.console import Console
-from provision.output.stdout import print_json, print_result
+from provision.output.stdout import print_either
 from provision.output.text import listed, row
 
 
@@ -28,24 +28,19 @@ def run(args: argparse.Namespace, console: Console) -> int:
     damaged = [one for report in reports for one in report.damaged]
     unknown = [name for report in reports for name in report.unknown_files]
     count, size = sum(r.count for r in reports), sum(r.size for r in reports)
-    if args.json:
-        print_json(
-            {
-                "schema": 1,
-                "store": str(directory()),
-                "checked": count,
-                "bytes": size,
-                "damaged": items_json(damaged),
-                "strangers": unknown,
-            }
-        )
-    else:
-        read = f"{count} files, {in_units(size)}"
-        lines = row("store", "damaged files were removed" if damaged else "intact")
-        lines += row("checked", read)
-        lines += listed("removed", described(damaged))
-        lines += listed("unknown", [f"{name} (not touched)" for name in unknown[:SHOWN]])
-        print_result("\n".join(lines))
+    result = {
+        "schema": 1,
+        "store": str(directory()),
+        "checked": count,
+        "bytes": size,
+        "damaged": items_json(damaged),
+        "strangers": unknown,
+    }
+    lines = row("store", "damaged files were removed" if damaged else "intact")
+    lines += row("checked", f"{count} files, {in_units(size)}")
+    lines += listed("removed", described(damaged))
+    lines += listed("unknown", [f"{name} (not touched)" for name in unknown[:SHOWN]])
+    print_either(args.json, result, lambda: "\n".join(lines))
     return Exit.UNFIT if damaged else Exit.DONE
 
 

@@ -16,8 +16,11 @@ from typing import Any
 
 import pytest
 
-from images.bootstrap import DEFAULT_PACKAGES, BootstrapBase, BootstrapUnfitError, bootstrap, host
+from images.bootstrap import host
+from images.bootstrap.errors import BootstrapUnfitError
+from images.bootstrap.make import DEFAULT_PACKAGES, bootstrap
 from images.bootstrap.mirrors import debian_sources
+from images.bootstrap.store import BootstrapBase
 from images.bootstrap.tree import is_kept
 from images.oci.archive_reader import open_archive
 from images.oci.tarstream import layer_members
@@ -121,7 +124,7 @@ AGAIN = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from images.bootstrap import bootstrap
+from images.bootstrap.make import bootstrap
 made = bootstrap("bookworm", python="3.11", arch=sys.argv[2], store=Path(sys.argv[3]),
                  epoch=int(sys.argv[4]), snapshot="20260301T000000Z")
 print(made.archive)

@@ -16,23 +16,16 @@ from typing import Any
 
 import pytest
 
-from images.bootstrap import (
-    BootstrapBase,
-    BootstrapError,
-    BootstrapUnfitError,
-    MirrorError,
-    bootstrap,
-    download,
-    find,
-    host,
-    signature,
-)
+from images.bootstrap import download, host, signature
+from images.bootstrap.errors import BootstrapError, BootstrapUnfitError, MirrorError
 from images.bootstrap.host import AptSettings
+from images.bootstrap.make import bootstrap
+from images.bootstrap.store import BootstrapBase, find
 from images.errors import DiskFullError, Failure
 from images.net.retries import Retries
 from images.oci.archive_reader import open_archive
 from images.oci.tarstream import layer_members
-from images.store import OfflineError
+from images.store.errors import OfflineError
 from tests.kit.cases import cases
 from tests.kit.debian_mirror import EPOCH, FakeDeb, Key, ar, data_tar, minimal, serving, write_suite
 

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from images.inspect import WheelUnreadableError
 from images.inspect.archive import WheelArchive
 from images.inspect.source import open_file
+from images.wheels.errors import WheelUnreadableError
 from tests.kit.cases import cases
 from tests.kit.wheel_maker import InMemory, wheel
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from images.inspect import LibraryCode, WheelUnreadableError
 from images.inspect.library import read_library
+from images.inspect.model import LibraryCode
+from images.wheels.errors import WheelUnreadableError
 from tests.kit.cases import cases
 from tests.kit.wheel_maker import AARCH64, entry, fatbin, library, recorded, targets
 

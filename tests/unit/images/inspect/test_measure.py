@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from images.inspect import LibraryCode, WheelCode, WheelUnreadableError, measure, measuring
+from images.inspect import measuring
+from images.inspect.measuring import measure
+from images.inspect.model import LibraryCode, WheelCode
+from images.wheels.errors import WheelUnreadableError
 from tests.kit.cases import cases
 from tests.kit.wheel_maker import AARCH64, library, recorded, targets, torch_wheel, wheel
 

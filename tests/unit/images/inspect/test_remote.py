@@ -16,9 +16,11 @@ from pathlib import Path
 import pytest
 
 from images.errors import Failure
-from images.inspect import WheelUnreachableError, WheelUnreadableError, measure, remote
+from images.inspect import remote
+from images.inspect.measuring import measure
+from images.net.errors import BadCaBundle
 from images.net.retries import Retries
-from images.registry import BadCaBundle
+from images.wheels.errors import WheelUnreachableError, WheelUnreadableError
 from tests.kit.cases import cases
 from tests.kit.fetch_server import FetchServer
 from tests.kit.private_index import make_authority

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from images.inspect import Capability, LibraryCode
+from images.inspect.model import Capability, LibraryCode
 from images.inspect.verdict import judge_libraries, judge_words, notes_on_flags, notes_on_libraries
 from tests.kit.cases import cases
 

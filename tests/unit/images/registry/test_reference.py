@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from images.registry import BadReference, parse_reference
+from images.oci.errors import BadReference
+from images.oci.reference import parse_reference
 from tests.kit.cases import cases
 
 HEX = "0123456789abcdef" * 4

@@ -9,14 +9,14 @@ import pytest
 
 from images.errors import Failure
 from images.oci.model import DOCKER_INDEX, INDEX, MANIFEST, to_bytes
-from images.registry import (
+from images.registry.auth import Login
+from images.registry.digest import resolve_digest
+from images.registry.errors import (
     ImageNotFoundError,
-    Login,
     RegistryAnswerError,
     RegistryDeniedError,
     RegistryUnreachableError,
 )
-from images.registry.digest import resolve_digest
 from tests.kit.cases import cases
 from tests.kit.fake_push_registry import PushRegistry, digest_of
 from tests.unit.images.registry.test_push_reader import Truncating

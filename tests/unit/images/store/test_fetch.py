@@ -22,11 +22,14 @@ from typing import Any
 import pytest
 
 from images.errors import DiskFullError, Failure
+from images.net.errors import BadCaBundle
 from images.net.retries import Retries
 from images.net.secrets import Secrets
 from images.oci.errors import DigestMismatchError
-from images.registry import BadCaBundle
-from images.store import CalledOffError, Fetcher, OfflineError, Store, download, fetch
+from images.store import download, fetch
+from images.store.errors import CalledOffError, OfflineError
+from images.store.fetch import Fetcher
+from images.store.store import Store
 from images.store.upkeep import hash_file
 from images.wheels.errors import WheelUnreachableError, WheelUnreadableError
 from images.wheels.remote_file import Wheel
@@ -680,7 +683,8 @@ def test_a_callback_that_fails_fails_the_fetch_and_not_the_process(
 _CHILD = (
     "import pathlib, sys\n"
     "from images.wheels.remote_file import Wheel\n"
-    "from images.store import Fetcher, Store\n"
+    "from images.store.fetch import Fetcher\n"
+    "from images.store.store import Store\n"
     "root, url, size, sha256 = sys.argv[1:]\n"
     "wheel = Wheel(name='torch', version='1.0', url=url, size=int(size), sha256=sha256)\n"
     "with Store.open(pathlib.Path(root)) as store:\n"
@@ -743,7 +747,8 @@ def test_of_two_builds_one_fetches_and_the_other_waits_and_hears(
 def test_nothing_heavy_is_imported_before_a_download(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib\n"
-        "from images.store import Fetcher, Store\n"
+        "from images.store.fetch import Fetcher\n"
+        "from images.store.store import Store\n"
         "with Store.open(pathlib.Path(sys.argv[1])) as store, Fetcher(store) as fetcher:\n"
         "    store.blob('ab' * 32)\n"
         "print([name for name in ('urllib3', 'ssl', 'rich', 'docker') if name in sys.modules])\n"

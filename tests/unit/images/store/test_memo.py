@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from images.oci.model import DOCKER_LAYER_GZIP, LAYER, LAYER_GZIP
 from images.oci.sources import KnownLayer, Unpacked
-from images.store import Store
 from images.store.memo import known_from_json, known_to_json, memo_path, read_memo, write_memo
+from images.store.store import Store
 from tests.kit.cases import cases
 
 KEY = "ab" * 32

@@ -19,9 +19,12 @@ import pytest
 
 from images.errors import DiskFullError
 from images.oci.errors import DigestMismatchError
-from images.store import Store, StoreUnusableError, locks, store_directory, upkeep
+from images.store import locks, upkeep
 from images.store import store as store_module
+from images.store.entries import store_directory
+from images.store.errors import StoreUnusableError
 from images.store.incoming import receiving
+from images.store.store import Store
 from tests.kit.cases import cases
 from tests.kit.programs import run_program
 

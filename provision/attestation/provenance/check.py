@@ -11,11 +11,11 @@ from provision.attestation.provenance.statement import BUILD, BUILDER, Provenanc
 from provision.attestation.signing.envelope import unseal
 from provision.attestation.signing.errors import StatementError
 from provision.attestation.signing.keys import PublicKey
-from provision.attestation.signing.parser import Finding, error_to_json
+from provision.attestation.signing.parser import CheckedStatement, error_to_json
 from provision.errors import Exit
 
 
-class Origin(Finding[Provenance]):
+class Origin(CheckedStatement[Provenance]):
     """Verified: stated, with a key that is trusted here, about this image."""
 
 

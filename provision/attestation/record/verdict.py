@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from provision.attestation.record.host import RecordedHost
 from provision.attestation.record.statement import LEVELS, Statement
-from provision.attestation.signing.parser import Finding
+from provision.attestation.signing.parser import CheckedStatement
 from provision.errors import Exit
 
 CLOCK_SKEW = timedelta(minutes=5)
@@ -29,7 +29,7 @@ class RecordChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement(Finding[Statement]):
+class Judgement(CheckedStatement[Statement]):
     """Verified: proven here, and nothing that matters has changed since."""
 
     changed: tuple[RecordChange, ...] = ()

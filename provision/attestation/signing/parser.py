@@ -29,7 +29,7 @@ def clock_text(time: datetime) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding(Generic[_S]):
+class CheckedStatement(Generic[_S]):
     """What a valid statement says about an image here. `code` None: it proves what it should."""
 
     code: str | None
@@ -43,9 +43,9 @@ class Finding(Generic[_S]):
         return self.code is None
 
 
-def error_to_json(outcome: Finding[_S] | StatementError) -> dict[str, str | None] | None:
+def error_to_json(outcome: CheckedStatement[_S] | StatementError) -> dict[str, str | None] | None:
     """The member "error" of a check's result."""
-    if isinstance(outcome, Finding) and outcome.verified:
+    if isinstance(outcome, CheckedStatement) and outcome.verified:
         return None
     return {"code": outcome.code, "message": outcome.message, "fix": outcome.fix}
 

@@ -52,15 +52,15 @@ def judge(
             f"but the file is {_listed(images)}."
         )
         fix = f"Build the file again to get its provenance: {again} --lock FILE --output {name}"
-        return no("provenance-not-of-file", said, fix)
+        return no(code="provenance-not-of-file", said=said, fix=fix)
     if stated.isdisjoint(images):
         said = f"The statement is of {provenance.images[0]}, but {name} is {_listed(images)}."
         fix = f"Build this image to get its provenance: {again}"
-        return no("provenance-other-image", said, fix)
+        return no(code="provenance-other-image", said=said, fix=fix)
     if lock is not None and provenance.lock != lock:
         said = f"{name} was built from lock {provenance.lock[:12]}, not from {lock[:12]}."
         fix = f"Build it from that lock: {again} --lock FILE"
-        return no("provenance-other-lock", said, fix)
+        return no(code="provenance-other-lock", said=said, fix=fix)
     builder = provenance.builder.removeprefix(BUILDER)
     said = (
         f"Built from lock {provenance.lock[:12]} by gpu-provision {provenance.version} "

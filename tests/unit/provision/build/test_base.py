@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from provision.build.base import BaseChangedError, changed_packages
 from provision.model.plan import Base, DebianPackage
+from tests.kit.cases import cases
 
 
 def packages(*texts: str) -> list[DebianPackage]:
@@ -13,17 +12,14 @@ def packages(*texts: str) -> list[DebianPackage]:
     return [DebianPackage(name=name, version=version, sha256="0") for name, version in pairs]
 
 
-@pytest.mark.parametrize(
-    ("locked", "made", "words"),
-    [
-        pytest.param(["a=1"], ["a=1"], "", id="the same"),
-        pytest.param(["a=1", "b=1"], ["a=2", "b=1"], "a 1 is now 2", id="another version"),
-        pytest.param(["a=1", "b=1"], ["a=1"], "b 1 is no longer needed", id="one less"),
-        pytest.param(["a=1"], ["a=1", "b=2"], "new is b 2", id="one more"),
-        pytest.param(["a=1", "b=1", "c=1"], ["a=2", "b=2", "c=2"], "a 1 is now 2, 2 more",
-                     id="several"),
-    ],
-)  # fmt: skip
+@cases(
+    "locked made words",
+    ("the same", ["a=1"], ["a=1"], ""),
+    ("another version", ["a=1", "b=1"], ["a=2", "b=1"], "a 1 is now 2"),
+    ("one less", ["a=1", "b=1"], ["a=1"], "b 1 is no longer needed"),
+    ("one more", ["a=1"], ["a=1", "b=2"], "new is b 2"),
+    ("several", ["a=1", "b=1", "c=1"], ["a=2", "b=2", "c=2"], "a 1 is now 2, 2 more"),
+)
 def test_the_packages_that_changed_are_named(
     locked: list[str], made: list[str], words: str
 ) -> None:

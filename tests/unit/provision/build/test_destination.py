@@ -18,6 +18,7 @@ from provision.build.packing import Making
 from provision.build.pipeline import apt_packages
 from provision.errors import BadInputError
 from provision.model.plan import Base, Plan
+from tests.kit.cases import cases
 
 NO_ENGINE = "No container engine answers at the default socket."
 NO_BUILDKIT = "No docker command here can drive BuildKit."
@@ -28,33 +29,28 @@ FILE = Destination(kind="squashfs", where="out.sqfs")
 ARCHIVE = Destination(kind="archive", where="out.tar")
 
 
-@pytest.mark.parametrize(
-    ("asked", "destination", "problem", "needs", "expected"),
-    [
-        pytest.param("auto", None, None, None, ("docker", "engine"),
-                     id="an engine that is here builds for itself"),
-        pytest.param("auto", None, NO_ENGINE, None, ("oci", "local"),
-                     id="without an engine the image lands in a layout"),
-        pytest.param("auto", REGISTRY, None, None, ("oci", "registry"),
-                     id="a registry needs no engine even where one is"),
-        pytest.param("auto", LAYOUT, None, None, ("oci", "layout"), id="nor does a directory"),
-        pytest.param("auto", FILE, None, None, ("oci", "squashfs"), id="nor does a squashfs"),
-        pytest.param("auto", ARCHIVE, NO_ENGINE, None, ("oci", "archive"), id="nor does a file"),
-        pytest.param("auto", None, None, NEEDS, ("docker", "engine"),
-                     id="what must be run needs the engine"),
-        pytest.param("auto", REGISTRY, None, NEEDS, ("docker", "registry"),
-                     id="what must be run is pushed by the engine"),
-        pytest.param("docker", ARCHIVE, None, None, ("docker", "archive"),
-                     id="an engine can save what it built"),
-        pytest.param("docker", None, NO_ENGINE, None, ("docker", "engine"),
-                     id="who asks for docker hears from docker that it is not there"),
-        pytest.param("auto", None, NO_BUILDKIT, None, ("oci", "engine"),
-                     id="an engine that cannot build is given the image"),
-        pytest.param("oci", None, None, None, ("oci", "engine"),
-                     id="without a place, the image goes to the engine that is here"),
-        pytest.param("oci", None, NO_ENGINE, None, ("oci", "local"),
-                     id="without a place and an engine, into the layout"),
-    ],
+@cases(
+    "asked destination problem needs expected",
+    ("an engine that is here builds for itself", "auto", None, None, None, ("docker", "engine")),
+    ("without an engine the image lands in a layout", "auto", None, NO_ENGINE, None,
+     ("oci", "local")),
+    ("a registry needs no engine even where one is", "auto", REGISTRY, None, None,
+     ("oci", "registry")),
+    ("nor does a directory", "auto", LAYOUT, None, None, ("oci", "layout")),
+    ("nor does a squashfs", "auto", FILE, None, None, ("oci", "squashfs")),
+    ("nor does a file", "auto", ARCHIVE, NO_ENGINE, None, ("oci", "archive")),
+    ("what must be run needs the engine", "auto", None, None, NEEDS, ("docker", "engine")),
+    ("what must be run is pushed by the engine", "auto", REGISTRY, None, NEEDS,
+     ("docker", "registry")),
+    ("an engine can save what it built", "docker", ARCHIVE, None, None, ("docker", "archive")),
+    ("who asks for docker hears from docker that it is not there", "docker", None, NO_ENGINE, None,
+     ("docker", "engine")),
+    ("an engine that cannot build is given the image", "auto", None, NO_BUILDKIT, None,
+     ("oci", "engine")),
+    ("without a place, the image goes to the engine that is here", "oci", None, None, None,
+     ("oci", "engine")),
+    ("without a place and an engine, into the layout", "oci", None, NO_ENGINE, None,
+     ("oci", "local")),
 )  # fmt: skip
 def test_who_makes_it_and_where_it_goes(
     asked: str, destination: Any, problem: str | None, needs: str | None, expected: Any
@@ -67,14 +63,12 @@ def test_who_makes_it_and_where_it_goes(
     assert choice.why
 
 
-@pytest.mark.parametrize(
-    ("asked", "destination", "needs", "code"),
-    [
-        pytest.param("oci", None, NEEDS, 5, id="nothing is run without an engine"),
-        pytest.param("docker", LAYOUT, None, 2, id="an engine writes no layout"),
-        pytest.param("auto", LAYOUT, NEEDS, 2, id="nor when the base needs it"),
-        pytest.param("docker", FILE, None, 2, id="an engine writes no squashfs"),
-    ],
+@cases(
+    "asked destination needs code",
+    ("nothing is run without an engine", "oci", None, NEEDS, 5),
+    ("an engine writes no layout", "docker", LAYOUT, None, 2),
+    ("nor when the base needs it", "auto", LAYOUT, NEEDS, 2),
+    ("an engine writes no squashfs", "docker", FILE, None, 2),
 )
 def test_what_cannot_be_is_said_with_a_way_out(
     asked: str, destination: Any, needs: str | None, code: int
@@ -85,36 +79,32 @@ def test_what_cannot_be_is_said_with_a_way_out(
     assert caught.value.fix
 
 
-@pytest.mark.parametrize(
-    ("output", "push", "expected"),
-    [
-        pytest.param(None, None, None, id="nothing asked"),
-        pytest.param("dir", None, ("layout", "dir"), id="a directory is a layout"),
-        pytest.param("a/b.tar", None, ("archive", "a/b.tar"), id="a tar is an archive"),
-        pytest.param("oci:x.tar", None, ("layout", "x.tar"), id="skopeo's word wins over the name"),
-        pytest.param("oci:x", None, ("layout", "x"), id="skopeo's word for a layout"),
-        pytest.param("x.sqfs", None, ("squashfs", "x.sqfs"), id="one file that is the image"),
-        pytest.param("x.sqsh", None, ("squashfs", "x.sqsh"), id="as enroot calls it"),
-        pytest.param("squashfs:x", None, ("squashfs", "x"), id="a squashfs of any name"),
-        pytest.param("oci-archive:x", None, ("archive", "x"), id="skopeo's word for an archive"),
-        pytest.param(None, "localhost:5000/t", ("registry", "localhost:5000/t:latest"),
-                     id="a registry's tag has docker's default"),
-    ],
+@cases(
+    "output push expected",
+    ("nothing asked", None, None, None),
+    ("a directory is a layout", "dir", None, ("layout", "dir")),
+    ("a tar is an archive", "a/b.tar", None, ("archive", "a/b.tar")),
+    ("skopeo's word wins over the name", "oci:x.tar", None, ("layout", "x.tar")),
+    ("skopeo's word for a layout", "oci:x", None, ("layout", "x")),
+    ("one file that is the image", "x.sqfs", None, ("squashfs", "x.sqfs")),
+    ("as enroot calls it", "x.sqsh", None, ("squashfs", "x.sqsh")),
+    ("a squashfs of any name", "squashfs:x", None, ("squashfs", "x")),
+    ("skopeo's word for an archive", "oci-archive:x", None, ("archive", "x")),
+    ("a registry's tag has docker's default", None, "localhost:5000/t",
+     ("registry", "localhost:5000/t:latest")),
 )  # fmt: skip
 def test_options_name_a_place(output: str | None, push: str | None, expected: Any) -> None:
     found = read_destination(output, push)
     assert (found and (found.kind, found.where)) == expected
 
 
-@pytest.mark.parametrize(
-    ("output", "push"),
-    [
-        pytest.param("x", "r.example/t", id="both"),
-        pytest.param("", None, id="an empty path"),
-        pytest.param("oci:", None, id="a prefix alone"),
-        pytest.param(None, "UPPER CASE", id="no reference"),
-        pytest.param(None, f"r.example/t@sha256:{'0' * 64}", id="a digest"),
-    ],
+@cases(
+    "output push",
+    ("both", "x", "r.example/t"),
+    ("an empty path", "", None),
+    ("a prefix alone", "oci:", None),
+    ("no reference", None, "UPPER CASE"),
+    ("a digest", None, f"r.example/t@sha256:{'0' * 64}"),
 )
 def test_what_names_no_place_is_bad_input(output: str | None, push: str | None) -> None:
     with pytest.raises(Failure) as caught:
@@ -122,30 +112,26 @@ def test_what_names_no_place_is_bad_input(output: str | None, push: str | None) 
     assert caught.value.exit_code == 2
 
 
-@pytest.mark.parametrize(
-    ("kind", "place", "name"),
-    [
-        pytest.param("engine", "engine", "t:1", id="an engine's"),
-        pytest.param("local", "/p", "t:1", id="an own image"),
-        pytest.param("layout", "a b", "'oci:a b:t:1'", id="a layout's"),
-        pytest.param("archive", "x.tar", "x.tar", id="an archive"),
-        pytest.param("archive", "x", "oci-archive:x", id="an archive of another name"),
-        pytest.param("squashfs", "x.sqfs", "x.sqfs", id="a squashfs"),
-        pytest.param("registry", "r", "r/t:1", id="a registry's"),
-    ],
+@cases(
+    "kind place name",
+    ("an engine's", "engine", "engine", "t:1"),
+    ("an own image", "local", "/p", "t:1"),
+    ("a layout's", "layout", "a b", "'oci:a b:t:1'"),
+    ("an archive", "archive", "x.tar", "x.tar"),
+    ("an archive of another name", "archive", "x", "oci-archive:x"),
+    ("a squashfs", "squashfs", "x.sqfs", "x.sqfs"),
+    ("a registry's", "registry", "r", "r/t:1"),
 )
 def test_what_is_typed_next_is_one_command_for_all(kind: Any, place: str, name: str) -> None:
     assert run_words(Destination(kind=kind, where="r/t:1"), place, "t:1") == f"provision run {name}"
 
 
-@pytest.mark.parametrize(
-    ("kind", "place", "says"),
-    [
-        pytest.param("archive", "x", "docker load --input x && docker run ", id="an archive"),
-        pytest.param("squashfs", "x.sqfs", "enroot start /", id="a squashfs"),
-        pytest.param("squashfs", "x.sif", "apptainer run --nv /", id="a SIF file"),
-        pytest.param("registry", "r", "docker run --rm -it --gpus all ", id="a registry's"),
-    ],
+@cases(
+    "kind place says",
+    ("an archive", "archive", "x", "docker load --input x && docker run "),
+    ("a squashfs", "squashfs", "x.sqfs", "enroot start /"),
+    ("a SIF file", "squashfs", "x.sif", "apptainer run --nv /"),
+    ("a registry's", "registry", "r", "docker run --rm -it --gpus all "),
 )
 def test_other_machines_need_no_gpu_provision(kind: Any, place: str, says: str) -> None:
     words = elsewhere_words(Destination(kind=kind, where="r/t:1"), place, "t:1")
@@ -172,15 +158,13 @@ def test_an_engine_without_buildkit_is_refused_where_it_has_to_build(
     assert caught.value.code == "no-buildkit"
 
 
-@pytest.mark.parametrize(
-    ("kind", "reference", "apt", "expected"),
-    [
-        pytest.param("registry", "python:3.11-slim", ("git",), ("git",), id="in an image"),
-        pytest.param("registry", "nvidia/cuda:12", ("git",),
-                     ("python3", "python3-venv", "python3-dev", "git"), id="beside Python"),
-        pytest.param("registry", "python:3.11-slim", (), (), id="none"),
-        pytest.param("bootstrap", "bootstrap", ("git",), (), id="in the base that is built here"),
-    ],
+@cases(
+    "kind reference apt expected",
+    ("in an image", "registry", "python:3.11-slim", ("git",), ("git",)),
+    ("beside Python", "registry", "nvidia/cuda:12", ("git",),
+     ("python3", "python3-venv", "python3-dev", "git")),
+    ("none", "registry", "python:3.11-slim", (), ()),
+    ("in the base that is built here", "bootstrap", "bootstrap", ("git",), ()),
 )  # fmt: skip
 def test_an_engine_installs_debian_packages_in_an_image(
     kind: Any, reference: str, apt: tuple[str, ...], expected: tuple[str, ...]

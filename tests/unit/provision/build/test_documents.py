@@ -23,6 +23,7 @@ from provision.build.documents import (
 )
 from provision.lock.lockfile import Lock
 from provision.output.console import Console
+from tests.kit.cases import cases
 from tests.kit.fake_engine import IMAGE, PLAN
 
 LOCK = Lock(text="the lock", plan=PLAN, wheels=())
@@ -49,14 +50,12 @@ def keep(tmp_path: Path, build: BuildDone, **more: Any) -> dict[str, object]:
     return keep_documents(build, documenting, signer, settings, Console())
 
 
-@pytest.mark.parametrize(
-    ("kind", "place", "expected"),
-    [
-        pytest.param("archive", "out/image.tar", "out/image", id="beside an archive"),
-        pytest.param("layout", "out/layout", "out/layout", id="beside a layout"),
-        pytest.param("local", "images", "locks/pylock.x", id="one's own: beside the kept lock"),
-        pytest.param("engine", "docker 26", "locks/pylock.x", id="an engine's: likewise"),
-    ],
+@cases(
+    "kind place expected",
+    ("beside an archive", "archive", "out/image.tar", "out/image"),
+    ("beside a layout", "layout", "out/layout", "out/layout"),
+    ("one's own: beside the kept lock", "local", "images", "locks/pylock.x"),
+    ("an engine's: likewise", "engine", "docker 26", "locks/pylock.x"),
 )
 def test_they_lie_beside_what_they_speak_of(
     tmp_path: Path, kind: str, place: str, expected: str
@@ -106,13 +105,11 @@ def test_a_key_that_cannot_be_kept_is_a_warning_unless_somebody_relies_on_it(
     assert "--no-provenance" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("more", "locks"),
-    [
-        pytest.param({"enabled": False}, 1, id="wanted and not wanted"),
-        pytest.param({}, 2, id="one file for two images"),
-        pytest.param({"bom": Path("/nonexistent/x.json")}, 1, id="no such directory"),
-    ],
+@cases(
+    "more locks",
+    ("wanted and not wanted", {"enabled": False}, 1),
+    ("one file for two images", {}, 2),
+    ("no such directory", {"bom": Path("/nonexistent/x.json")}, 1),
 )
 def test_what_cannot_be_is_refused_before_the_build(
     tmp_path: Path, more: dict[str, Any], locks: int

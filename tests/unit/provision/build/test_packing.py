@@ -19,6 +19,7 @@ from images.oci.assemble import ContainerSettings
 from images.system.errors import NoRunnerError
 from provision.build import opened_files, packing
 from provision.build.packing import ImportRecording, compressed, lazy
+from tests.kit.cases import cases
 from tests.kit.memory_target import DictMemory, TextLayer
 from tests.kit.sandbox_images import entry, image, layer
 
@@ -139,17 +140,14 @@ def test_ordinary_compressions_keep_the_layers() -> None:
     assert len(compressed(plain, "zstd").sources) == 2
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('noise\n["/opt/b", "/opt/a"]\n', FILES),
-        ("", None),
-        ("[]", None),
-        ("{}", None),
-        ("[1]", None),
-        ("[" * 100_000, None),
-    ],
-    ids=["two", "nothing", "none", "an object", "a number", "too deep"],
+@cases(
+    "text expected",
+    ("two", 'noise\n["/opt/b", "/opt/a"]\n', FILES),
+    ("nothing", "", None),
+    ("none", "[]", None),
+    ("an object", "{}", None),
+    ("a number", "[1]", None),
+    ("too deep", "[" * 100_000, None),
 )
 def test_what_the_program_says_is_read_strictly(text: str, expected: object) -> None:
     assert packing._read(text) == expected

@@ -27,6 +27,7 @@ from provision.build.wheels import WheelMaker
 from provision.errors import Exit
 from provision.model.plan import HostFacts
 from provision.output.console import Console
+from tests.kit.cases import cases
 
 DIGEST = "sha256:" + "1" * 64
 MADE = MadeImage(
@@ -36,15 +37,13 @@ MADE = MadeImage(
 )
 
 
-@pytest.mark.parametrize(
-    ("name", "kept"),
-    [
-        pytest.param("torch:1", "torch:1-unfit", id="a tag"),
-        pytest.param("torch", "torch:latest-unfit", id="no tag is latest"),
-        pytest.param("r.example:5000/torch", "r.example:5000/torch:latest-unfit", id="a port"),
-        pytest.param("r.example:5000/a/b:c", "r.example:5000/a/b:c-unfit", id="a registry"),
-        pytest.param("t:" + "x" * 128, "t:" + "x" * 122 + "-unfit", id="the longest tag"),
-    ],
+@cases(
+    "name kept",
+    ("a tag", "torch:1", "torch:1-unfit"),
+    ("no tag is latest", "torch", "torch:latest-unfit"),
+    ("a port", "r.example:5000/torch", "r.example:5000/torch:latest-unfit"),
+    ("a registry", "r.example:5000/a/b:c", "r.example:5000/a/b:c-unfit"),
+    ("the longest tag", "t:" + "x" * 128, "t:" + "x" * 122 + "-unfit"),
 )
 def test_the_name_of_an_unfit_image(name: str, kept: str) -> None:
     assert kept_name(name, "unfit") == kept
@@ -62,17 +61,12 @@ def wheel_maker(destination: Destination, target: object) -> Any:
     return maker
 
 
-@pytest.mark.parametrize(
-    ("destination", "tag", "where", "published"),
-    [
-        pytest.param(Destination(kind="local"), "t:1-unfit", "", ["t:1-unfit"],
-                     id="one's own layout"),
-        pytest.param(Destination(kind="layout", where="out"), "t:1-unfit", "out", ["t:1-unfit"],
-                     id="a directory"),
-        pytest.param(Destination(kind="registry", where="r.example/t:1"),
-                     f"r.example/t@{DIGEST}", f"r.example/t@{DIGEST}", [],
-                     id="a registry, which has it by its digest"),
-    ],
+@cases(
+    "destination tag where published",
+    ("one's own layout", Destination(kind="local"), "t:1-unfit", "", ["t:1-unfit"]),
+    ("a directory", Destination(kind="layout", where="out"), "t:1-unfit", "out", ["t:1-unfit"]),
+    ("a registry, which has it by its digest", Destination(kind="registry", where="r.example/t:1"),
+     f"r.example/t@{DIGEST}", f"r.example/t@{DIGEST}", []),
 )  # fmt: skip
 def test_where_an_unfit_image_is_kept(
     destination: Destination, tag: str, where: str, published: list[str]
@@ -108,12 +102,10 @@ def test_an_engine_pushes_and_saves_nothing_that_is_unfit(monkeypatch: pytest.Mo
     assert given == [(MADE.image_id, "r.example/t:1-unfit")]
 
 
-@pytest.mark.parametrize(
-    ("code", "state"),
-    [
-        pytest.param(Exit.UNFIT, "unfit", id="the suite ended without a report"),
-        pytest.param(Exit.HOST_UNFIT, "untested", id="no space to unpack it"),
-    ],
+@cases(
+    "code state",
+    ("the suite ended without a report", Exit.UNFIT, "unfit"),
+    ("no space to unpack it", Exit.HOST_UNFIT, "untested"),
 )
 def test_an_image_that_cannot_be_tested_is_kept(
     code: Exit, state: str, capsys: pytest.CaptureFixture[str]
@@ -142,14 +134,11 @@ def test_what_keeps_nothing_does_not_hide_the_report(capsys: pytest.CaptureFixtu
     assert "The unfit image was not kept: The disk is full." in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("destination", "name"),
-    [
-        pytest.param(Destination(kind="engine"), "t:1", id="a tag"),
-        pytest.param(Destination(kind="registry", where="r.example/t:2"), "r.example/t:2",
-                     id="a reference"),
-    ],
-)  # fmt: skip
+@cases(
+    "destination name",
+    ("a tag", Destination(kind="engine"), "t:1"),
+    ("a reference", Destination(kind="registry", where="r.example/t:2"), "r.example/t:2"),
+)
 def test_why_an_image_did_not_get_its_name(destination: Destination, name: str) -> None:
     checks = [{"id": "a.b", "status": "pass"}, {"id": "c.d", "status": "fail"}]
     choice = Choice(builder="oci", destination=destination, why="so")
@@ -157,15 +146,13 @@ def test_why_an_image_did_not_get_its_name(destination: Destination, name: str) 
     assert found == {"name": name, "because": "c.d failed"}
 
 
-@pytest.mark.parametrize(
-    ("reports", "lock", "known"),
-    [
-        pytest.param(["fit"], "a", "fit", id="the same packages"),
-        pytest.param(["fit", "no-verdict"], "a", "no-verdict", id="without a GPU, as before"),
-        pytest.param(["fit"], "b", None, id="other packages"),
-        pytest.param(["unfit"], "a", None, id="an unfit image is tested until it is fit"),
-        pytest.param([], "a", None, id="it was not tested"),
-    ],
+@cases(
+    "reports lock known",
+    ("the same packages", ["fit"], "a", "fit"),
+    ("without a GPU, as before", ["fit", "no-verdict"], "a", "no-verdict"),
+    ("other packages", ["fit"], "b", None),
+    ("an unfit image is tested until it is fit", ["unfit"], "a", None),
+    ("it was not tested", [], "a", None),
 )
 def test_packages_that_were_tested_are_not_tested_again(
     reports: list[str], lock: str, known: str | None, tmp_path: Path

@@ -14,6 +14,7 @@ from provision.catalog.loading import load
 from provision.catalog.overlay import read_overlay
 from provision.cli import main as cli
 from provision.errors import Exit
+from tests.kit.cases import cases
 from tests.kit.simple_index import Fault, SimpleIndex, world
 from tests.kit.wheel_maker import library, wheel
 
@@ -94,19 +95,17 @@ def test_a_source_that_fails_leaves_the_others(
     assert copy.exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        pytest.param("catalog refresh --offline", Exit.UNREACHABLE, "--offline", id="offline"),
-        pytest.param("catalog refresh --from nosuch", Exit.USAGE, "nosuch", id="no such source"),
-        pytest.param("catalog refresh --from registry", Exit.USAGE, "pypi, pytorch, nvidia",
-                     id="a source of the maintainers"),
-        pytest.param("catalog measure nosuch.whl", Exit.USAGE, "nosuch.whl", id="no such wheel"),
-        pytest.param("catalog measure http://127.0.0.1:9/a-1-py3-none-any.whl", Exit.UNREACHABLE,
-                     "127.0.0.1", id="nobody answers there"),
-        pytest.param("catalog", Exit.USAGE, "ACTION", id="no action"),
-        pytest.param("catalog show torch 2.0.1 cu118", Exit.USAGE, "one name", id="two names"),
-    ],
+@cases(
+    "words code said",
+    ("offline", "catalog refresh --offline", Exit.UNREACHABLE, "--offline"),
+    ("no such source", "catalog refresh --from nosuch", Exit.USAGE, "nosuch"),
+    ("a source of the maintainers", "catalog refresh --from registry", Exit.USAGE,
+     "pypi, pytorch, nvidia"),
+    ("no such wheel", "catalog measure nosuch.whl", Exit.USAGE, "nosuch.whl"),
+    ("nobody answers there", "catalog measure http://127.0.0.1:9/a-1-py3-none-any.whl",
+     Exit.UNREACHABLE, "127.0.0.1"),
+    ("no action", "catalog", Exit.USAGE, "ACTION"),
+    ("two names", "catalog show torch 2.0.1 cu118", Exit.USAGE, "one name"),
 )  # fmt: skip
 def test_what_is_refused(
     words: str, code: int, said: str, copy: Path, capsys: pytest.CaptureFixture[str]

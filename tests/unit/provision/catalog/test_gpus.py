@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from provision.catalog.loading import load
 from provision.catalog.rows.gpus import GpuModel
 from provision.model.plan import ComputeCapability
+from tests.kit.cases import cases
 
 NAMES = [row.name for row in load().gpus]
 
@@ -54,75 +55,65 @@ def test_a_short_name_is_enough_when_all_it_means_agree(
     assert (match.status, match.compute_capability) == ("one", capability)
 
 
-@pytest.mark.parametrize(
-    ("name", "row"),
-    [
-        pytest.param("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA A100-SXM4-40GB",
-                     id="a slice is of its card"),
-        pytest.param("NVIDIA H100 80GB HBM3 MIG 1g.10gb+me", "NVIDIA H100 80GB HBM3",
-                     id="with media engines"),
-        pytest.param("GRID T4-16Q", "Tesla T4", id="a virtual GPU is of its card"),
-        pytest.param("GRID P40-24Q", "Tesla P40", id="an older one too"),
-        pytest.param("GRID M60-0B4", "Tesla M60", id="one for a desktop too"),
-        pytest.param("NVIDIA A40-48Q", "NVIDIA A40", id="a newer one says NVIDIA"),
-        pytest.param("NVIDIA L40S-48Q", "NVIDIA L40S", id="a letter may be the model's"),
-        pytest.param("NVIDIA RTXA6000-48Q", "NVIDIA RTX A6000", id="words may be written as one"),
-        pytest.param("NVIDIA RTX6000-Ada-48C", "NVIDIA RTX 6000 Ada Generation",
-                     id="or with a dash"),
-        pytest.param("RTX 3080 12GB", "NVIDIA GeForce RTX 3080", id="memory is not the model"),
-        pytest.param("RTX 4060 Ti 16 GB", "NVIDIA GeForce RTX 4060 Ti", id="nor written apart"),
-        pytest.param("Tesla M40 24GB", "Tesla M40", id="nor of an old card"),
-        pytest.param("GB200 NVL72", "NVIDIA GB200", id="a rack is not the model"),
-        pytest.param("NVIDIA GeForce RTX 3060 Laptop GPU", "NVIDIA GeForce RTX 3060",
-                     id="a laptop's RTX 30"),
-        pytest.param("GeForce RTX 2080 Super with Max-Q Design", "NVIDIA GeForce RTX 2080 SUPER",
-                     id="a thin laptop's RTX 20"),
-        pytest.param("Orin (nvgpu)", "Orin", id="a Jetson, as its nvidia-smi prints it"),
-        pytest.param("RTX 4060 Laptop", "NVIDIA GeForce RTX 4060", id="as people say it"),
-        pytest.param("NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 4090 Laptop GPU",
-                     id="a laptop's with a row of its own"),
-        pytest.param("DGX Spark", "NVIDIA GB10", id="a machine by its only GPU"),
-        pytest.param("Jetson AGX Orin", "Orin", id="a Jetson by its module"),
-        pytest.param("Jetson Orin Nano", "Orin", id="a small Jetson by its module"),
-        pytest.param("Jetson Nano", "NVIDIA Tegra X1", id="an old Jetson by its module"),
-        pytest.param("Quadro T1000", "NVIDIA T1000", id="an older name of the same card"),
-    ],
+@cases(
+    "name row",
+    ("a slice is of its card", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA A100-SXM4-40GB"),
+    ("with media engines", "NVIDIA H100 80GB HBM3 MIG 1g.10gb+me", "NVIDIA H100 80GB HBM3"),
+    ("a virtual GPU is of its card", "GRID T4-16Q", "Tesla T4"),
+    ("an older one too", "GRID P40-24Q", "Tesla P40"),
+    ("one for a desktop too", "GRID M60-0B4", "Tesla M60"),
+    ("a newer one says NVIDIA", "NVIDIA A40-48Q", "NVIDIA A40"),
+    ("a letter may be the model's", "NVIDIA L40S-48Q", "NVIDIA L40S"),
+    ("words may be written as one", "NVIDIA RTXA6000-48Q", "NVIDIA RTX A6000"),
+    ("or with a dash", "NVIDIA RTX6000-Ada-48C", "NVIDIA RTX 6000 Ada Generation"),
+    ("memory is not the model", "RTX 3080 12GB", "NVIDIA GeForce RTX 3080"),
+    ("nor written apart", "RTX 4060 Ti 16 GB", "NVIDIA GeForce RTX 4060 Ti"),
+    ("nor of an old card", "Tesla M40 24GB", "Tesla M40"),
+    ("a rack is not the model", "GB200 NVL72", "NVIDIA GB200"),
+    ("a laptop's RTX 30", "NVIDIA GeForce RTX 3060 Laptop GPU", "NVIDIA GeForce RTX 3060"),
+    ("a thin laptop's RTX 20", "GeForce RTX 2080 Super with Max-Q Design",
+     "NVIDIA GeForce RTX 2080 SUPER"),
+    ("a Jetson, as its nvidia-smi prints it", "Orin (nvgpu)", "Orin"),
+    ("as people say it", "RTX 4060 Laptop", "NVIDIA GeForce RTX 4060"),
+    ("a laptop's with a row of its own", "NVIDIA GeForce RTX 4090 Laptop GPU",
+     "NVIDIA GeForce RTX 4090 Laptop GPU"),
+    ("a machine by its only GPU", "DGX Spark", "NVIDIA GB10"),
+    ("a Jetson by its module", "Jetson AGX Orin", "Orin"),
+    ("a small Jetson by its module", "Jetson Orin Nano", "Orin"),
+    ("an old Jetson by its module", "Jetson Nano", "NVIDIA Tegra X1"),
+    ("an older name of the same card", "Quadro T1000", "NVIDIA T1000"),
 )  # fmt: skip
 def test_what_a_name_says_besides_the_model_is_left_out(name: str, row: str) -> None:
     assert [found.name for found in load().find_gpu(name).rows] == [row]
 
 
-@pytest.mark.parametrize(
-    ("name", "capability"),
-    [
-        pytest.param("NVIDIA A100-PG509-200", (8, 0), id="a board number"),
-        pytest.param("GRID V100D-8Q", (7, 0), id="letters of a virtual GPU's board"),
-        pytest.param("GRID A100X-40C", (8, 0), id="another letter"),
-        pytest.param("NVIDIA A100-3-20C", (8, 0), id="a virtual GPU on a slice"),
-        pytest.param("NVIDIA H100XM-80C", (9, 0), id="two letters"),
-        pytest.param("A100 96GB", (8, 0), id="a memory size that no row has"),
-    ],
+@cases(
+    "name capability",
+    ("a board number", "NVIDIA A100-PG509-200", (8, 0)),
+    ("letters of a virtual GPU's board", "GRID V100D-8Q", (7, 0)),
+    ("another letter", "GRID A100X-40C", (8, 0)),
+    ("a virtual GPU on a slice", "NVIDIA A100-3-20C", (8, 0)),
+    ("two letters", "NVIDIA H100XM-80C", (9, 0)),
+    ("a memory size that no row has", "A100 96GB", (8, 0)),
 )
 def test_several_rows_are_found_by_what_is_left(name: str, capability: ComputeCapability) -> None:
     match = load().find_gpu(name)
     assert (match.status, match.compute_capability) == ("one", capability)
 
 
-@pytest.mark.parametrize(
+@cases(
     "name",
-    [
-        pytest.param("RTX 5000 Max-Q", id="a workstation's suffix decides nothing"),
-        pytest.param("GTX 970M", id="a laptop's GTX may be another chip"),
-        pytest.param("GTX 960 Laptop GPU", id="whatever its suffix"),
-        pytest.param("GeForce RTX 2050 Laptop GPU", id="a laptop's without a desktop card"),
-        pytest.param("RTX 3050 Ti Laptop GPU", id="another one"),
-        pytest.param("NVIDIA PG506-230", id="a board number alone"),
-        pytest.param("MIG 1g.5gb", id="a slice of nothing"),
-        pytest.param("GRID -16Q", id="a virtual nothing"),
-        pytest.param("12GB", id="memory alone"),
-        pytest.param("NVIDIA L2", id="a model that is not in the table"),
-        pytest.param("B100", id="another one that is not"),
-    ],
+    ("a workstation's suffix decides nothing", "RTX 5000 Max-Q"),
+    ("a laptop's GTX may be another chip", "GTX 970M"),
+    ("whatever its suffix", "GTX 960 Laptop GPU"),
+    ("a laptop's without a desktop card", "GeForce RTX 2050 Laptop GPU"),
+    ("another one", "RTX 3050 Ti Laptop GPU"),
+    ("a board number alone", "NVIDIA PG506-230"),
+    ("a slice of nothing", "MIG 1g.5gb"),
+    ("a virtual nothing", "GRID -16Q"),
+    ("memory alone", "12GB"),
+    ("a model that is not in the table", "NVIDIA L2"),
+    ("another one that is not", "B100"),
 )
 def test_what_is_left_is_never_guessed(name: str) -> None:
     assert load().find_gpu(name).compute_capability is None

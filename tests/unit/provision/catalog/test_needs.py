@@ -5,36 +5,29 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from images.bootstrap.dependencies import parse_relations
 from provision.catalog.data_files import DATA
 from provision.catalog.needs import debian_packages, is_known, kind_of, needs_of
+from tests.kit.cases import cases
 
 TABLE = json.loads(Path(DATA, "needs.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize(
-    ("packages", "requested", "expected"),
-    [
-        pytest.param("vllm", "vllm", "vllm:compiler", id="requested"),
-        pytest.param("other vllm", "other", "vllm:compiler", id="brought, and needed there, too"),
-        pytest.param("torch triton", "", "", id="PyTorch brings Triton for torch.compile alone"),
-        pytest.param("triton", "triton", "triton:compiler", id="Triton itself was requested"),
-        pytest.param("flashinfer-python", "flashinfer-python", "flashinfer-python:nvcc",
-                     id="it compiles CUDA code"),
-        pytest.param("vllm flashinfer-python", "vllm",
-                     "vllm:compiler flashinfer-python:compiler", id="of which vLLM uses a part"),
-        pytest.param("nvidia-cuda-nvcc", "", "nvidia-cuda-nvcc:compiler",
-                     id="nvcc compiles with another compiler"),
-        pytest.param("jaxlib nvidia-cuda-nvcc", "jaxlib", "", id="of which JAX uses the assembler"),
-        pytest.param("torchcodec opencv-python", "torchcodec",
-                     "torchcodec:ffmpeg torchcodec:libpython opencv-python:libgl",
-                     id="libraries"),
-        pytest.param("transformers basicsr", "transformers basicsr", "",
-                     id="CUDA sources that they run without"),
-        pytest.param("numpy", "numpy", "", id="not in the table"),
-    ],
+@cases(
+    "packages requested expected",
+    ("requested", "vllm", "vllm", "vllm:compiler"),
+    ("brought, and needed there, too", "other vllm", "other", "vllm:compiler"),
+    ("PyTorch brings Triton for torch.compile alone", "torch triton", "", ""),
+    ("Triton itself was requested", "triton", "triton", "triton:compiler"),
+    ("it compiles CUDA code", "flashinfer-python", "flashinfer-python", "flashinfer-python:nvcc"),
+    ("of which vLLM uses a part", "vllm flashinfer-python", "vllm",
+     "vllm:compiler flashinfer-python:compiler"),
+    ("nvcc compiles with another compiler", "nvidia-cuda-nvcc", "", "nvidia-cuda-nvcc:compiler"),
+    ("of which JAX uses the assembler", "jaxlib nvidia-cuda-nvcc", "jaxlib", ""),
+    ("libraries", "torchcodec opencv-python", "torchcodec",
+     "torchcodec:ffmpeg torchcodec:libpython opencv-python:libgl"),
+    ("CUDA sources that they run without", "transformers basicsr", "transformers basicsr", ""),
+    ("not in the table", "numpy", "numpy", ""),
 )  # fmt: skip
 def test_the_needs_of_packages(packages: str, requested: str, expected: str) -> None:
     found = needs_of(packages.split(), requested.split())

@@ -27,6 +27,7 @@ from provision.catalog.overlay import (
 from provision.catalog.tables import TABLES
 from provision.errors import CatalogError, Exit
 from tests import ROOT
+from tests.kit.cases import cases
 from tools.checks import check
 
 TODAY = "2030-01-01"
@@ -75,22 +76,17 @@ def put_raw(path: Path, **changes: Any) -> None:
 
 
 class TestPlace:
-    @pytest.mark.parametrize(
-        ("env", "expected"),
-        [
-            pytest.param({"XDG_DATA_HOME": "/data", "HOME": "/home/me"},
-                         "/data/gpu-provision/catalog.json", id="XDG_DATA_HOME decides"),
-            pytest.param({"HOME": "/home/me"}, "/home/me/.local/share/gpu-provision/catalog.json",
-                         id="without it the home directory"),
-            pytest.param({"XDG_DATA_HOME": "", "HOME": "/home/me"},
-                         "/home/me/.local/share/gpu-provision/catalog.json",
-                         id="an empty one is none"),
-            pytest.param({"XDG_DATA_HOME": "here", "HOME": "/home/me"},
-                         "/home/me/.local/share/gpu-provision/catalog.json",
-                         id="a relative one is none"),
-            pytest.param({}, "/.local/share/gpu-provision/catalog.json",
-                         id="without a home the root"),
-        ],
+    @cases(
+        "env expected",
+        ("XDG_DATA_HOME decides", {"XDG_DATA_HOME": "/data", "HOME": "/home/me"},
+         "/data/gpu-provision/catalog.json"),
+        ("without it the home directory", {"HOME": "/home/me"},
+         "/home/me/.local/share/gpu-provision/catalog.json"),
+        ("an empty one is none", {"XDG_DATA_HOME": "", "HOME": "/home/me"},
+         "/home/me/.local/share/gpu-provision/catalog.json"),
+        ("a relative one is none", {"XDG_DATA_HOME": "here", "HOME": "/home/me"},
+         "/home/me/.local/share/gpu-provision/catalog.json"),
+        ("without a home the root", {}, "/.local/share/gpu-provision/catalog.json"),
     )  # fmt: skip
     def test_where_it_lies(self, env: Mapping[str, str], expected: str) -> None:
         assert overlay_path(env) == Path(expected)
@@ -129,35 +125,29 @@ class TestReading:
         with pytest.raises(OverlayError, match="its checksum is not that of its content"):
             read_overlay(path)
 
-    @pytest.mark.parametrize(
-        ("changes", "what"),
-        [
-            pytest.param({"schema": 2}, "it is not of schema 1", id="another schema"),
-            pytest.param({"date": "today"}, "date: expected a day", id="a word for a date"),
-            pytest.param({"sources": []}, "sources: expected a table", id="a list of sources"),
-            pytest.param({"sources": {"a": 1}}, "sources: expected", id="a number for a source"),
-            pytest.param({"tables": []}, "tables: expected lists", id="a list of tables"),
-            pytest.param({"tables": {"colours": []}}, "'colours' is no table",
-                         id="a table nobody knows"),
-            pytest.param({"tables": {"builds": {}}}, "builds: expected a list of rows",
-                         id="no rows"),
-            pytest.param({"tables": {"builds": ["cu117"]}}, r"builds\[0\]: expected an object",
-                         id="a word for a row"),
-            pytest.param({"tables": {"builds": [{"version": "2.0.1", "source": "seen"}]}},
-                         r"builds\[0\]: missing tag, arch, as_of",
-                         id="a row that says not which it is"),
-            pytest.param({"tables": {"builds": [BUILD | {"as_of": 2026}]}},
-                         r"builds\[0\]\.as_of: expected a day", id="a number for a day"),
-            pytest.param({"tables": {"builds": [BUILD | {"measured": "yes"}]}},
-                         r"builds\[0\]\.measured: expected true or false", id="a word for a truth"),
-            pytest.param({"tables": {"builds": [BUILD | {"sm_source": ["hearsay"]}]}},
-                         r"builds\[0\]\.sm_source: expected keys of the file's sources",
-                         id="a source that the file does not have"),
-            pytest.param({"tables": {"builds": [BUILD | {"source": []}]}},
-                         r"builds\[0\]\.source: expected keys of the file's sources",
-                         id="a row without a source"),
-            pytest.param({"colour": "red"}, "unknown key colour", id="a key nobody knows"),
-        ],
+    @cases(
+        "changes what",
+        ("another schema", {"schema": 2}, "it is not of schema 1"),
+        ("a word for a date", {"date": "today"}, "date: expected a day"),
+        ("a list of sources", {"sources": []}, "sources: expected a table"),
+        ("a number for a source", {"sources": {"a": 1}}, "sources: expected"),
+        ("a list of tables", {"tables": []}, "tables: expected lists"),
+        ("a table nobody knows", {"tables": {"colours": []}}, "'colours' is no table"),
+        ("no rows", {"tables": {"builds": {}}}, "builds: expected a list of rows"),
+        ("a word for a row", {"tables": {"builds": ["cu117"]}}, r"builds\[0\]: expected an object"),
+        ("a row that says not which it is",
+         {"tables": {"builds": [{"version": "2.0.1", "source": "seen"}]}},
+         r"builds\[0\]: missing tag, arch, as_of"),
+        ("a number for a day", {"tables": {"builds": [BUILD | {"as_of": 2026}]}},
+         r"builds\[0\]\.as_of: expected a day"),
+        ("a word for a truth", {"tables": {"builds": [BUILD | {"measured": "yes"}]}},
+         r"builds\[0\]\.measured: expected true or false"),
+        ("a source that the file does not have",
+         {"tables": {"builds": [BUILD | {"sm_source": ["hearsay"]}]}},
+         r"builds\[0\]\.sm_source: expected keys of the file's sources"),
+        ("a row without a source", {"tables": {"builds": [BUILD | {"source": []}]}},
+         r"builds\[0\]\.source: expected keys of the file's sources"),
+        ("a key nobody knows", {"colour": "red"}, "unknown key colour"),
     )  # fmt: skip
     def test_another_shape_is_refused(self, path: Path, changes: dict[str, Any], what: str) -> None:
         put_raw(path, **changes)
@@ -353,19 +343,17 @@ def named(rows: list[Mapping[str, object]]) -> list[str]:
 
 
 class TestMerging:
-    @pytest.mark.parametrize(
-        ("changes", "expected"),
-        [
-            pytest.param({"as_of": TODAY, "glibc": "2.28"}, "2.28", id="a newer row counts"),
-            pytest.param({"as_of": SHIPPED, "glibc": "2.28"}, "2.28", id="so does one of the day"),
-            pytest.param({"as_of": "2026-11-20", "glibc": "2.28"}, "2.17", id="an older does not"),
-            pytest.param({"as_of": "2020-01-01", "glibc": "2.28", "measured": True}, "2.28",
-                         id="a measured one counts whatever its day"),
-            pytest.param({"as_of": "2020-01-01", "glibc": "2.28", "measured": False}, "2.17",
-                         id="one that says it was not measured is as any other"),
-            pytest.param({"as_of": TODAY, "glibc": None}, None, id="unknown is a value too"),
-            pytest.param({"as_of": TODAY}, "2.17", id="a column that it lacks stays"),
-        ],
+    @cases(
+        "changes expected",
+        ("a newer row counts", {"as_of": TODAY, "glibc": "2.28"}, "2.28"),
+        ("so does one of the day", {"as_of": SHIPPED, "glibc": "2.28"}, "2.28"),
+        ("an older does not", {"as_of": "2026-11-20", "glibc": "2.28"}, "2.17"),
+        ("a measured one counts whatever its day",
+         {"as_of": "2020-01-01", "glibc": "2.28", "measured": True}, "2.28"),
+        ("one that says it was not measured is as any other",
+         {"as_of": "2020-01-01", "glibc": "2.28", "measured": False}, "2.17"),
+        ("unknown is a value too", {"as_of": TODAY, "glibc": None}, None),
+        ("a column that it lacks stays", {"as_of": TODAY}, "2.17"),
     )  # fmt: skip
     def test_which_of_two_counts(self, changes: dict[str, object], expected: str | None) -> None:
         row = {key: OLD[key] for key in ("version", "tag", "arch")} | {"source": "seen"} | changes
@@ -382,17 +370,15 @@ class TestMerging:
         (found,) = merged("builds", [OLD], [{**OLD, "source": "seen", "as_of": TODAY}], SHIPPED)
         assert found["source"] == "seen"
 
-    @pytest.mark.parametrize(
-        ("version", "cuda", "expected"),
-        [
-            pytest.param("1.13", "11.7", 0, id="before all"),
-            pytest.param("2.0", "11.7", 0, id="before a newer CUDA of its version"),
-            pytest.param("2.0", "12.1", 1, id="behind an older CUDA of its version"),
-            pytest.param("2.0", None, 0, id="without CUDA in front of its version"),
-            pytest.param("2.10", "12.8", 2, id="2.10 is newer than 2.9"),
-            pytest.param("2.9rc1", "12.8", 1, id="a candidate comes before its release"),
-            pytest.param("nightly", "12.8", 2, id="what is no version comes last"),
-        ],
+    @cases(
+        "version cuda expected",
+        ("before all", "1.13", "11.7", 0),
+        ("before a newer CUDA of its version", "2.0", "11.7", 0),
+        ("behind an older CUDA of its version", "2.0", "12.1", 1),
+        ("without CUDA in front of its version", "2.0", None, 0),
+        ("2.10 is newer than 2.9", "2.10", "12.8", 2),
+        ("a candidate comes before its release", "2.9rc1", "12.8", 1),
+        ("what is no version comes last", "nightly", "12.8", 2),
     )
     def test_a_new_row_stands_where_the_order_wants_it(
         self, version: str, cuda: str | None, expected: int
@@ -494,23 +480,18 @@ class TestLoading:
         assert changed.size_max_bytes == 5
         assert "nvidia-cudnn-cu12==9.3.0.75" in changed.pins
 
-    @pytest.mark.parametrize(
-        ("table", "row", "message"),
-        [
-            pytest.param("images",
-                         {"tag": "latest", "archs": None, "status": "seen", "source": "seen",
-                          "as_of": TODAY}, "'latest' is not a tag such as",
-                         id="a tag that cannot be read, in a table that is read later"),
-            pytest.param("builds", {**BUILD, "sm": ["86"]}, r"\.sm: expected list of sm_NN",
-                         id="a wrong value"),
-            pytest.param("builds", {k: BUILD[k] for k in BUILD if k != "python_tags"},
-                         "missing python_tags", id="a new row that lacks a column"),
-            pytest.param("releases", {**RELEASE, "colour": "red"}, "unknown key colour",
-                         id="a column too many"),
-            pytest.param("python_images",
-                         {"python": "3.12", "suite": "sid", "source": "seen", "as_of": TODAY},
-                         "suite sid is not among", id="a row that fits no other"),
-        ],
+    @cases(
+        "table row message",
+        ("a tag that cannot be read, in a table that is read later", "images",
+         {"tag": "latest", "archs": None, "status": "seen", "source": "seen", "as_of": TODAY},
+         "'latest' is not a tag such as"),
+        ("a wrong value", "builds", {**BUILD, "sm": ["86"]}, r"\.sm: expected list of sm_NN"),
+        ("a new row that lacks a column", "builds",
+         {k: BUILD[k] for k in BUILD if k != "python_tags"}, "missing python_tags"),
+        ("a column too many", "releases", {**RELEASE, "colour": "red"}, "unknown key colour"),
+        ("a row that fits no other", "python_images",
+         {"python": "3.12", "suite": "sid", "source": "seen", "as_of": TODAY},
+         "suite sid is not among"),
     )  # fmt: skip
     def test_a_row_that_the_reader_refuses_is_the_copy_s_fault(
         self, path: Path, env: dict[str, str], table: str, row: dict[str, object], message: str
@@ -538,13 +519,11 @@ class TestCurrent:
         assert note is None
         assert catalog.torch_release("2.99.0") is not None
 
-    @pytest.mark.parametrize(
+    @cases(
         "spoil",
-        [
-            pytest.param(lambda path: path.write_bytes(path.read_bytes()[:-9]), id="truncated"),
-            pytest.param(lambda path: path.write_text("{}"), id="another shape"),
-            pytest.param(lambda path: (path.unlink(), path.mkdir()), id="a directory"),
-        ],
+        ("truncated", lambda path: path.write_bytes(path.read_bytes()[:-9])),
+        ("another shape", lambda path: path.write_text("{}")),
+        ("a directory", lambda path: (path.unlink(), path.mkdir())),
     )
     def test_a_broken_copy_is_left_aside_with_a_word(
         self, path: Path, env: dict[str, str], spoil: Callable[[Path], object]

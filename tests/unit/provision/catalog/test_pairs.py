@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
@@ -15,6 +14,7 @@ from provision.catalog.pairs import (
     pairs_of,
     versions_for,
 )
+from tests.kit.cases import cases
 
 RELEASES = [
     *("2.3.1", "2.4.1", "2.5.1", "2.6.0", "2.7.0", "2.7.1", "2.8.0", "2.9.1", "2.10.0", "2.11.0"),
@@ -22,20 +22,18 @@ RELEASES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("wanted", "releases"),
-    [
-        pytest.param("==0.4.0", "2.7.0 2.7.1", id="one minor version of PyTorch"),
-        pytest.param("==0.4.*", "2.7.0 2.7.1", id="any patch"),
-        pytest.param("==0.9.1+cu126", "2.9.1", id="with a build"),
-        pytest.param(">=0.7,<0.9", "2.8.0 2.9.1", id="two minor versions"),
-        pytest.param("<0.3", "2.4.1 2.5.1 2.6.0", id="no lower bound"),
-        pytest.param(">0.10", "2.10.0 2.11.0 2.14.1 3.0.0", id="more than a version"),
-        pytest.param("~=0.9.1", "2.9.1", id="compatible releases"),
-        pytest.param("==0.13.0", "2.11.0 2.14.1 3.0.0", id="a stable ABI"),
-        pytest.param("", " ".join(RELEASES[1:]), id="any version"),
-        pytest.param("==0.0.1", " ".join(RELEASES), id="before all: nothing is known of it"),
-    ],
+@cases(
+    "wanted releases",
+    ("one minor version of PyTorch", "==0.4.0", "2.7.0 2.7.1"),
+    ("any patch", "==0.4.*", "2.7.0 2.7.1"),
+    ("with a build", "==0.9.1+cu126", "2.9.1"),
+    ("two minor versions", ">=0.7,<0.9", "2.8.0 2.9.1"),
+    ("no lower bound", "<0.3", "2.4.1 2.5.1 2.6.0"),
+    ("more than a version", ">0.10", "2.10.0 2.11.0 2.14.1 3.0.0"),
+    ("compatible releases", "~=0.9.1", "2.9.1"),
+    ("a stable ABI", "==0.13.0", "2.11.0 2.14.1 3.0.0"),
+    ("any version", "", " ".join(RELEASES[1:])),
+    ("before all: nothing is known of it", "==0.0.1", " ".join(RELEASES)),
 )
 def test_torchcodec_goes_with_these_releases_alone(wanted: str, releases: str) -> None:
     limits = SpecifierSet(wanted)
@@ -43,18 +41,14 @@ def test_torchcodec_goes_with_these_releases_alone(wanted: str, releases: str) -
     assert found == releases.split()
 
 
-@pytest.mark.parametrize(
-    ("package", "wanted", "releases"),
-    [
-        pytest.param("torchtext", "==0.18.0", "2.3.1", id="the last torchtext"),
-        pytest.param("torchtext", "", "2.3.1", id="any torchtext"),
-        pytest.param(
-            "torchtext", "==0.6.0", " ".join(RELEASES), id="a torchtext without libraries"
-        ),
-        pytest.param("fbgemm-gpu", "==1.2.0", "2.7.0 2.7.1", id="one minor version of fbgemm-gpu"),
-        pytest.param("fbgemm-gpu", ">=1.8", "2.14.1", id="more than a version of fbgemm-gpu"),
-        pytest.param("fbgemm-gpu", "==7.0", " ".join(RELEASES), id="after all"),
-    ],
+@cases(
+    "package wanted releases",
+    ("the last torchtext", "torchtext", "==0.18.0", "2.3.1"),
+    ("any torchtext", "torchtext", "", "2.3.1"),
+    ("a torchtext without libraries", "torchtext", "==0.6.0", " ".join(RELEASES)),
+    ("one minor version of fbgemm-gpu", "fbgemm-gpu", "==1.2.0", "2.7.0 2.7.1"),
+    ("more than a version of fbgemm-gpu", "fbgemm-gpu", ">=1.8", "2.14.1"),
+    ("after all", "fbgemm-gpu", "==7.0", " ".join(RELEASES)),
 )
 def test_others_go_with_these_releases_alone(package: str, wanted: str, releases: str) -> None:
     limits = SpecifierSet(wanted)
@@ -76,15 +70,13 @@ def test_every_release_of_pytorch_since_the_first_has_versions() -> None:
     assert [one for one in sorted(later) if versions_for("torchcodec", one) is None] == []
 
 
-@pytest.mark.parametrize(
-    ("cudas", "cuda", "words"),
-    [
-        pytest.param("13", "12.6", "13", id="one"),
-        pytest.param("11.7 11.8 12.1", "12.4", "11.7 to 12.1", id="an older CUDA is the last"),
-        pytest.param("11.7 11.8 12.1", "11.6", "11.7 to 12.1", id="a newer CUDA is the first"),
-        pytest.param("11.5 11.7 12.1", "11.6", "11.5, 11.7, 12.1", id="it has a gap"),
-        pytest.param("11 13", "12.6", "11, 13", id="major versions with a gap"),
-    ],
+@cases(
+    "cudas cuda words",
+    ("one", "13", "12.6", "13"),
+    ("an older CUDA is the last", "11.7 11.8 12.1", "12.4", "11.7 to 12.1"),
+    ("a newer CUDA is the first", "11.7 11.8 12.1", "11.6", "11.7 to 12.1"),
+    ("it has a gap", "11.5 11.7 12.1", "11.6", "11.5, 11.7, 12.1"),
+    ("major versions with a gap", "11 13", "12.6", "11, 13"),
 )
 def test_the_cudas_are_named_so_that_the_missing_one_is_not_among_them(
     cudas: str, cuda: str, words: str
@@ -92,17 +84,15 @@ def test_the_cudas_are_named_so_that_the_missing_one_is_not_among_them(
     assert cudas_beside(cudas.split(), cuda) == words
 
 
-@pytest.mark.parametrize(
-    ("package", "release", "cudas"),
-    [
-        pytest.param("bitsandbytes", "0.41.0", "12.2", id="up to 12.2"),
-        pytest.param("bitsandbytes", "0.43.0", "12.3", id="the first of its row"),
-        pytest.param("bitsandbytes", "0.43.3", "12.5", id="within a row"),
-        pytest.param("bitsandbytes", "0.49.2", "13.0", id="the last that takes exactly one"),
-        pytest.param("bitsandbytes", "0.39.1", "", id="exactly one of those in the wheel"),
-        pytest.param("bitsandbytes", "0.50.0", None, id="it takes the nearest"),
-        pytest.param("torch-memory-saver", "0.0.10", None, id="not in the table"),
-    ],
+@cases(
+    "package release cudas",
+    ("up to 12.2", "bitsandbytes", "0.41.0", "12.2"),
+    ("the first of its row", "bitsandbytes", "0.43.0", "12.3"),
+    ("within a row", "bitsandbytes", "0.43.3", "12.5"),
+    ("the last that takes exactly one", "bitsandbytes", "0.49.2", "13.0"),
+    ("exactly one of those in the wheel", "bitsandbytes", "0.39.1", ""),
+    ("it takes the nearest", "bitsandbytes", "0.50.0", None),
+    ("not in the table", "torch-memory-saver", "0.0.10", None),
 )
 def test_a_release_takes_only_the_library_for_exactly_the_framework_s_cuda(
     package: str, release: str, cudas: str | None

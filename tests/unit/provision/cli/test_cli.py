@@ -32,6 +32,7 @@ from provision.cli.parser import build_parser
 from provision.output.console import Console
 from provision.version import VERSION
 from tests import ROOT, need
+from tests.kit.cases import cases
 from tests.kit.local_index import LocalIndex
 
 IMPORTS = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -221,15 +222,13 @@ def test_bad_words_are_refused(here: Path, verb: str, words: list[str], message:
     assert message.replace("?", "") in data["error"]["message"].replace("?", "")
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        pytest.param(["poetry"], "--format 'poetry'", id="an unknown format"),
-        pytest.param([""], "--format ''", id="an empty format"),
-        pytest.param(["uv", "--json"], "--format and --json both", id="JSON, too"),
-        pytest.param(["pip", "--matrix"], "--format and --matrix both", id="a matrix, too"),
-        pytest.param(["conda", "--explain"], "--format and --explain both", id="reasons, too"),
-    ],
+@cases(
+    "words message",
+    ("an unknown format", ["poetry"], "--format 'poetry'"),
+    ("an empty format", [""], "--format ''"),
+    ("JSON, too", ["uv", "--json"], "--format and --json both"),
+    ("a matrix, too", ["pip", "--matrix"], "--format and --matrix both"),
+    ("reasons, too", ["conda", "--explain"], "--format and --explain both"),
 )
 def test_a_format_is_the_only_output(here: Path, words: list[str], message: str) -> None:
     said = main("plan", "--format", *words)
@@ -237,18 +236,16 @@ def test_a_format_is_the_only_output(here: Path, words: list[str], message: str)
     assert message in said.err
 
 
-@pytest.mark.parametrize(
+@cases(
     "words",
-    [
-        pytest.param([""], id="an empty word"),
-        pytest.param(["bild"], id="a command misspelt"),
-        pytest.param(["--json"], id="an option before the command"),
-        pytest.param(["x" * 10_000], id="an endless command"),
-        pytest.param(["verify"], id="an image left out"),
-        pytest.param(["verify", "A b"], id="an image that is none"),
-        pytest.param(["verify", "a:1", "--level", "x"], id="a level that is none"),
-        pytest.param(["detect", "--cuda", "11.7"], id="an option of another command"),
-    ],
+    ("an empty word", [""]),
+    ("a command misspelt", ["bild"]),
+    ("an option before the command", ["--json"]),
+    ("an endless command", ["x" * 10_000]),
+    ("an image left out", ["verify"]),
+    ("an image that is none", ["verify", "A b"]),
+    ("a level that is none", ["verify", "a:1", "--level", "x"]),
+    ("an option of another command", ["detect", "--cuda", "11.7"]),
 )
 def test_what_is_no_command_is_refused(here: Path, words: list[str]) -> None:
     is_a_refusal(main(*words), 2, here)
@@ -272,14 +269,12 @@ def test_an_ambiguous_gpu_is_never_guessed(here: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", COMMANDS)
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        pytest.param(None, "no host file", id="not there"),
-        pytest.param(b"", "is empty", id="empty"),
-        pytest.param(b"{", "is not valid JSON", id="half of it"),
-        pytest.param(b"\x7fELF\x00\xff\xfe", "is not UTF-8", id="a program"),
-    ],
+@cases(
+    "content message",
+    ("not there", None, "no host file"),
+    ("empty", b"", "is empty"),
+    ("half of it", b"{", "is not valid JSON"),
+    ("a program", b"\x7fELF\x00\xff\xfe", "is not UTF-8"),
 )
 def test_bad_host_files_are_refused(
     here: Path, verb: str, content: bytes | None, message: str
@@ -317,16 +312,14 @@ def test_one_bad_host_file_among_good_ones_is_named(here: Path) -> None:
 # --- locks ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        pytest.param(None, "There is no lock", id="not there"),
-        pytest.param(b"not = [toml", "is not a valid pylock.toml", id="no TOML"),
-        pytest.param(b"\xff\xfe\x00", "is not a text file", id="no text"),
-        pytest.param(b"", "is not a valid pylock.toml", id="empty"),
-        pytest.param(b'lock-version = "1.0"\ncreated-by = "uv"\npackages = []',
-                     "another tool made it", id="another tool's"),
-    ],
+@cases(
+    "content message",
+    ("not there", None, "There is no lock"),
+    ("no TOML", b"not = [toml", "is not a valid pylock.toml"),
+    ("no text", b"\xff\xfe\x00", "is not a text file"),
+    ("empty", b"", "is not a valid pylock.toml"),
+    ("another tool's", b'lock-version = "1.0"\ncreated-by = "uv"\npackages = []',
+     "another tool made it"),
 )  # fmt: skip
 def test_bad_locks_are_refused(here: Path, content: bytes | None, message: str) -> None:
     if content is not None:
@@ -338,18 +331,16 @@ def test_bad_locks_are_refused(here: Path, content: bytes | None, message: str) 
     assert json.loads(said.out)["error"]["code"] == "bad-lock-file"
 
 
-@pytest.mark.parametrize(
+@cases(
     "words",
-    [
-        pytest.param(["--cuda", "11.7"], id="a CUDA"),
-        pytest.param(["--framework-version", "2"], id="a version"),
-        pytest.param(["--python", "3.11"], id="a Python"),
-        pytest.param(["--with", "torchvision"], id="a companion"),
-        pytest.param(["--base", "bootstrap"], id="a base"),
-        pytest.param(["--host", "-"], id="a host"),
-        pytest.param(["--driver", "515.65.01"], id="a driver"),
-        pytest.param(["--gpu", "8.6"], id="a GPU"),
-    ],
+    ("a CUDA", ["--cuda", "11.7"]),
+    ("a version", ["--framework-version", "2"]),
+    ("a Python", ["--python", "3.11"]),
+    ("a companion", ["--with", "torchvision"]),
+    ("a base", ["--base", "bootstrap"]),
+    ("a host", ["--host", "-"]),
+    ("a driver", ["--driver", "515.65.01"]),
+    ("a GPU", ["--gpu", "8.6"]),
 )
 def test_what_a_lock_has_decided_is_not_silently_ignored(here: Path, words: list[str]) -> None:
     said = main("build", "--lock", "pylock.toml", *words)
@@ -398,15 +389,10 @@ def re_fix(text: str) -> bool:
     return any(line.split()[:1] in (["fix"], ["fix:"]) for line in text.splitlines())
 
 
-@pytest.mark.parametrize(
+@cases(
     "words",
-    [
-        pytest.param(
-            ["build", "--cuda", "11.7", "--host", "../files/rtx.json", "--builder", "docker"],
-            id="build",
-        ),
-        pytest.param(["verify", "team/torch:1"], id="verify"),
-    ],
+    ("build", ["build", "--cuda", "11.7", "--host", "../files/rtx.json", "--builder", "docker"]),
+    ("verify", ["verify", "team/torch:1"]),
 )
 def test_without_an_engine_it_is_said_how_to_get_one(here: Path, words: list[str]) -> None:
     done = command(*words, "--json")
@@ -488,12 +474,10 @@ def test_a_name_that_is_no_utf_8_is_told_as_it_can_be(here: Path) -> None:
 
 
 @pytest.mark.parametrize("buffered", [True, False], ids=["buffered", "unbuffered"])
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        pytest.param("plan --cuda 11.7 --host ../files/rtx.json --json", 0, id="a plan"),
-        pytest.param("plan --cuda 11.7 --host ../files/h100.json", 3, id="a refusal"),
-    ],
+@cases(
+    "words code",
+    ("a plan", "plan --cuda 11.7 --host ../files/rtx.json --json", 0),
+    ("a refusal", "plan --cuda 11.7 --host ../files/h100.json", 3),
 )
 def test_a_reader_that_has_gone_changes_no_exit_code(
     here: Path, words: str, code: int, *, buffered: bool
@@ -527,13 +511,11 @@ def test_nobody_reading_along_changes_no_result(here: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 @pytest.mark.parametrize("buffered", [True, False], ids=["buffered", "unbuffered"])
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        pytest.param("plan --cuda 11.7 --host ../files/rtx.json", 4, id="a plan"),
-        pytest.param("plan --help", 4, id="the help"),
-        pytest.param("plan --cuda latest --json", 2, id="a refusal in JSON"),
-    ],
+@cases(
+    "words code",
+    ("a plan", "plan --cuda 11.7 --host ../files/rtx.json", 4),
+    ("the help", "plan --help", 4),
+    ("a refusal in JSON", "plan --cuda latest --json", 2),
 )
 def test_a_full_disk_under_stdout_is_said(
     here: Path, words: str, code: int, *, buffered: bool
@@ -546,13 +528,11 @@ def test_a_full_disk_under_stdout_is_said(
     assert "No space left on device" in text
 
 
-@pytest.mark.parametrize(
-    ("closed", "code"),
-    [
-        pytest.param(">&-", 0, id="no stdout"),
-        pytest.param("2>&-", 0, id="no stderr"),
-        pytest.param("<&- >&- 2>&-", 2, id="no stream at all"),
-    ],
+@cases(
+    "closed code",
+    ("no stdout", ">&-", 0),
+    ("no stderr", "2>&-", 0),
+    ("no stream at all", "<&- >&- 2>&-", 2),
 )
 def test_closed_streams_are_no_bug(here: Path, closed: str, code: int) -> None:
     host = "-" if "<" in closed else "../files/rtx.json"
@@ -647,13 +627,11 @@ def test_a_dry_run_needs_no_network(here: Path) -> None:
     assert dry_run(unshare, "-n").stdout == dry_run().stdout
 
 
-@pytest.mark.parametrize(
+@cases(
     "number",
-    [
-        pytest.param(signal.SIGINT, id="Ctrl-C"),
-        pytest.param(signal.SIGHUP, id="a terminal that is closed"),
-        pytest.param(signal.SIGUSR1, id="a batch system's warning"),
-    ],
+    ("Ctrl-C", signal.SIGINT),
+    ("a terminal that is closed", signal.SIGHUP),
+    ("a batch system's warning", signal.SIGUSR1),
 )
 def test_an_interrupted_lock_leaves_nothing(here: Path, number: signal.Signals) -> None:
     with LocalIndex().serving() as server:
@@ -778,19 +756,14 @@ def test_what_a_killed_lock_left_goes_with_the_next(here: Path) -> None:
     assert seen[1] == "['gpu-provision-run-used', 'somebody-elses']\n"
 
 
-@pytest.mark.parametrize(
+@cases(
     "error",
-    [
-        pytest.param("MemoryError()", id="Python's own"),
-        pytest.param("OSError(errno.ENOMEM, 'x')", id="no memory for a process"),
-        pytest.param("OSError(errno.EAGAIN, 'x')", id="too many processes"),
-        pytest.param('RuntimeError("can\'t start new thread")', id="too many threads"),
-        pytest.param("ImportError('x.so: failed to map segment')", id="none for a library"),
-        pytest.param(
-            "ImportError('x.so: cannot create shared object descriptor')",
-            id="none to begin with a library",
-        ),
-    ],
+    ("Python's own", "MemoryError()"),
+    ("no memory for a process", "OSError(errno.ENOMEM, 'x')"),
+    ("too many processes", "OSError(errno.EAGAIN, 'x')"),
+    ("too many threads", 'RuntimeError("can\'t start new thread")'),
+    ("none for a library", "ImportError('x.so: failed to map segment')"),
+    ("none to begin with a library", "ImportError('x.so: cannot create shared object descriptor')"),
 )
 def test_a_machine_without_memory_is_no_bug(here: Path, error: str) -> None:
     code = (
@@ -851,13 +824,11 @@ def test_too_many_open_files_are_no_bug(here: Path, monkeypatch: pytest.MonkeyPa
     assert "fix: Allow more: ulimit -n 4096" in said.err
 
 
-@pytest.mark.parametrize(
-    ("umask", "mode"),
-    [
-        pytest.param(0o000, 0o644, id="where everybody may write"),
-        pytest.param(0o002, 0o664, id="a group of one's own is left alone"),
-        pytest.param(0o077, 0o600, id="a stricter one is left alone"),
-    ],
+@cases(
+    "umask mode",
+    ("where everybody may write", 0o000, 0o644),
+    ("a group of one's own is left alone", 0o002, 0o664),
+    ("a stricter one is left alone", 0o077, 0o600),
 )
 def test_nobody_else_may_write_to_what_is_made(tmp_path: Path, umask: int, mode: int) -> None:
     code = (
@@ -995,21 +966,17 @@ def test_an_interrupt_while_the_modules_load_has_no_traceback() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
-@pytest.mark.parametrize(
+@cases(
     "words",
-    [
-        pytest.param(("plan", "--driver", "580.95.05", "--gpu", "H100"), id="plan"),
-        pytest.param(("catalog", "show", "cuda", "11.7"), id="catalog"),
-        pytest.param(("doctor", "explain", "gsp-boot-failed"), id="doctor"),
-        pytest.param(("detect", "--json"), id="detect"),
-        pytest.param(("store", "du"), id="store"),
-        pytest.param(
-            ("build", "--gpu", "H100", "--driver", "580.95.05", "--require", "no.such.check"),
-            id="build, which asks the suite for its names",
-        ),
-        pytest.param(("doctor", "Dockerfile"), id="a file that is checked"),
-    ],
-)
+    ("plan", ("plan", "--driver", "580.95.05", "--gpu", "H100")),
+    ("catalog", ("catalog", "show", "cuda", "11.7")),
+    ("doctor", ("doctor", "explain", "gsp-boot-failed")),
+    ("detect", ("detect", "--json")),
+    ("store", ("store", "du")),
+    ("build, which asks the suite for its names",
+     ("build", "--gpu", "H100", "--driver", "580.95.05", "--require", "no.such.check")),
+    ("a file that is checked", ("doctor", "Dockerfile")),
+)  # fmt: skip
 def test_a_project_s_own_folders_are_not_imported(tmp_path: Path, words: tuple[str, ...]) -> None:
     """The command as an installer writes it: a script elsewhere, the packages in site-packages."""
     script = tmp_path / "bin" / "provision"

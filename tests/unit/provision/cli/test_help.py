@@ -16,6 +16,7 @@ from provision.cli.help import MOST_LINES, HelpParser
 from provision.cli.main import main
 from provision.cli.parser import build_parser
 from provision.cli.registry import GROUPS, SECTIONS, names, of_group
+from tests.kit.cases import cases
 
 
 def parsers() -> Iterator[HelpParser]:
@@ -79,14 +80,12 @@ def provision(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
 
 
-@pytest.mark.parametrize(
-    ("words", "begin"),
-    [
-        pytest.param("monitor --help", "monitor [options] -- COMMAND ...", id="monitor"),
-        pytest.param("batch --help", "batch [IMAGE] [options]", id="batch has an image"),
-        pytest.param("batch no/such:image -h", "batch [IMAGE] [options]", id="help needs no image"),
-        pytest.param("compare --help", "compare [-h] ", id="compare"),
-    ],
+@cases(
+    "words begin",
+    ("monitor", "monitor --help", "monitor [options] -- COMMAND ..."),
+    ("batch has an image", "batch --help", "batch [IMAGE] [options]"),
+    ("help needs no image", "batch no/such:image -h", "batch [IMAGE] [options]"),
+    ("compare", "compare --help", "compare [-h] "),
 )
 def test_commands_of_the_suite_are_commands_here(words: str, begin: str) -> None:
     done = provision(*words.split())

@@ -18,6 +18,7 @@ from urllib.parse import quote
 import pytest
 
 from tests import ROOT
+from tests.kit.cases import cases
 from tests.kit.company import MIRROR, PACKAGES, USER, LoginProxy
 from tests.kit.private_index import Authority, make_authority, make_wheel, serve
 from tests.kit.projects import base_layout, project
@@ -90,22 +91,18 @@ def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Company]:
         yield Company(authority, proxy, base_layout(place / "base"))
 
 
-@pytest.mark.parametrize(
-    ("declares", "home", "env", "trust"),
-    [
-        pytest.param({"pyproject.toml": PYPROJECT}, {".netrc": NETRC}, {}, "SSL_CERT_FILE",
-                     id="an index of the project with a login in netrc"),
-        pytest.param({"pyproject.toml": PYPROJECT}, {},
-                     {"UV_INDEX_CORP_USERNAME": USER, "UV_INDEX_CORP_PASSWORD": PASSWORD},
-                     "REQUESTS_CA_BUNDLE",
-                     id="an index of the project with a login in uv's variables of its name"),
-        pytest.param({"requirements.txt": REQUIREMENTS}, {}, {"UV_EXTRA_INDEX_URL": WITH_LOGIN},
-                     "CURL_CA_BUNDLE", id="an index in uv's older variable"),
-        pytest.param({"requirements.txt": REQUIREMENTS},
-                     {".config/pip/pip.conf": f"[global]\nindex-url = {WITH_LOGIN}\n"},
-                     {"UV_DEFAULT_INDEX": ""}, "SSL_CERT_FILE",
-                     id="the default index in pip's configuration"),
-    ],
+@cases(
+    "declares home env trust",
+    ("an index of the project with a login in netrc", {"pyproject.toml": PYPROJECT},
+     {".netrc": NETRC}, {}, "SSL_CERT_FILE"),
+    ("an index of the project with a login in uv's variables of its name",
+     {"pyproject.toml": PYPROJECT}, {},
+     {"UV_INDEX_CORP_USERNAME": USER, "UV_INDEX_CORP_PASSWORD": PASSWORD}, "REQUESTS_CA_BUNDLE"),
+    ("an index in uv's older variable", {"requirements.txt": REQUIREMENTS}, {},
+     {"UV_EXTRA_INDEX_URL": WITH_LOGIN}, "CURL_CA_BUNDLE"),
+    ("the default index in pip's configuration", {"requirements.txt": REQUIREMENTS},
+     {".config/pip/pip.conf": f"[global]\nindex-url = {WITH_LOGIN}\n"}, {"UV_DEFAULT_INDEX": ""},
+     "SSL_CERT_FILE"),
 )  # fmt: skip
 def test_a_private_package_is_locked_and_built(
     declares: Mapping[str, str],

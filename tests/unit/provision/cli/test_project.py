@@ -15,6 +15,7 @@ from provision.build.project import import_check
 from provision.cli import main as cli
 from provision.errors import Exit
 from provision.lock.lockfile import read_lock_file
+from tests.kit.cases import cases
 from tests.kit.local_index import NUMPY, LocalIndex, pure, serving_uv, torch
 from tests.kit.projects import base_layout, project
 
@@ -220,29 +221,23 @@ def test_without_a_directory_nothing_of_it_is_read(
     assert (config["WorkingDir"], config["Cmd"]) == ("/workspace", ["python3"])
 
 
-@pytest.mark.parametrize(
-    ("files", "words", "code", "said"),
-    [
-        pytest.param({}, ["--framework-version", "2.1.0"], 2,
-                     ["--framework-version 2.1.0 contradicts pyproject.toml, line 4",
-                      "torch==2.0.1"], id="another release"),
-        pytest.param({}, ["--python", "3.12"], 2,
-                     ["--python 3.12 contradicts pyproject.toml, line 3"], id="another Python"),
-        pytest.param({"requirements.txt": "torch==1.13.1\n"}, ["--gpu", "H100"], 3,
-                     ["compute capability 9.0", "requirements.txt, line 1: torch==1.13.1",
-                      "pin torch=="], id="a pin without code for the GPU"),
-        pytest.param({"requirements.txt": "torch==2.0.1\npeft==0.7\n"}, [], 3,
-                     ["requirements.txt, line 2: peft==0.7"], id="a release that is not there"),
-        pytest.param({"requirements.txt": f"torch==2.0.1\npeft==0.2 --hash=sha256:{'0' * 64}\n"},
-                     [], 3, ["The index has another file for peft 0.2"], id="another hash"),
-        pytest.param({"requirements.txt": "torch==\n"}, [], 2, ["requirements.txt, line 1"],
-                     id="a malformed line"),
-        pytest.param({"pyproject.toml": "[tool.x]"}, [], 2, ["declares no packages", "--with"],
-                     id="no declaration"),
-        pytest.param({"pylock.toml": 'lock-version = "1.0"\n[[packages]]\nname = "torch"\n'
-                      'version = "2.0.1"\n'}, ["--output", "app/pylock.toml"], 2,
-                     ["The lock would replace pylock.toml"], id="the declaration as the output"),
-    ],
+@cases(
+    "files words code said",
+    ("another release", {}, ["--framework-version", "2.1.0"], 2,
+     ["--framework-version 2.1.0 contradicts pyproject.toml, line 4", "torch==2.0.1"]),
+    ("another Python", {}, ["--python", "3.12"], 2,
+     ["--python 3.12 contradicts pyproject.toml, line 3"]),
+    ("a pin without code for the GPU", {"requirements.txt": "torch==1.13.1\n"}, ["--gpu", "H100"],
+     3, ["compute capability 9.0", "requirements.txt, line 1: torch==1.13.1", "pin torch=="]),
+    ("a release that is not there", {"requirements.txt": "torch==2.0.1\npeft==0.7\n"}, [], 3,
+     ["requirements.txt, line 2: peft==0.7"]),
+    ("another hash", {"requirements.txt": f"torch==2.0.1\npeft==0.2 --hash=sha256:{'0' * 64}\n"},
+     [], 3, ["The index has another file for peft 0.2"]),
+    ("a malformed line", {"requirements.txt": "torch==\n"}, [], 2, ["requirements.txt, line 1"]),
+    ("no declaration", {"pyproject.toml": "[tool.x]"}, [], 2, ["declares no packages", "--with"]),
+    ("the declaration as the output",
+     {"pylock.toml": 'lock-version = "1.0"\n[[packages]]\nname = "torch"\nversion = "2.0.1"\n'},
+     ["--output", "app/pylock.toml"], 2, ["The lock would replace pylock.toml"]),
 )  # fmt: skip
 def test_what_cannot_be_is_refused_with_its_line(
     files: dict[str, str], words: list[str], code: int, said: list[str], machine: Machine
@@ -256,15 +251,13 @@ def test_what_cannot_be_is_refused_with_its_line(
 
 
 @pytest.mark.parametrize("verb", ["lock", "build"])
-@pytest.mark.parametrize(
+@cases(
     "name",
-    [
-        pytest.param("none", id="what is not there"),
-        pytest.param("host.json", id="a file"),
-        pytest.param("", id="nothing, which is a directory without a declaration"),
-        pytest.param("x" * 10_000, id="an endless word"),
-        pytest.param("\x1b[2J", id="a word in colour"),
-    ],
+    ("what is not there", "none"),
+    ("a file", "host.json"),
+    ("nothing, which is a directory without a declaration", ""),
+    ("an endless word", "x" * 10_000),
+    ("a word in colour", "\x1b[2J"),
 )
 def test_a_directory_that_is_not_one_is_refused(verb: str, name: str, machine: Machine) -> None:
     ended = cli.main([verb, name])

@@ -14,6 +14,7 @@ from provision.cli.parser import parse
 from provision.cli.registry import commands
 from provision.model.plan import Gpu, HostFacts, Plan, Request
 from provision.resolve import resolve
+from tests.kit.cases import cases
 
 CARD = Gpu(name="NVIDIA GeForce RTX 4090", compute_capability=(8, 9))
 OLD = Gpu(name="Tesla K80", compute_capability=(3, 7))
@@ -40,15 +41,13 @@ def said(facts: HostFacts, *, has_project: bool = False) -> dict[str, str]:
     return {row[:12].strip(): row[12:] for row in text.splitlines()}
 
 
-@pytest.mark.parametrize(
-    ("facts", "command"),
-    [
-        pytest.param(host("580.95.05", (CARD, CARD)), "provision build", id="a GPU and its driver"),
-        pytest.param(host(None, ()), start.ELSEWHERE, id="certainly no GPU"),
-        pytest.param(host(None, None), "provision doctor", id="a GPU without a driver"),
-        pytest.param(host("580.95.05", None), "provision doctor", id="a driver that shows no GPU"),
-        pytest.param(host("390.10", (OLD,)), "provision plan", id="a GPU that nothing runs on"),
-    ],
+@cases(
+    "facts command",
+    ("a GPU and its driver", host("580.95.05", (CARD, CARD)), "provision build"),
+    ("certainly no GPU", host(None, ()), start.ELSEWHERE),
+    ("a GPU without a driver", host(None, None), "provision doctor"),
+    ("a driver that shows no GPU", host("580.95.05", None), "provision doctor"),
+    ("a GPU that nothing runs on", host("390.10", (OLD,)), "provision plan"),
 )
 def test_the_next_command_fits_the_machine(facts: HostFacts, command: str) -> None:
     assert said(facts)["next"] == command
@@ -60,16 +59,13 @@ def test_what_works_is_what_build_would_plan() -> None:
     assert "2 x NVIDIA GeForce RTX 4090" in said(host("580.95.05", (CARD, CARD)))["machine"]
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "found"),
-    [
-        ("requirements.txt", "torch==2.4.1\n", True),
-        ("requirements.txt", "requests\n", False),
-        ("requirements.txt", "torch >= \n", False),
-        ("pyproject.toml", "[project\n", False),
-        ("README.md", "torch\n", False),
-    ],
-    ids=["a framework", "no framework", "a malformed line", "no TOML", "no project"],
+@cases(
+    "name text found",
+    ("a framework", "requirements.txt", "torch==2.4.1\n", True),
+    ("no framework", "requirements.txt", "requests\n", False),
+    ("a malformed line", "requirements.txt", "torch >= \n", False),
+    ("no TOML", "pyproject.toml", "[project\n", False),
+    ("no project", "README.md", "torch\n", False),
 )
 def test_a_project_is_built_if_it_requires_a_framework(
     tmp_path: Path, name: str, text: str, *, found: bool

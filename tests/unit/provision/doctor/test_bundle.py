@@ -21,6 +21,7 @@ from provision.errors import BadInputError
 from provision.host.machine import Answer, ProbedMachine, Question, Remembering
 from provision.host.nvml import load_nvml
 from provision.host.runner import local_runner
+from tests.kit.cases import cases
 from tests.kit.doctor_hosts import NAMES, build, config_with_acs, load_host
 
 SECRETS = (
@@ -203,31 +204,28 @@ def test_no_login_of_a_file_or_a_programs_output_survives(place: str, value: str
         assert json.loads(text)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "kept"),
-    [
-        pytest.param("http_proxy", "http://10.0.0.1:3128", "http://192.0.2.1:3128",
-                     id="an address"),
-        pytest.param("http_proxy", "localhost:3128", "localhost:3128", id="no scheme and no login"),
-        pytest.param("http_proxy", "http://[::1]:3128", "http://[::1]:3128", id="an IPv6 address"),
-        pytest.param("http_proxy", "", "", id="nothing"),
-        pytest.param("no_proxy", "localhost,.svc", "localhost,.svc", id="what needs no proxy"),
-        pytest.param("PIP_CERT", "/etc/ca.pem", "/etc/ca.pem", id="a file of pip's"),
-        pytest.param("UV_INDEX_URL", "https://download.pytorch.org/whl/cu126",
-                     "https://download.pytorch.org/whl/cu126", id="a public index"),
-        pytest.param("DOCKER_HOST", "unix:///run/d.sock", "unix:///run/d.sock", id="a socket"),
-        pytest.param("NCCL_DEBUG", "INFO", "INFO", id="a word of NCCL's"),
-        pytest.param("NCCL_VERSION", "2.28.3-1", "2.28.3-1", id="the version, of NVIDIA's images"),
-        pytest.param("NCCL_P2P_DISABLE", "1", "1", id="a number of NCCL's"),
-        pytest.param("NCCL_SOCKET_IFNAME", "^lo,docker0", "^lo,docker0", id="interfaces"),
-        pytest.param("NCCL_IB_HCA", "=mlx5_0:1,mlx5_1:1", "=mlx5_0:1,mlx5_1:1", id="adapters"),
-        pytest.param("NCCL_ALGO", "allreduce:tree,ring", "allreduce:tree,ring", id="algorithms"),
-        pytest.param("NCCL_DEBUG", "hunter2", "secret-1", id="another word in a known setting"),
-        pytest.param("NCCL_SOCKET_IFNAME", "hunter2", "secret-1", id="no interface"),
-        pytest.param("NCCL_P2P_DISABLE", "hunter2", "secret-1", id="no number"),
-        pytest.param("NCCL_MINE", "1", "secret-1", id="a setting that NCCL does not have"),
-        pytest.param("NCCL_TOPO_FILE", "/mnt/hunter2", "secret-1", id="a file of NCCL's"),
-    ],
+@cases(
+    "name value kept",
+    ("an address", "http_proxy", "http://10.0.0.1:3128", "http://192.0.2.1:3128"),
+    ("no scheme and no login", "http_proxy", "localhost:3128", "localhost:3128"),
+    ("an IPv6 address", "http_proxy", "http://[::1]:3128", "http://[::1]:3128"),
+    ("nothing", "http_proxy", "", ""),
+    ("what needs no proxy", "no_proxy", "localhost,.svc", "localhost,.svc"),
+    ("a file of pip's", "PIP_CERT", "/etc/ca.pem", "/etc/ca.pem"),
+    ("a public index", "UV_INDEX_URL", "https://download.pytorch.org/whl/cu126",
+     "https://download.pytorch.org/whl/cu126"),
+    ("a socket", "DOCKER_HOST", "unix:///run/d.sock", "unix:///run/d.sock"),
+    ("a word of NCCL's", "NCCL_DEBUG", "INFO", "INFO"),
+    ("the version, of NVIDIA's images", "NCCL_VERSION", "2.28.3-1", "2.28.3-1"),
+    ("a number of NCCL's", "NCCL_P2P_DISABLE", "1", "1"),
+    ("interfaces", "NCCL_SOCKET_IFNAME", "^lo,docker0", "^lo,docker0"),
+    ("adapters", "NCCL_IB_HCA", "=mlx5_0:1,mlx5_1:1", "=mlx5_0:1,mlx5_1:1"),
+    ("algorithms", "NCCL_ALGO", "allreduce:tree,ring", "allreduce:tree,ring"),
+    ("another word in a known setting", "NCCL_DEBUG", "hunter2", "secret-1"),
+    ("no interface", "NCCL_SOCKET_IFNAME", "hunter2", "secret-1"),
+    ("no number", "NCCL_P2P_DISABLE", "hunter2", "secret-1"),
+    ("a setting that NCCL does not have", "NCCL_MINE", "1", "secret-1"),
+    ("a file of NCCL's", "NCCL_TOPO_FILE", "/mnt/hunter2", "secret-1"),
 )  # fmt: skip
 def test_of_a_variable_only_what_is_harmless_is_kept(name: str, value: str, kept: str) -> None:
     redactor = Redactor()

@@ -13,6 +13,7 @@ from provision.cli import main as cli
 from provision.doctor import diagnose
 from provision.doctor.case import search_phrase
 from tests import ROOT
+from tests.kit.cases import cases
 
 SCHEMA = json.loads((ROOT / "provision/doctor/doctor.schema.json").read_text(encoding="utf-8"))
 LOG = (
@@ -24,24 +25,22 @@ LOG = (
 )
 
 
-@pytest.mark.parametrize(
-    ("line", "phrase"),
-    [
-        pytest.param("my.OwnError: cannot frob tensor 0x7f12ab34 of process 4411 (2.00 GiB wanted)",
-                     "my.OwnError: cannot frob tensor of wanted",
-                     id="an address, a process and a size"),
-        pytest.param("ImportError: /opt/fit/lib/libfrob.so.3: undefined symbol: frob_init",
-                     "ImportError: libfrob.so.3: undefined symbol: frob_init",
-                     id="of a path the name stays"),
-        pytest.param("RuntimeError: Error 803: the driver does not fit",
-                     "RuntimeError: Error 803: the driver does not fit",
-                     id="the number of an error stays"),
-        pytest.param(
-            "[rank3]: my.OwnError: no answer from 192.0.2.7:29500 at 2026-11-02T10:00:09.123",
-            "my.OwnError: no answer from at", id="a rank, an address and a time"),
-        pytest.param("my.OwnError: GPU-11111111-2222-3333-4444-555555555555 is not at 0000:5e:00.0",
-                     "my.OwnError: GPU- is not at", id="a GPU's own numbers"),
-    ],
+@cases(
+    "line phrase",
+    ("an address, a process and a size",
+     "my.OwnError: cannot frob tensor 0x7f12ab34 of process 4411 (2.00 GiB wanted)",
+     "my.OwnError: cannot frob tensor of wanted"),
+    ("of a path the name stays",
+     "ImportError: /opt/fit/lib/libfrob.so.3: undefined symbol: frob_init",
+     "ImportError: libfrob.so.3: undefined symbol: frob_init"),
+    ("the number of an error stays", "RuntimeError: Error 803: the driver does not fit",
+     "RuntimeError: Error 803: the driver does not fit"),
+    ("a rank, an address and a time",
+     "[rank3]: my.OwnError: no answer from 192.0.2.7:29500 at 2026-11-02T10:00:09.123",
+     "my.OwnError: no answer from at"),
+    ("a GPU's own numbers",
+     "my.OwnError: GPU-11111111-2222-3333-4444-555555555555 is not at 0000:5e:00.0",
+     "my.OwnError: GPU- is not at"),
 )  # fmt: skip
 def test_a_search_phrase_has_no_volatile_words(line: str, phrase: str) -> None:
     assert search_phrase(diagnose([("log", f"step 1\n{line}\n")])) == phrase

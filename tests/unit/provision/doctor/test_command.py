@@ -22,6 +22,7 @@ from provision.doctor.bundle import FORMAT
 from provision.doctor.model import Value
 from provision.doctor.probes import read_facts
 from tests import DATA, ROOT
+from tests.kit.cases import cases
 from tests.kit.doctor_hosts import build, load_host
 
 SCHEMA = json.loads((ROOT / "provision/doctor/doctor.schema.json").read_text(encoding="utf-8"))
@@ -207,13 +208,11 @@ def test_a_machine_that_cannot_run_a_gpu_is_unfit(
 
 
 @pytest.mark.usefixtures("machine")
-@pytest.mark.parametrize(
-    ("text", "code", "first"),
-    [
-        pytest.param(FALLEN, 0, "xid-79-fallen-off-bus", id="what is known is said"),
-        pytest.param(UNRELATED, 7, None, id="what is unknown is no verdict"),
-        pytest.param("", 7, None, id="an empty text is unknown"),
-    ],
+@cases(
+    "text code first",
+    ("what is known is said", FALLEN, 0, "xid-79-fallen-off-bus"),
+    ("what is unknown is no verdict", UNRELATED, 7, None),
+    ("an empty text is unknown", "", 7, None),
 )
 def test_a_log_is_read(
     capsys: pytest.CaptureFixture[str], log: Path, text: str, code: int, first: str | None
@@ -260,19 +259,14 @@ def test_stdin_is_a_log(
 
 
 @pytest.mark.usefixtures("machine")
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        pytest.param(
-            "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB",
-            "gpu-out-of-memory",
-            id="an exception with its message",
-        ),
-        pytest.param("CUDA out of memory", "gpu-out-of-memory", id="words that give a reason"),
-        pytest.param(f"one\n{FALLEN}", "xid-79-fallen-off-bus", id="several lines"),
-        pytest.param("CUDA_ERROR_OUT_OF_MEMORY", "gpu-out-of-memory", id="the name of an error"),
-    ],
-)
+@cases(
+    "text code",
+    ("an exception with its message",
+     "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB", "gpu-out-of-memory"),
+    ("words that give a reason", "CUDA out of memory", "gpu-out-of-memory"),
+    ("several lines", f"one\n{FALLEN}", "xid-79-fallen-off-bus"),
+    ("the name of an error", "CUDA_ERROR_OUT_OF_MEMORY", "gpu-out-of-memory"),
+)  # fmt: skip
 def test_an_error_text_is_diagnosed_as_an_argument(
     capsys: pytest.CaptureFixture[str], text: str, code: str
 ) -> None:
@@ -293,12 +287,10 @@ def test_a_file_is_checked_without_the_host(
 
 
 @pytest.mark.usefixtures("machine")
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        pytest.param("no such.log", "There is no file no such.log", id="a log that is not there"),
-        pytest.param("error.txt", "There is no file error.txt", id="a text that is not there"),
-    ],
+@cases(
+    "words said",
+    ("a log that is not there", "no such.log", "There is no file no such.log"),
+    ("a text that is not there", "error.txt", "There is no file error.txt"),
 )
 def test_a_log_that_is_missing_is_no_image(
     capsys: pytest.CaptureFixture[str], words: str, said: str
@@ -312,16 +304,12 @@ NAMED = "Linux box-1 6.8.0-1-x #1 SMP\n"
 BOX = known(docker__snap=True, gpu__count=1, machine__name="box-1", kernel__release="6.8.0-1-x")
 
 
-@pytest.mark.parametrize(
-    ("text", "words", "judged", "says"),
-    [
-        pytest.param(NAMED, [], "here", "agrees", id="a log that says it is from here"),
-        pytest.param("", ["--here"], "here", "silent", id="a log of which the user says so"),
-        pytest.param(
-            NAMED.replace("6.8", "6.5"), ["--here"], "here", "differs",
-            id="the user knows better than an old log",
-        ),
-    ],
+@cases(
+    "text words judged says",
+    ("a log that says it is from here", NAMED, [], "here", "agrees"),
+    ("a log of which the user says so", "", ["--here"], "here", "silent"),
+    ("the user knows better than an old log", NAMED.replace("6.8", "6.5"), ["--here"], "here",
+     "differs"),
 )  # fmt: skip
 def test_the_machine_decides_for_a_log_from_there(
     machine: dict[str, Fact],
@@ -343,16 +331,12 @@ def test_the_machine_decides_for_a_log_from_there(
     assert "box-1" not in json.dumps(found["facts"])
 
 
-@pytest.mark.parametrize(
-    ("text", "says", "line"),
-    [
-        pytest.param("", "silent",
-                     "machine     Only the log was judged. If it was written here, add --here.",
-                     id="a log that does not say where it is from"),
-        pytest.param(NAMED.replace("6.8", "6.5"), "differs",
-                     "machine     The log is from another one: kernel 6.5.0-1-x (6.8.0-1-x here)",
-                     id="a log of another kernel"),
-    ],
+@cases(
+    "text says line",
+    ("a log that does not say where it is from", "", "silent",
+     "machine     Only the log was judged. If it was written here, add --here."),
+    ("a log of another kernel", NAMED.replace("6.8", "6.5"), "differs",
+     "machine     The log is from another one: kernel 6.5.0-1-x (6.8.0-1-x here)"),
 )  # fmt: skip
 def test_the_machine_that_reads_a_log_from_elsewhere_decides_nothing(
     machine: dict[str, Fact],
@@ -527,16 +511,14 @@ def test_a_failed_step_is_diagnosed(
 
 
 @pytest.mark.usefixtures("machine")
-@pytest.mark.parametrize(
-    ("failure", "codes"),
-    [
-        pytest.param(Refused("x", fix="y", detail=UNRELATED), [], id="an unknown text"),
-        pytest.param(Refused("x", fix="y"), [], id="no text"),
-        pytest.param(Refused("x", fix="y", detail="last line", log=FALLEN),
-                     ["xid-79-fallen-off-bus"], id="all that was kept is read, not its end alone"),
-        pytest.param(Refused("x", fix="y", log="torch 2.13.0+cpu\n" + UNRELATED * 30 + OWN_ERROR),
-                     [], id="what is known does not say why it failed"),
-    ],
+@cases(
+    "failure codes",
+    ("an unknown text", Refused("x", fix="y", detail=UNRELATED), []),
+    ("no text", Refused("x", fix="y"), []),
+    ("all that was kept is read, not its end alone",
+     Refused("x", fix="y", detail="last line", log=FALLEN), ["xid-79-fallen-off-bus"]),
+    ("what is known does not say why it failed",
+     Refused("x", fix="y", log="torch 2.13.0+cpu\n" + UNRELATED * 30 + OWN_ERROR), []),
 )  # fmt: skip
 def test_causes_of_a_failure(failure: Failure, codes: list[str]) -> None:
     assert [cause["code"] for cause in causes_of_failure(failure).json][:1] == codes

@@ -8,6 +8,7 @@ import pytest
 
 from provision.doctor import diagnose
 from tests import DATA
+from tests.kit.cases import cases
 
 BLACKWELL = "NVIDIA GeForce RTX 5090, 12.0, 580.95.05\n"
 NVCC = "Cuda compilation tools, release {}, V1\n"
@@ -32,38 +33,31 @@ def found(text: str) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "lines", "says"),
-    [
-        pytest.param(BLACKWELL + NVCC.format("12.8") + FLASHINFER,
-                     "compute capability 12.0 [a:1] / nvcc 12.8 [a:2]", "FlashInfer",
-                     id="FlashInfer's compiler is too old for the GPU"),
-        pytest.param(GPU.format("NVIDIA GeForce RTX 5090") + NVCC.format("12.8") + FLASHINFER,
-                     "compute capability 12.0 [a:1] / nvcc 12.8 [a:2]", "FlashInfer",
-                     id="the GPU's name stands for its compute capability"),
-        pytest.param(COMPILE.format("13.3", "13.0"), "nvcc 13.3 [a:1] / CUDA headers 13.0 [a:1]",
-                     "another release", id="headers of another minor, which CUDA 13 compares"),
-        pytest.param(COMPILE.format("12.8", "11.8"), "nvcc 12.8 [a:1] / CUDA headers 11.8 [a:1]",
-                     "its own CUDA", id="headers of another major"),
-        pytest.param(WHEELS.format("13.3", "13.0"),
-                     "nvidia-cuda-nvcc 13.3 [a:1] / nvidia-cuda-runtime 13.0 [a:2]",
-                     "another release", id="packages of two releases"),
-        pytest.param(NVCC.format("13.0") + TORCH.format("2.8.0+cu128") + EXTENSION,
-                     "nvcc 13.0 [a:1] / torch for CUDA 12.8 [a:2]", "own CUDA's major",
-                     id="an extension compiled by another major"),
-        pytest.param(
-            GPU.format("NVIDIA GeForce RTX 3090") + DRIVER.format("470.86")
-            + TORCH.format("2.8.0+cu128"),
-            "driver 470.86 [a:2] / torch 2.8.0+cu128 [a:3]", "needs driver",
-            id="a driver below the oldest of that CUDA",
-        ),
-        pytest.param(GPU.format("NVIDIA GeForce RTX 5090") + TORCH.format("2.5.1+cu121"),
-                     "GPU NVIDIA GeForce RTX 5090 [a:1] / torch 2.5.1+cu121 [a:2]",
-                     "has no code for", id="a GPU newer than the build"),
-        pytest.param(CHART.format("25.10.1") + NODE.format("1.6.39"),
-                     "GPU Operator 25.10.1 [a:1] / containerd 1.6.39 [a:2]", "CDI",
-                     id="a runtime without CDI under an operator that uses it"),
-    ],
+@cases(
+    "text lines says",
+    ("FlashInfer's compiler is too old for the GPU", BLACKWELL + NVCC.format("12.8") + FLASHINFER,
+     "compute capability 12.0 [a:1] / nvcc 12.8 [a:2]", "FlashInfer"),
+    ("the GPU's name stands for its compute capability",
+     GPU.format("NVIDIA GeForce RTX 5090") + NVCC.format("12.8") + FLASHINFER,
+     "compute capability 12.0 [a:1] / nvcc 12.8 [a:2]", "FlashInfer"),
+    ("headers of another minor, which CUDA 13 compares", COMPILE.format("13.3", "13.0"),
+     "nvcc 13.3 [a:1] / CUDA headers 13.0 [a:1]", "another release"),
+    ("headers of another major", COMPILE.format("12.8", "11.8"),
+     "nvcc 12.8 [a:1] / CUDA headers 11.8 [a:1]", "its own CUDA"),
+    ("packages of two releases", WHEELS.format("13.3", "13.0"),
+     "nvidia-cuda-nvcc 13.3 [a:1] / nvidia-cuda-runtime 13.0 [a:2]", "another release"),
+    ("an extension compiled by another major",
+     NVCC.format("13.0") + TORCH.format("2.8.0+cu128") + EXTENSION,
+     "nvcc 13.0 [a:1] / torch for CUDA 12.8 [a:2]", "own CUDA's major"),
+    ("a driver below the oldest of that CUDA",
+     GPU.format("NVIDIA GeForce RTX 3090") + DRIVER.format("470.86") + TORCH.format("2.8.0+cu128"),
+     "driver 470.86 [a:2] / torch 2.8.0+cu128 [a:3]", "needs driver"),
+    ("a GPU newer than the build",
+     GPU.format("NVIDIA GeForce RTX 5090") + TORCH.format("2.5.1+cu121"),
+     "GPU NVIDIA GeForce RTX 5090 [a:1] / torch 2.5.1+cu121 [a:2]", "has no code for"),
+    ("a runtime without CDI under an operator that uses it",
+     CHART.format("25.10.1") + NODE.format("1.6.39"),
+     "GPU Operator 25.10.1 [a:1] / containerd 1.6.39 [a:2]", "CDI"),
 )  # fmt: skip
 def test_what_does_not_go_together(text: str, lines: str, says: str) -> None:
     ((evidence, reason),) = found(text)

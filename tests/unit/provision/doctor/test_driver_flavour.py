@@ -18,6 +18,7 @@ from provision.doctor.causes import explained, find_causes
 from provision.doctor.knowledge import Knowledge, check, parse
 from provision.doctor.model import Fix, Hit, Value
 from provision.errors import CatalogError
+from tests.kit.cases import cases
 
 RECIPES = Path(provision.doctor.__file__).parent / "data" / "recipes.toml"
 
@@ -197,16 +198,14 @@ IS_OLD = {"fact": "gpu.old", "is": True}
 TAKES = {"fact": {"gpu.old": {"kind": "bool", "means": "x"}}}
 
 
-@pytest.mark.parametrize(
-    ("fix", "old", "expected"),
-    [
-        pytest.param({"when": [IS_OLD]}, True, True, id="what is wanted is so"),
-        pytest.param({"when": [IS_OLD]}, False, False, id="what is wanted is not so"),
-        pytest.param({"when": [IS_OLD]}, None, False, id="nobody knows what is wanted"),
-        pytest.param({"unless": [IS_OLD]}, True, False, id="what forbids it is so"),
-        pytest.param({"unless": [IS_OLD]}, False, True, id="what forbids it is not so"),
-        pytest.param({"unless": [IS_OLD]}, None, True, id="nobody knows what forbids it"),
-    ],
+@cases(
+    "fix old expected",
+    ("what is wanted is so", {"when": [IS_OLD]}, True, True),
+    ("what is wanted is not so", {"when": [IS_OLD]}, False, False),
+    ("nobody knows what is wanted", {"when": [IS_OLD]}, None, False),
+    ("what forbids it is so", {"unless": [IS_OLD]}, True, False),
+    ("what forbids it is not so", {"unless": [IS_OLD]}, False, True),
+    ("nobody knows what forbids it", {"unless": [IS_OLD]}, None, True),
 )
 def test_a_fix_by_facts(fix: dict[str, Any], *, old: bool | None, expected: bool) -> None:
     failure = row({"note": "for all"}, {"note": "for some", **fix})

@@ -35,6 +35,7 @@ from provision.doctor.matching import (
 from provision.doctor.model import Hit, PartlyRead
 from provision.doctor.outline import Outline
 from tests import ROOT
+from tests.kit.cases import cases
 from tests.kit.doctor_texts import VARIATIONS
 
 
@@ -73,17 +74,13 @@ def test_a_hit_says_where_and_what() -> None:
 ROW = r"^\s*\d+\s+\d+\s+\d+%"
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        pytest.param("Size Used Use%\n10 10 100%\n", 2, id="below its headings"),
-        pytest.param(
-            "Size Used Use%\n" + "x" * 99 + "\n" * CHUNK_BYTES + "10 10 100%", -1, id="far"
-        ),
-        pytest.param("10 10 100%\nSize Used Use%\n", 1, id="above them, in the same piece"),
-        pytest.param("10 10 100%\n", 0, id="without any"),
-        pytest.param("Size Used Use%\nmore words\n", 0, id="headings alone"),
-    ],
+@cases(
+    "text line",
+    ("below its headings", "Size Used Use%\n10 10 100%\n", 2),
+    ("far", "Size Used Use%\n" + "x" * 99 + "\n" * CHUNK_BYTES + "10 10 100%", -1),
+    ("above them, in the same piece", "10 10 100%\nSize Used Use%\n", 1),
+    ("without any", "10 10 100%\n", 0),
+    ("headings alone", "Size Used Use%\nmore words\n", 0),
 )
 def test_a_row_of_numbers_is_looked_for_below_its_headings(text: str, line: int) -> None:
     patterns = Patterns(["Used Use%", ROW], after={ROW: ["Used Use%"]})
@@ -174,13 +171,11 @@ def test_json_escapes_are_undone(escaped: bytes, plain: bytes | None) -> None:
     assert unescaped(escaped) == plain
 
 
-@pytest.mark.parametrize(
-    ("text", "joined"),
-    [
-        pytest.param("a" * 60 + " end of the\nline", 2, id="a full line and the rest of it"),
-        pytest.param("short\nlines\nof a log", 0, id="short lines are whole"),
-        pytest.param("a" * 60 + "\n\nmore", 0, id="an empty line ends a message"),
-    ],
+@cases(
+    "text joined",
+    ("a full line and the rest of it", "a" * 60 + " end of the\nline", 2),
+    ("short lines are whole", "short\nlines\nof a log", 0),
+    ("an empty line ends a message", "a" * 60 + "\n\nmore", 0),
 )
 def test_only_lines_that_were_broken_are_put_together(text: str, joined: int) -> None:
     assert len(list(unwrapped(text.encode().split(b"\n")))) == joined
@@ -364,12 +359,10 @@ def costly(lines: int) -> bytes:
 WORK_PATTERN = r"fallen off now.*the bus \d"
 
 
-@pytest.mark.parametrize(
-    ("lines", "is_partly"),
-    [
-        pytest.param(900, False, id="a text that costs less than it may"),
-        pytest.param(20_000, True, id="a text that costs more"),
-    ],
+@cases(
+    "lines is_partly",
+    ("a text that costs less than it may", 900, False),
+    ("a text that costs more", 20_000, True),
 )
 def test_a_text_is_read_as_far_as_its_cost_allows(lines: int, is_partly: bool) -> None:  # noqa: FBT001
     work = Work(100)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from provision.doctor import Fact, diagnose
 from provision.doctor.model import Value
+from tests.kit.cases import cases
 
 GPUS = ("NVIDIA A100-SXM4-40GB", "NVIDIA GeForce RTX 4090")
 HERE: dict[str, Value] = {
@@ -42,78 +41,60 @@ def agreement(text: str, here: dict[str, Value]) -> tuple[str, list[str]]:
     return origin.agreement, [f"{one.says} [{one.where}]" for one in origin.says]
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
-    [
-        pytest.param(UNAME, id="uname has the host name and the kernel"),
-        pytest.param(SMI, id="nvidia-smi has the driver and a GPU"),
-        pytest.param(SMI.replace("NVIDIA A100-SXM4-40GB  ", "A100-SXM4-4...         "),
-                     id="an older table cuts the GPU's name"),
-        pytest.param(COLLECTED, id="collect_env has the kernel, the driver and a GPU"),
-        pytest.param(COLLECTED.replace("\n", "\r\n"), id="the ends of lines do not matter"),
-        pytest.param("Mar  1 10:00:00 box-1 kernel: Linux version 6.8.0-1-x (build@x) (gcc 13)\n",
-                     id="the journal has the host name and, at the start, the kernel"),
-        pytest.param(
-            "[ 0.0] Linux version 6.8.0-1-x (build@x) (gcc 13)\n"
-            "[ 9.0] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.86.15  Tue Jan 1\n",
-            id="the kernel's log has the kernel and the driver"),
-        pytest.param("ann@box-1:~/a$ cat /proc/version\nLinux version 6.8.0-1-x (b@x)\n",
-                     id="a prompt has the host name"),
-        pytest.param("   Static hostname: box-1.lab.example\n            Kernel: Linux 6.8.0-1-x\n",
-                     id="a host name may have its domain"),
-        pytest.param("root@0a1b2c3d4e5f:/# nvidia-smi\n" + SMI, id="a container's own name"),
-        pytest.param(
-            "root@abcdef012345:/# uname\nLinux abcdef012345 6.8.0-1-x #1 SMP x86_64 GNU/Linux\n"
-            + SMI,
-            id="a container's own name in uname",
-        ),
-    ],
+    ("uname has the host name and the kernel", UNAME),
+    ("nvidia-smi has the driver and a GPU", SMI),
+    ("an older table cuts the GPU's name",
+     SMI.replace("NVIDIA A100-SXM4-40GB  ", "A100-SXM4-4...         ")),
+    ("collect_env has the kernel, the driver and a GPU", COLLECTED),
+    ("the ends of lines do not matter", COLLECTED.replace("\n", "\r\n")),
+    ("the journal has the host name and, at the start, the kernel",
+     "Mar  1 10:00:00 box-1 kernel: Linux version 6.8.0-1-x (build@x) (gcc 13)\n"),
+    ("the kernel's log has the kernel and the driver",
+     ("[ 0.0] Linux version 6.8.0-1-x (build@x) (gcc 13)\n"
+      "[ 9.0] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.86.15  Tue Jan 1\n")),
+    ("a prompt has the host name",
+     "ann@box-1:~/a$ cat /proc/version\nLinux version 6.8.0-1-x (b@x)\n"),
+    ("a host name may have its domain",
+     "   Static hostname: box-1.lab.example\n            Kernel: Linux 6.8.0-1-x\n"),
+    ("a container's own name", "root@0a1b2c3d4e5f:/# nvidia-smi\n" + SMI),
+    ("a container's own name in uname",
+     "root@abcdef012345:/# uname\nLinux abcdef012345 6.8.0-1-x #1 SMP x86_64 GNU/Linux\n" + SMI),
 )  # fmt: skip
 def test_a_log_from_here(text: str) -> None:
     assert agreement(text, HERE)[0] == "agrees"
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
-    [
-        pytest.param("", id="an empty one"),
-        pytest.param("RuntimeError: CUDA error: out of memory\n", id="an error alone"),
-        pytest.param("Linux version 6.8.0-1-x (build@x)\n", id="a kernel that many have"),
-        pytest.param("ann@box-1:~$ make\n", id="a host name that many may have"),
-        pytest.param("Nvidia driver version: 570.86.15\n", id="a driver that many have"),
-        pytest.param(
-            "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-0)\nGPU 1: NVIDIA GeForce RTX 4090\n",
-            id="GPUs that many have",
-        ),
-    ],
-)
+    ("an empty one", ""),
+    ("an error alone", "RuntimeError: CUDA error: out of memory\n"),
+    ("a kernel that many have", "Linux version 6.8.0-1-x (build@x)\n"),
+    ("a host name that many may have", "ann@box-1:~$ make\n"),
+    ("a driver that many have", "Nvidia driver version: 570.86.15\n"),
+    ("GPUs that many have",
+     "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-0)\nGPU 1: NVIDIA GeForce RTX 4090\n"),
+)  # fmt: skip
 def test_a_log_that_says_too_little(text: str) -> None:
     assert agreement(text, HERE) == ("silent", [])
 
 
-@pytest.mark.parametrize(
-    ("text", "here", "says"),
-    [
-        pytest.param(UNAME.replace("6.8", "6.5"), HERE,
-                     ["kernel 6.5.0-1-x (6.8.0-1-x here) [a.log:1]"],
-                     id="another kernel on a host of that name"),
-        pytest.param(UNAME.replace("box-1", "box-2"), HERE,
-                     ["host name box-2 (another here) [a.log:1]"],
-                     id="another host of that kernel"),
-        pytest.param(UNAME.replace("x86_64", "aarch64"), HERE,
-                     ["architecture aarch64 (x86_64 here) [a.log:1]"], id="another architecture"),
-        pytest.param(SMI.replace("A100-SXM4-40GB", "H100 PCIe     "), HERE,
-                     [f"GPU NVIDIA H100 PCIe ({', '.join(GPUS)} here) [a.log:2]"],
-                     id="another GPU"),
-        pytest.param(SMI, LAPTOP,
-                     ["driver 570.86.15 (none here) [a.log:1]",
-                      "GPU NVIDIA A100-SXM4-40GB (none here) [a.log:2]"], id="a GPU where none is"),
-        pytest.param(UNAME + UNAME.replace("box-1", "box-2"), HERE,
-                     ["host name box-2 (another here) [a.log:2]"],
-                     id="several hosts, one of them this one"),
-        pytest.param("6.6.87.2-microsoft-standard-WSL2\n", HERE, ["WSL yes (no here) [a.log:1]"],
-                     id="Windows"),
-    ],
+@cases(
+    "text here says",
+    ("another kernel on a host of that name", UNAME.replace("6.8", "6.5"), HERE,
+     ["kernel 6.5.0-1-x (6.8.0-1-x here) [a.log:1]"]),
+    ("another host of that kernel", UNAME.replace("box-1", "box-2"), HERE,
+     ["host name box-2 (another here) [a.log:1]"]),
+    ("another architecture", UNAME.replace("x86_64", "aarch64"), HERE,
+     ["architecture aarch64 (x86_64 here) [a.log:1]"]),
+    ("another GPU", SMI.replace("A100-SXM4-40GB", "H100 PCIe     "), HERE,
+     [f"GPU NVIDIA H100 PCIe ({', '.join(GPUS)} here) [a.log:2]"]),
+    ("a GPU where none is", SMI, LAPTOP,
+     ["driver 570.86.15 (none here) [a.log:1]", "GPU NVIDIA A100-SXM4-40GB (none here) [a.log:2]"]),
+    ("several hosts, one of them this one", UNAME + UNAME.replace("box-1", "box-2"), HERE,
+     ["host name box-2 (another here) [a.log:2]"]),
+    ("Windows", "6.6.87.2-microsoft-standard-WSL2\n", HERE, ["WSL yes (no here) [a.log:1]"]),
 )  # fmt: skip
 def test_a_log_from_another_machine(text: str, here: dict[str, Value], says: list[str]) -> None:
     assert agreement(text, here) == ("differs", says)

@@ -11,6 +11,7 @@ from provision.doctor.account import host_is_unfit
 from provision.doctor.model import Value
 from provision.doctor.overview import overview, without_gpu
 from provision.doctor.probes import read_facts
+from tests.kit.cases import cases
 from tests.kit.doctor_hosts import build, load_host
 
 BUILT = "images can be built"
@@ -129,23 +130,20 @@ def test_a_machine_is_told_in_four_lines(
     assert lines(facts) == [gpu, driver, engine, here]
 
 
-@pytest.mark.parametrize(
-    ("facts", "why"),
-    [
-        pytest.param(SERVER, "", id="the driver answers for its GPUs"),
-        pytest.param({}, "", id="nothing is known"),
-        pytest.param(LAPTOP, "no NVIDIA GPU is on the PCI bus", id="a laptop"),
-        pytest.param({**SERVER, **CONTAINER}, "the container was given none of the machine's GPUs",
-                     id="a container that sees none of those that its host has"),
-        pytest.param({**LAPTOP, "gpu.count": 1, "driver.loaded": False}, "the driver is not loaded",
-                     id="a GPU whose driver is not loaded"),
-        pytest.param({**LAPTOP, "gpu.count": 1, "gpu.bound_to": ("vfio-pci",),
-                      "driver.loaded": False}, "the GPU is held for virtual machines (vfio-pci)",
-                     id="a GPU for virtual machines"),
-        pytest.param(WSL, "", id="a WSL with its GPU"),
-        pytest.param({**WSL, "driver.installed": False}, "no NVIDIA GPU is given by Windows",
-                     id="a WSL without one"),
-    ],
+@cases(
+    "facts why",
+    ("the driver answers for its GPUs", SERVER, ""),
+    ("nothing is known", {}, ""),
+    ("a laptop", LAPTOP, "no NVIDIA GPU is on the PCI bus"),
+    ("a container that sees none of those that its host has", {**SERVER, **CONTAINER},
+     "the container was given none of the machine's GPUs"),
+    ("a GPU whose driver is not loaded", {**LAPTOP, "gpu.count": 1, "driver.loaded": False},
+     "the driver is not loaded"),
+    ("a GPU for virtual machines",
+     {**LAPTOP, "gpu.count": 1, "gpu.bound_to": ("vfio-pci",), "driver.loaded": False},
+     "the GPU is held for virtual machines (vfio-pci)"),
+    ("a WSL with its GPU", WSL, ""),
+    ("a WSL without one", {**WSL, "driver.installed": False}, "no NVIDIA GPU is given by Windows"),
 )  # fmt: skip
 def test_why_no_program_sees_a_gpu(facts: dict[str, Value], why: str) -> None:
     known = {name: Fact(value=value, where="test") for name, value in facts.items()}
@@ -194,24 +192,19 @@ CARD = {
 }
 
 
-@pytest.mark.parametrize(
-    ("files", "codes", "gpu", "here"),
-    [
-        pytest.param(BARE, [], "no NVIDIA GPU on the PCI bus", f"{BUILT}, not GPU-tested",
-                     id="a laptop with another maker's GPU"),
-        pytest.param({**BARE, **CARD}, ["driver-not-installed"], "1 NVIDIA GPU on the PCI bus",
-                     f"{BUILT}; GPU tests will fail until the error above is fixed",
-                     id="a GPU without a driver"),
-        pytest.param(
-            {**BARE, **CARD, "/.dockerenv": "", "/dev/null": ""}, [],
-            "1 NVIDIA GPU on the PCI bus, none in this container",
-            f"{BUILT}, not GPU-tested: this container was started without GPUs (--gpus all)",
-            id="a container on that machine"),
-        pytest.param({**{path: text for path, text in BARE.items() if "/pci/" not in path},
-                      "/proc/version": "Linux version 5.15.167.4-microsoft-standard-WSL2\n",
-                      "/dev/dxg": ""}, [], "no NVIDIA GPU is given by Windows",
-                     f"{BUILT}, not GPU-tested", id="WSL without an NVIDIA GPU"),
-    ],
+@cases(
+    "files codes gpu here",
+    ("a laptop with another maker's GPU", BARE, [], "no NVIDIA GPU on the PCI bus",
+     f"{BUILT}, not GPU-tested"),
+    ("a GPU without a driver", {**BARE, **CARD}, ["driver-not-installed"],
+     "1 NVIDIA GPU on the PCI bus", f"{BUILT}; GPU tests will fail until the error above is fixed"),
+    ("a container on that machine", {**BARE, **CARD, "/.dockerenv": "", "/dev/null": ""}, [],
+     "1 NVIDIA GPU on the PCI bus, none in this container",
+     f"{BUILT}, not GPU-tested: this container was started without GPUs (--gpus all)"),
+    ("WSL without an NVIDIA GPU",
+     {**{path: text for path, text in BARE.items() if "/pci/" not in path},
+      "/proc/version": "Linux version 5.15.167.4-microsoft-standard-WSL2\n", "/dev/dxg": ""}, [],
+     "no NVIDIA GPU is given by Windows", f"{BUILT}, not GPU-tested"),
 )  # fmt: skip
 def test_a_whole_machine(
     files: dict[str, str], codes: list[str], gpu: str, here: str, tmp_path: Path

@@ -19,6 +19,7 @@ from provision.doctor.model import Hit, KnownFailure, Symptom
 from provision.doctor.outline import outline
 from provision.doctor.scope import MESSAGE, PARAGRAPH, closest, is_together, within
 from tests import ROOT
+from tests.kit.cases import cases
 
 DATA = ROOT / "tests" / "data" / "doctor"
 ORDINARY = (DATA / "unrelated.txt").read_text(encoding="utf-8").splitlines()
@@ -120,13 +121,11 @@ def test_a_pipe_is_read_again() -> None:
     assert (first.code, first.confidence) == ("dkms-build-failed", "high")
 
 
-@pytest.mark.parametrize(
-    ("numbers", "together"),
-    [
-        pytest.param((1, 1), True, id="one line"),
-        pytest.param((1, 1 + PARAGRAPH), True, id="one paragraph"),
-        pytest.param((1, 2 + PARAGRAPH), False, id="further, and one part stands in any log"),
-    ],
+@cases(
+    "numbers together",
+    ("one line", (1, 1), True),
+    ("one paragraph", (1, 1 + PARAGRAPH), True),
+    ("further, and one part stands in any log", (1, 2 + PARAGRAPH), False),
 )
 def test_a_word_of_every_log_must_be_of_the_same_paragraph(
     numbers: tuple[int, int], *, together: bool
@@ -279,13 +278,11 @@ TORCH_FULL = (
 )
 
 
-@pytest.mark.parametrize(
-    ("process", "own", "code"),
-    [
-        pytest.param("78.00", "52.10", "gpu-out-of-memory", id="a container's own process"),
-        pytest.param("23.10", "12.40", "gpu-out-of-memory", id="the same on a smaller card"),
-        pytest.param("77.90", "0.40", "oom-other-process", id="really another one"),
-    ],
+@cases(
+    "process own code",
+    ("a container's own process", "78.00", "52.10", "gpu-out-of-memory"),
+    ("the same on a smaller card", "23.10", "12.40", "gpu-out-of-memory"),
+    ("really another one", "77.90", "0.40", "oom-other-process"),
 )
 def test_who_holds_the_memory_is_told_by_the_figures(process: str, own: str, code: str) -> None:
     assert codes(TORCH_FULL.format(process, own))[0] == code
@@ -391,26 +388,19 @@ def test_whatever_the_kernel_kills_for_memory_is_known(name: str) -> None:
 # --- how a log ends -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "done", "last"),
-    [
-        pytest.param("Successfully built 1a2b\n", True, None, id="done"),
-        pytest.param("Successfully built 1a2b\nE: it broke\n", False, "E: it broke", id="broken"),
-        pytest.param(
-            "E: it broke\nagain\nSuccessfully built 1a2b", True, "E: it broke", id="mended"
-        ),
-        pytest.param(
-            'Traceback (most recent call last):\n  File "x"\nmy.OwnError: no such thing',
-            False,
-            "my.OwnError: no such thing",
-            id="a traceback's last line",
-        ),
-        pytest.param("make: *** [all] Error 2", False, "make: *** [all] Error 2", id="make"),
-        pytest.param("Main process exited, code=exited, status=1/FAILURE", False, None, id="unit"),
-        pytest.param("all is well here", False, None, id="no word of it"),
-        pytest.param("", False, None, id="nothing"),
-    ],
-)
+@cases(
+    "text done last",
+    ("done", "Successfully built 1a2b\n", True, None),
+    ("broken", "Successfully built 1a2b\nE: it broke\n", False, "E: it broke"),
+    ("mended", "E: it broke\nagain\nSuccessfully built 1a2b", True, "E: it broke"),
+    ("a traceback's last line",
+     'Traceback (most recent call last):\n  File "x"\nmy.OwnError: no such thing', False,
+     "my.OwnError: no such thing"),
+    ("make", "make: *** [all] Error 2", False, "make: *** [all] Error 2"),
+    ("unit", "Main process exited, code=exited, status=1/FAILURE", False, None),
+    ("no word of it", "all is well here", False, None),
+    ("nothing", "", False, None),
+)  # fmt: skip
 def test_how_a_text_ends(text: str, *, done: bool, last: str | None) -> None:
     found = outline(io.BytesIO(text.encode()), "log")
     assert bool(found.done) is done
@@ -445,13 +435,11 @@ STEPS = "".join(f"step {n} of 90, loss {3 / (n + 1):.4f}\n" for n in range(90))
 XFORMERS = "/v/layers.py:51: UserWarning: xFormers is not available (SwiGLU)\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param(NEWER_GPU + NO_KERNEL, ["high", "blocks"], id="the warning came true"),
-        pytest.param(NEWER_GPU + NO_FILE, ["medium", "warns"], id="it ended by a missing file"),
-        pytest.param(NEWER_GPU + STEPS + NO_KERNEL, ["medium", "blocks"], id="and much later"),
-    ],
+@cases(
+    "text expected",
+    ("the warning came true", NEWER_GPU + NO_KERNEL, ["high", "blocks"]),
+    ("it ended by a missing file", NEWER_GPU + NO_FILE, ["medium", "warns"]),
+    ("and much later", NEWER_GPU + STEPS + NO_KERNEL, ["medium", "blocks"]),
 )
 def test_a_warning_is_as_bad_as_what_follows(text: str, expected: list[str]) -> None:
     (cause,) = [one for one in asked(text).causes if one.code == "gpu-newer-than-build"]
@@ -483,22 +471,15 @@ def test_a_hint_far_from_every_end_is_none() -> None:
     assert codes(hint + STEPS + NO_FILE) == ["file-missing"]
 
 
-@pytest.mark.parametrize(
-    ("last", "unexplained"),
-    [
-        pytest.param("KeyError: 'conv_in.weight'", True, id="a reason of its own"),
-        pytest.param("ValueError: this node needs a VAE", True, id="another reason of its own"),
-        pytest.param("RuntimeError: worker 3 exited unexpectedly", False, id="a report of another"),
-        pytest.param(
-            "subprocess.CalledProcessError: Command 'train' returned 1", False, id="a program ended"
-        ),
-        pytest.param(
-            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
-            False,
-            id="a reason that is known",
-        ),
-    ],
-)
+@cases(
+    "last unexplained",
+    ("a reason of its own", "KeyError: 'conv_in.weight'", True),
+    ("another reason of its own", "ValueError: this node needs a VAE", True),
+    ("a report of another", "RuntimeError: worker 3 exited unexpectedly", False),
+    ("a program ended", "subprocess.CalledProcessError: Command 'train' returned 1", False),
+    ("a reason that is known",
+     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", False),
+)  # fmt: skip
 def test_what_was_long_before_an_exception_of_another_kind_is_accused_of_nothing(
     last: str, *, unexplained: bool
 ) -> None:
@@ -557,48 +538,26 @@ NOBODY = "RuntimeError: No CUDA GPUs are available\n"
 NO_DRIVER = "RuntimeError: Found no NVIDIA driver on your system.\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "first", "not_said"),
-    [
-        pytest.param(
-            TIMEOUT.format(0, 1580, "ALLREDUCE", 466119168)
-            + TIMEOUT.format(1, 1580, "ALLREDUCE", 1),
-            "collective-order-mismatch",
-            "",
-            id="ranks wait for sums of different sizes",
-        ),
-        pytest.param(
-            TIMEOUT.format(0, 7, "ALLREDUCE", 16) + TIMEOUT.format(1, 7, "BROADCAST", 16),
-            "collective-order-mismatch",
-            "",
-            id="ranks wait for different collectives",
-        ),
-        pytest.param(
-            TIMEOUT.format(0, 7, "ALLREDUCE", 16) + TIMEOUT.format(1, 7, "ALLREDUCE", 16),
-            "nccl-collective-timeout",
-            "",
-            id="ranks wait for the same",
-        ),
-        pytest.param(
-            TIMEOUT.format(0, 7, "ALLREDUCE", 16) + TIMEOUT.format(1, 8, "BROADCAST", 1),
-            "nccl-collective-timeout",
-            "",
-            id="one rank is a step ahead",
-        ),
-        pytest.param(
-            NO_DRIVER + "$ exit\n$ nvidia-smi\n" + TABLE,
-            "container-started-without-gpu",
-            "no-driver-visible",
-            id="nvidia-smi works further down",
-        ),
-        pytest.param(
-            NOBODY + '            "DeviceRequests": null,\n            "Runtime": "runc",\n',
-            "container-started-without-gpu",
-            "",
-            id="the container's configuration asks for no GPU",
-        ),
-    ],
-)
+@cases(
+    "text first not_said",
+    ("ranks wait for sums of different sizes",
+     TIMEOUT.format(0, 1580, "ALLREDUCE", 466119168) + TIMEOUT.format(1, 1580, "ALLREDUCE", 1),
+     "collective-order-mismatch", ""),
+    ("ranks wait for different collectives",
+     TIMEOUT.format(0, 7, "ALLREDUCE", 16) + TIMEOUT.format(1, 7, "BROADCAST", 16),
+     "collective-order-mismatch", ""),
+    ("ranks wait for the same",
+     TIMEOUT.format(0, 7, "ALLREDUCE", 16) + TIMEOUT.format(1, 7, "ALLREDUCE", 16),
+     "nccl-collective-timeout", ""),
+    ("one rank is a step ahead",
+     TIMEOUT.format(0, 7, "ALLREDUCE", 16) + TIMEOUT.format(1, 8, "BROADCAST", 1),
+     "nccl-collective-timeout", ""),
+    ("nvidia-smi works further down", NO_DRIVER + "$ exit\n$ nvidia-smi\n" + TABLE,
+     "container-started-without-gpu", "no-driver-visible"),
+    ("the container's configuration asks for no GPU",
+     NOBODY + '            "DeviceRequests": null,\n            "Runtime": "runc",\n',
+     "container-started-without-gpu", ""),
+)  # fmt: skip
 def test_what_a_log_states_is_used(text: str, first: str, not_said: str) -> None:
     found = codes(text)
     assert found[0] == first

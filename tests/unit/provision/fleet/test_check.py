@@ -15,6 +15,7 @@ from provision.model.facts import host_to_json
 from provision.model.plan import HostFacts, Plan, Request
 from provision.resolve import resolve
 from provision.verification.on_host import judge_host
+from tests.kit.cases import cases
 from tests.kit.fake_engine import PLAN, TAG, Engine
 from tests.kit.hosts import host
 from tests.unit.provision.cli.test_cli import Said, main
@@ -47,25 +48,21 @@ CU130 = plan_for(H100, cuda="13.0")
 COMPAT = plan_for(OLD_H100, cuda="13.0")
 
 
-@pytest.mark.parametrize(
-    ("plan", "facts", "runs", "how"),
-    [
-        pytest.param(PLAN, A100, True, "direct", id="an old build on a newer driver"),
-        pytest.param(PLAN, B200, False, "no-gpu-code", id="no code for the GPU"),
-        pytest.param(PLAN, GRACE, False, "other-processor", id="another processor"),
-        pytest.param(PLAN, NONE, None, "no-gpu", id="no GPU"),
-        pytest.param(PLAN, DARK, None, "node-unknown", id="nothing is known of the node"),
-        pytest.param(PLAN, RADEON, False, "gpu-not-nvidia", id="no NVIDIA GPU"),
-        pytest.param(NEWEST, H100, True, "direct", id="the newest where it was made for"),
-        pytest.param(NEWEST, V100, False, "no-gpu-code", id="a GPU that it has dropped"),
-        pytest.param(CU130, OLD_H100, False, "needs-compat", id="a data-centre GPU, no compat"),
-        pytest.param(COMPAT, OLD_H100, True, "forward", id="a data-centre GPU with compat"),
-        pytest.param(COMPAT, H100, True, "direct", id="compat that is not needed"),
-        pytest.param(CU130, OLD_4090, False, "driver-too-old", id="a GeForce takes no compat"),
-        pytest.param(
-            PLAN._replace(framework_version="99.1"), A100, None, "no-such-build", id="not known"
-        ),
-    ],
+@cases(
+    "plan facts runs how",
+    ("an old build on a newer driver", PLAN, A100, True, "direct"),
+    ("no code for the GPU", PLAN, B200, False, "no-gpu-code"),
+    ("another processor", PLAN, GRACE, False, "other-processor"),
+    ("no GPU", PLAN, NONE, None, "no-gpu"),
+    ("nothing is known of the node", PLAN, DARK, None, "node-unknown"),
+    ("no NVIDIA GPU", PLAN, RADEON, False, "gpu-not-nvidia"),
+    ("the newest where it was made for", NEWEST, H100, True, "direct"),
+    ("a GPU that it has dropped", NEWEST, V100, False, "no-gpu-code"),
+    ("a data-centre GPU, no compat", CU130, OLD_H100, False, "needs-compat"),
+    ("a data-centre GPU with compat", COMPAT, OLD_H100, True, "forward"),
+    ("compat that is not needed", COMPAT, H100, True, "direct"),
+    ("a GeForce takes no compat", CU130, OLD_4090, False, "driver-too-old"),
+    ("not known", PLAN._replace(framework_version="99.1"), A100, None, "no-such-build"),
 )
 def test_an_image_on_a_node(plan: Plan, facts: HostFacts, runs: object, how: str) -> None:
     found = judge_host(plan, facts, CATALOG)
@@ -164,13 +161,11 @@ def test_an_image_that_runs_nowhere(fleet: Path) -> None:
     assert "runs on" not in said.out
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        pytest.param([], "No image is named", id="no image"),
-        pytest.param(["--image", TAG, "--if-driver", "new"], "--if-driver", id="no driver"),
-        pytest.param(["--image", "A b"], "is not an image's path", id="no name"),
-    ],
+@cases(
+    "words message",
+    ("no image", [], "No image is named"),
+    ("no driver", ["--image", TAG, "--if-driver", "new"], "--if-driver"),
+    ("no name", ["--image", "A b"], "is not an image's path"),
 )
 def test_wrong_usage(fleet: Path, words: list[str], message: str) -> None:
     said = check(fleet, *words)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provision.fleet.cover import Cover, cover
+from tests.kit.cases import cases
 
 Sets = frozenset[int]
 ROWS = st.lists(st.frozensets(st.integers(0, 5), min_size=1), min_size=1, max_size=6)
@@ -83,15 +83,13 @@ def test_a_search_that_is_cut_short_says_so(rows: list[frozenset[int]], refused:
         assert found.at_least <= best <= len(found.sets)
 
 
-@pytest.mark.parametrize(
-    ("rows", "sets", "apart"),
-    [
-        pytest.param([], 0, 0, id="no class needs no image"),
-        pytest.param([{1, 2}, {2, 3}, {2}], 1, 1, id="one build for all"),
-        pytest.param([{1}, {2}, {3}], 3, 3, id="three of which no two share a build"),
-        pytest.param([{1, 2}, {2, 3}, {3, 1}], 2, 0, id="each pair shares one, all three do not"),
-        pytest.param([{1, 2}, {1}, {2}], 2, 2, id="the first goes with either"),
-    ],
+@cases(
+    "rows sets apart",
+    ("no class needs no image", [], 0, 0),
+    ("one build for all", [{1, 2}, {2, 3}, {2}], 1, 1),
+    ("three of which no two share a build", [{1}, {2}, {3}], 3, 3),
+    ("each pair shares one, all three do not", [{1, 2}, {2, 3}, {3, 1}], 2, 0),
+    ("the first goes with either", [{1, 2}, {1}, {2}], 2, 2),
 )
 def test_how_many_sets(rows: list[set[int]], sets: int, apart: int) -> None:
     frozen = [frozenset(row) for row in rows]

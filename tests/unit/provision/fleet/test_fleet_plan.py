@@ -17,6 +17,7 @@ from provision.cli import main as cli
 from provision.model.facts import host_to_json
 from provision.model.plan import HostFacts
 from tests import ROOT
+from tests.kit.cases import cases
 from tests.unit.provision.fleet.test_images import A100, B200, DARK, GRACE, K80, NONE, OLD_B200
 
 CUT = """\
@@ -77,14 +78,12 @@ def test_each_node_gets_an_image_and_each_image_its_command(
             assert plan[key] == image["plan"][key]
 
 
-@pytest.mark.parametrize(
-    ("hosts", "code"),
-    [
-        pytest.param({"a": A100}, 0, id="all served"),
-        pytest.param({"a": A100, "b": OLD_B200}, 4, id="a driver that does not know the GPU"),
-        pytest.param({"a": A100, "b": DARK}, 3, id="nothing is known of a node"),
-        pytest.param({"a": NONE}, 4, id="no GPU anywhere"),
-    ],
+@cases(
+    "hosts code",
+    ("all served", {"a": A100}, 0),
+    ("a driver that does not know the GPU", {"a": A100, "b": OLD_B200}, 4),
+    ("nothing is known of a node", {"a": A100, "b": DARK}, 3),
+    ("no GPU anywhere", {"a": NONE}, 4),
 )
 def test_the_exit_code_is_plans(
     folder: Path, capsys: pytest.CaptureFixture[str], hosts: dict[str, HostFacts], code: int
@@ -150,14 +149,12 @@ def test_a_folder_may_hold_what_nvidia_smi_printed(
     assert (code, "d.log" in found["error"]["message"]) == (2, True)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        pytest.param(["nowhere"], "no host file", id="no such file"),
-        pytest.param(["."], "has no host file", id="an empty folder"),
-        pytest.param(["broken.json"], "broken.json", id="a file that is no JSON"),
-        pytest.param(["x.json", "--if-driver", "12.4"], "--if-driver '12.4'", id="a CUDA version"),
-    ],
+@cases(
+    "words message",
+    ("no such file", ["nowhere"], "no host file"),
+    ("an empty folder", ["."], "has no host file"),
+    ("a file that is no JSON", ["broken.json"], "broken.json"),
+    ("a CUDA version", ["x.json", "--if-driver", "12.4"], "--if-driver '12.4'"),
 )
 def test_bad_input_is_refused(
     tmp_path: Path,

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from provision.fleet.images import FleetPlan, FleetResolver, plan_fleet
 from provision.fleet.what_if import DriverChange, change_driver
 from provision.model.plan import HostFacts, Request
 from provision.resolve import fitting_builds, resolve
+from tests.kit.cases import cases
 from tests.kit.hosts import host
 from tests.unit.provision.resolve.test_properties import HOSTS, REQUESTS
 
@@ -45,19 +45,15 @@ def nodes(plan: FleetPlan) -> list[tuple[str, ...]]:
     return sorted(image.nodes for image in plan.images)
 
 
-@pytest.mark.parametrize(
-    ("facts", "expected"),
-    [
-        pytest.param([A100], [("n0",)], id="one node"),
-        pytest.param([A100, A100, A100], [("n0", "n1", "n2")], id="three equal nodes"),
-        pytest.param([A100, V100, B200], [("n0", "n1", "n2")], id="one build has code for all"),
-        pytest.param(
-            [B200, K80], [("n0",), ("n1",)], id="a GPU that only old builds have code for"
-        ),
-        pytest.param([A100, GRACE], [("n0",), ("n1",)], id="two CPU architectures"),
-        pytest.param([A100, NONE], [("n0",)], id="a node without a GPU needs none"),
-        pytest.param([NONE], [], id="no node with a GPU"),
-    ],
+@cases(
+    "facts expected",
+    ("one node", [A100], [("n0",)]),
+    ("three equal nodes", [A100, A100, A100], [("n0", "n1", "n2")]),
+    ("one build has code for all", [A100, V100, B200], [("n0", "n1", "n2")]),
+    ("a GPU that only old builds have code for", [B200, K80], [("n0",), ("n1",)]),
+    ("two CPU architectures", [A100, GRACE], [("n0",), ("n1",)]),
+    ("a node without a GPU needs none", [A100, NONE], [("n0",)]),
+    ("no node with a GPU", [NONE], []),
 )
 def test_who_shares_an_image(facts: list[HostFacts], expected: list[tuple[str, ...]]) -> None:
     plan = planned(*facts)
@@ -67,13 +63,11 @@ def test_who_shares_an_image(facts: list[HostFacts], expected: list[tuple[str, .
     assert bool(plan.against_one) == (len(expected) > 1)
 
 
-@pytest.mark.parametrize(
-    ("facts", "code"),
-    [
-        pytest.param(OLD_B200, "gpu-not-driven", id="a driver that does not know the GPU"),
-        pytest.param(DARK, "node-unknown", id="nothing was read"),
-        pytest.param(RADEON, "gpu-not-nvidia", id="another vendor"),
-    ],
+@cases(
+    "facts code",
+    ("a driver that does not know the GPU", OLD_B200, "gpu-not-driven"),
+    ("nothing was read", DARK, "node-unknown"),
+    ("another vendor", RADEON, "gpu-not-nvidia"),
 )
 def test_a_node_that_no_image_serves_keeps_none_from_the_others(
     facts: HostFacts, code: str
@@ -146,17 +140,13 @@ def members(found: Sequence[NodeClass]) -> list[tuple[str, ...]]:
 OLD_T4 = host("418.87.01", "Tesla T4")
 
 
-@pytest.mark.parametrize(
-    ("facts", "driver", "images", "needed"),
-    [
-        pytest.param([A100, B200], "580.95.05", (1, 1), [], id="no node needs it"),
-        pytest.param([OLD_T4, B200], "580.95.05", (2, 1), [("n0",)], id="an old node is freed"),
-        pytest.param(
-            [OLD_T4, A100, A100, B200], "580.95.05", (2, 1), [("n0",)], id="the large class stays"
-        ),
-        pytest.param([B200, OLD_B200], "580.95.05", (1, 1), [("n1",)], id="one more is served"),
-        pytest.param([A100, DARK], "580.95.05", (1, 1), [], id="an unknown node stays unknown"),
-    ],
+@cases(
+    "facts driver images needed",
+    ("no node needs it", [A100, B200], "580.95.05", (1, 1), []),
+    ("an old node is freed", [OLD_T4, B200], "580.95.05", (2, 1), [("n0",)]),
+    ("the large class stays", [OLD_T4, A100, A100, B200], "580.95.05", (2, 1), [("n0",)]),
+    ("one more is served", [B200, OLD_B200], "580.95.05", (1, 1), [("n1",)]),
+    ("an unknown node stays unknown", [A100, DARK], "580.95.05", (1, 1), []),
 )
 def test_who_needs_another_driver(
     facts: list[HostFacts], driver: str, images: tuple[int, int], needed: list[tuple[str, ...]]

@@ -32,6 +32,7 @@ from provision.fleet.nodes.program import RUN_IN_IMAGE, node_program
 from provision.fleet.nodes.work import NodeAnswer, NodeLimits
 from provision.fleet.on_node.image import WAYS, NodeRunError, choose_way, expected_gpus
 from provision.model.plan import Gpu
+from tests.kit.cases import cases
 
 IMAGE = "team/torch:1"
 # What docker and podman are asked here: they answer, and "run" shows its words and its input.
@@ -144,18 +145,16 @@ def test_limits_that_a_machine_refuses_are_omitted(node: Node) -> None:
     assert "--ulimit" not in run.json["words"]
 
 
-@pytest.mark.parametrize(
-    ("body", "code"),
-    [
-        pytest.param('sys.exit(print("manifest unknown", file=sys.stderr) or 125)',
-                     "no-image-on-node", id="the engine cannot get the image"),
-        pytest.param('sys.exit(print("no GPU runtime", file=sys.stderr) or 125)', "node-run-failed",
-                     id="the container does not start"),
-        pytest.param("sys.exit(3)", "node-no-report", id="the suite says nothing"),
-        pytest.param('print("{"); sys.exit(0)', "node-no-report", id="half a report"),
-        pytest.param('print("x" * (17 << 20))', "node-no-report", id="a flood"),
-        pytest.param("import time; time.sleep(600)", "node-timeout", id="the suite hangs"),
-    ],
+@cases(
+    "body code",
+    ("the engine cannot get the image",
+     'sys.exit(print("manifest unknown", file=sys.stderr) or 125)', "no-image-on-node"),
+    ("the container does not start", 'sys.exit(print("no GPU runtime", file=sys.stderr) or 125)',
+     "node-run-failed"),
+    ("the suite says nothing", "sys.exit(3)", "node-no-report"),
+    ("half a report", 'print("{"); sys.exit(0)', "node-no-report"),
+    ("a flood", 'print("x" * (17 << 20))', "node-no-report"),
+    ("the suite hangs", "import time; time.sleep(600)", "node-timeout"),
 )  # fmt: skip
 def test_a_run_without_a_report_is_a_result(node: Node, body: str, code: str) -> None:
     node.program("docker", body)
@@ -226,16 +225,14 @@ def test_what_runs_on_a_node_ends_with_the_connection(node: Node) -> None:
     assert node.commands()[-1][:2] == ["rm", "--force"]
 
 
-@pytest.mark.parametrize(
-    ("there", "broken", "expected"),
-    [
-        pytest.param(("docker", "podman"), (), ("docker", "docker"), id="docker before podman"),
-        pytest.param(("docker", "podman"), ("docker",), ("podman", "podman"), id="docker is down"),
-        pytest.param(("singularity",), (), ("apptainer", "singularity"), id="its older name"),
-        pytest.param(("enroot",), (), ("enroot", "enroot"), id="enroot alone"),
-        pytest.param((), (), None, id="nothing"),
-        pytest.param(("docker",), ("docker",), None, id="only one, and it is down"),
-    ],
+@cases(
+    "there broken expected",
+    ("docker before podman", ("docker", "podman"), (), ("docker", "docker")),
+    ("docker is down", ("docker", "podman"), ("docker",), ("podman", "podman")),
+    ("its older name", ("singularity",), (), ("apptainer", "singularity")),
+    ("enroot alone", ("enroot",), (), ("enroot", "enroot")),
+    ("nothing", (), (), None),
+    ("only one, and it is down", ("docker",), ("docker",), None),
 )
 def test_which_way_a_node_takes(
     there: Sequence[str], broken: Sequence[str], expected: tuple[str, str] | None

@@ -32,6 +32,7 @@ from provision.fleet.nodes.kubernetes_call import (
     judge_pod,
     waits_for,
 )
+from tests.kit.cases import cases
 
 
 @given(st.text(alphabet=st.sampled_from("$()AB {}é\n"), max_size=200))
@@ -55,43 +56,38 @@ def container(kind: str, **state: Any) -> dict[str, Any]:
     return {"containerStatuses": [{"state": {kind: state}}]}
 
 
-@pytest.mark.parametrize(
-    ("status", "kind"),
-    [
-        pytest.param({}, None, id="new"),
-        pytest.param({"phase": "Pending"}, None, id="waits"),
-        pytest.param(container("waiting", reason="ContainerCreating"), None, id="starts"),
-        pytest.param(container("waiting", reason="ErrImagePull"), None, id="the first pull failed"),
-        pytest.param(container("waiting", reason="ImagePullBackOff"), "image", id="the second"),
-        pytest.param(container("waiting", reason="ErrImageNeverPull"), "image", id="never pulls"),
-        pytest.param(container("waiting", reason="InvalidImageName"), "image", id="no image name"),
-        pytest.param(container("waiting", reason="CreateContainerError", message="no runtime"),
-                     "failed", id="it cannot be made"),
-        pytest.param(container("waiting", reason="RunContainerError",
-                               message='exec: "python3": executable file not found in $PATH'),
-                     "python", id="no Python (Docker)"),
-        pytest.param(
-            container("terminated", reason="StartError", exitCode=128,
-                      message='exec: "python3": executable file not found in $PATH: unknown'),
-            "python", id="no Python (containerd)"),
-        pytest.param(container("terminated", reason="OOMKilled", exitCode=137), "memory",
-                     id="out of memory"),
-        pytest.param(container("terminated", reason="Completed", exitCode=0), "ended",
-                     id="it ended"),
-        pytest.param(container("terminated", reason="Error", exitCode=3), "ended", id="it failed"),
-        pytest.param({**container("terminated", reason="Error", exitCode=137), "phase": "Failed",
-                      "reason": "DeadlineExceeded"}, "time", id="its deadline"),
-        pytest.param({**container("terminated", reason="Error", exitCode=137), "phase": "Failed",
-                      "reason": "Evicted"}, "lost", id="evicted while it ran"),
-        pytest.param({"phase": "Failed", "reason": "Evicted"}, "lost", id="evicted before"),
-        pytest.param({"phase": "Failed", "reason": "NodeShutdown"}, "lost", id="node shut down"),
-        pytest.param({"phase": "Failed", "reason": "OutOfnvidia.com/gpu"}, "busy",
-                     id="others were faster"),
-        pytest.param({"phase": "Failed", "reason": "UnexpectedAdmissionError"}, "busy",
-                     id="no devices"),
-        pytest.param({"phase": "Failed", "reason": "NodeAffinity"}, "failed", id="another failure"),
-        pytest.param({"phase": "Failed"}, "failed", id="no reason"),
-    ],
+@cases(
+    "status kind",
+    ("new", {}, None),
+    ("waits", {"phase": "Pending"}, None),
+    ("starts", container("waiting", reason="ContainerCreating"), None),
+    ("the first pull failed", container("waiting", reason="ErrImagePull"), None),
+    ("the second", container("waiting", reason="ImagePullBackOff"), "image"),
+    ("never pulls", container("waiting", reason="ErrImageNeverPull"), "image"),
+    ("no image name", container("waiting", reason="InvalidImageName"), "image"),
+    ("it cannot be made", container("waiting", reason="CreateContainerError", message="no runtime"),
+     "failed"),
+    ("no Python (Docker)",
+     container("waiting", reason="RunContainerError",
+               message='exec: "python3": executable file not found in $PATH'), "python"),
+    ("no Python (containerd)",
+     container("terminated", reason="StartError", exitCode=128,
+               message='exec: "python3": executable file not found in $PATH: unknown'), "python"),
+    ("out of memory", container("terminated", reason="OOMKilled", exitCode=137), "memory"),
+    ("it ended", container("terminated", reason="Completed", exitCode=0), "ended"),
+    ("it failed", container("terminated", reason="Error", exitCode=3), "ended"),
+    ("its deadline",
+     {**container("terminated", reason="Error", exitCode=137), "phase": "Failed",
+      "reason": "DeadlineExceeded"}, "time"),
+    ("evicted while it ran",
+     {**container("terminated", reason="Error", exitCode=137), "phase": "Failed",
+      "reason": "Evicted"}, "lost"),
+    ("evicted before", {"phase": "Failed", "reason": "Evicted"}, "lost"),
+    ("node shut down", {"phase": "Failed", "reason": "NodeShutdown"}, "lost"),
+    ("others were faster", {"phase": "Failed", "reason": "OutOfnvidia.com/gpu"}, "busy"),
+    ("no devices", {"phase": "Failed", "reason": "UnexpectedAdmissionError"}, "busy"),
+    ("another failure", {"phase": "Failed", "reason": "NodeAffinity"}, "failed"),
+    ("no reason", {"phase": "Failed"}, "failed"),
 )  # fmt: skip
 def test_what_becomes_of_a_pod(status: dict[str, Any], kind: str | None) -> None:
     found = judge_pod({"metadata": {"name": "x"}, "status": status})
@@ -190,20 +186,16 @@ def test_why_nothing_is_run_on_a_node(changes: dict[str, Any], trouble: str) -> 
     assert bool(call.cleanup) != bool(trouble)
 
 
-@pytest.mark.parametrize(
-    ("allocatable", "labels", "gpus", "hidden"),
-    [
-        pytest.param({"nvidia.com/gpu": "8"}, {}, (("nvidia.com/gpu", 8),), False, id="GPUs"),
-        pytest.param({"nvidia.com/mig-1g.10gb": "7", "nvidia.com/gpu": "0"},
-                     {"nvidia.com/gpu.present": "true"}, (("nvidia.com/mig-1g.10gb", 7),), False,
-                     id="MIG devices"),
-        pytest.param({"nvidia.com/GA102GL_A10": "1"}, {}, (), False, id="GPUs for machines"),
-        pytest.param({"amd.com/gpu": "1"}, {}, (), False, id="GPUs of others"),
-        pytest.param({}, {"nvidia.com/gpu.present": "true"}, (), True, id="no device plugin"),
-        pytest.param({"nvidia.com/gpu": "0"},
-                     {"feature.node.kubernetes.io/pci-0302_10de.present": "true"}, (), True,
-                     id="all unhealthy"),
-    ],
+@cases(
+    "allocatable labels gpus hidden",
+    ("GPUs", {"nvidia.com/gpu": "8"}, {}, (("nvidia.com/gpu", 8),), False),
+    ("MIG devices", {"nvidia.com/mig-1g.10gb": "7", "nvidia.com/gpu": "0"},
+     {"nvidia.com/gpu.present": "true"}, (("nvidia.com/mig-1g.10gb", 7),), False),
+    ("GPUs for machines", {"nvidia.com/GA102GL_A10": "1"}, {}, (), False),
+    ("GPUs of others", {"amd.com/gpu": "1"}, {}, (), False),
+    ("no device plugin", {}, {"nvidia.com/gpu.present": "true"}, (), True),
+    ("all unhealthy", {"nvidia.com/gpu": "0"},
+     {"feature.node.kubernetes.io/pci-0302_10de.present": "true"}, (), True),
 )  # fmt: skip
 def test_the_gpus_of_a_node(
     allocatable: dict[str, str],
@@ -231,18 +223,14 @@ def fake_kubectl(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
 
-@pytest.mark.parametrize(
-    ("where", "words"),
-    [
-        pytest.param("", (), id="the current one"),
-        pytest.param("a", ("--context=a",), id="a context"),
-        pytest.param("a/ns", ("--context=a", "--namespace=ns"), id="and a namespace"),
-        pytest.param("/ns", ("--namespace=ns",), id="a namespace only"),
-        pytest.param("arn:x/y", ("--context=arn:x/y",), id="a name with a slash"),
-        pytest.param(
-            "arn:x/y/ns", ("--context=arn:x/y", "--namespace=ns"), id="and a namespace, too"
-        ),
-    ],
+@cases(
+    "where words",
+    ("the current one", "", ()),
+    ("a context", "a", ("--context=a",)),
+    ("and a namespace", "a/ns", ("--context=a", "--namespace=ns")),
+    ("a namespace only", "/ns", ("--namespace=ns",)),
+    ("a name with a slash", "arn:x/y", ("--context=arn:x/y",)),
+    ("and a namespace, too", "arn:x/y/ns", ("--context=arn:x/y", "--namespace=ns")),
 )
 def test_a_context_and_a_namespace(
     where: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -261,14 +249,12 @@ def test_a_context_that_is_none_is_refused(
     assert raised.value.fix
 
 
-@pytest.mark.parametrize(
-    ("script", "words"),
-    [
-        pytest.param("echo 'error: no rights' >&2; exit 1", "no rights", id="it fails"),
-        pytest.param("echo nonsense", "damaged", id="no JSON"),
-        pytest.param("echo '[]'", "damaged", id="another JSON"),
-        pytest.param("echo '{\"items\": [{}]}'", "damaged", id="a node without a name"),
-    ],
+@cases(
+    "script words",
+    ("it fails", "echo 'error: no rights' >&2; exit 1", "no rights"),
+    ("no JSON", "echo nonsense", "damaged"),
+    ("another JSON", "echo '[]'", "damaged"),
+    ("a node without a name", "echo '{\"items\": [{}]}'", "damaged"),
 )
 def test_a_list_that_is_none(
     script: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -9,37 +9,34 @@ from hypothesis import strategies as st
 from provision.errors import BadInputError
 from provision.fleet.nodes.calls import NodeCall
 from provision.fleet.nodes.names import choose_calls, expand_names
+from tests.kit.cases import cases
 from verify.fleet.nodes import fold_names
 
 
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        pytest.param("n1", ["n1"], id="one name"),
-        pytest.param("n1, n0,n1", ["n1", "n0"], id="each once, in their order"),
-        pytest.param("n[0-2,7],login1", ["n0", "n1", "n2", "n7", "login1"], id="as Slurm folds"),
-        pytest.param("n[08-10]", ["n08", "n09", "n10"], id="numbers keep their width"),
-        pytest.param("gpu[1-2]-ib", ["gpu1-ib", "gpu2-ib"], id="more behind the numbers"),
-        pytest.param("10.0.0.7,fe80__1", ["10.0.0.7", "fe80__1"], id="addresses"),
-    ],
+@cases(
+    "text names",
+    ("one name", "n1", ["n1"]),
+    ("each once, in their order", "n1, n0,n1", ["n1", "n0"]),
+    ("as Slurm folds", "n[0-2,7],login1", ["n0", "n1", "n2", "n7", "login1"]),
+    ("numbers keep their width", "n[08-10]", ["n08", "n09", "n10"]),
+    ("more behind the numbers", "gpu[1-2]-ib", ["gpu1-ib", "gpu2-ib"]),
+    ("addresses", "10.0.0.7,fe80__1", ["10.0.0.7", "fe80__1"]),
 )
 def test_a_list_is_expanded(text: str, names: list[str]) -> None:
     assert list(expand_names(text)) == names
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
-    [
-        pytest.param("", id="nothing"),
-        pytest.param("n1,,n2", id="an empty name"),
-        pytest.param("n[1-", id="no end"),
-        pytest.param("n[2-1]", id="backwards"),
-        pytest.param("n[]", id="empty brackets"),
-        pytest.param("n[a-b]", id="letters"),
-        pytest.param("[1-2]", id="numbers alone"),
-        pytest.param("n1 n2", id="a space for a comma"),
-        pytest.param("-x; reboot", id="a command"),
-    ],
+    ("nothing", ""),
+    ("an empty name", "n1,,n2"),
+    ("no end", "n[1-"),
+    ("backwards", "n[2-1]"),
+    ("empty brackets", "n[]"),
+    ("letters", "n[a-b]"),
+    ("numbers alone", "[1-2]"),
+    ("a space for a comma", "n1 n2"),
+    ("a command", "-x; reboot"),
 )
 def test_what_is_no_list_is_refused(text: str) -> None:
     with pytest.raises(BadInputError, match="is not a list of nodes"):

@@ -38,6 +38,7 @@ from provision.fleet.nodes.ssh import explain_ssh, read_ssh_hosts, ssh_calls
 from provision.fleet.nodes.work import NodeLimits, ask_nodes
 from provision.fleet.report import nodes_to_json
 from tests.kit import schemas
+from tests.kit.cases import cases
 
 
 def ended(code: int, err: str) -> Completed:
@@ -49,15 +50,13 @@ def listed(tmp_path: Path, text: str) -> list[tuple[str, str | None, int | None]
     return [(one.host, one.user, one.port) for one in read_ssh_hosts(str(tmp_path / "hosts"))]
 
 
-@pytest.mark.parametrize(
-    ("text", "hosts"),
-    [
-        pytest.param("n1\n", [("n1", None, None)], id="a name"),
-        pytest.param("me@n1.example.org:2222", [("n1.example.org", "me", 2222)], id="all parts"),
-        pytest.param("[fe80::1]:22", [("fe80::1", None, 22)], id="an IPv6 address"),
-        pytest.param("# all\n\n n1 # first\nn1\n", [("n1", None, None)], id="comments, twice"),
-        pytest.param("n1\r\nn2\r\n", [("n1", None, None), ("n2", None, None)], id="CRLF"),
-    ],
+@cases(
+    "text hosts",
+    ("a name", "n1\n", [("n1", None, None)]),
+    ("all parts", "me@n1.example.org:2222", [("n1.example.org", "me", 2222)]),
+    ("an IPv6 address", "[fe80::1]:22", [("fe80::1", None, 22)]),
+    ("comments, twice", "# all\n\n n1 # first\nn1\n", [("n1", None, None)]),
+    ("CRLF", "n1\r\nn2\r\n", [("n1", None, None), ("n2", None, None)]),
 )
 def test_a_list_of_hosts(
     tmp_path: Path, text: str, hosts: list[tuple[str, str | None, int | None]]
@@ -65,19 +64,17 @@ def test_a_list_of_hosts(
     assert listed(tmp_path, text) == hosts
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
-    [
-        pytest.param("", id="empty"),
-        pytest.param("# nothing", id="comments only"),
-        pytest.param("-oProxyCommand=x", id="an option"),
-        pytest.param("n1 n2", id="two on a line"),
-        pytest.param("n1:0", id="port 0"),
-        pytest.param("n1:65536", id="a port that is too high"),
-        pytest.param("me@-n1", id="a host that begins like an option"),
-        pytest.param("n1;reboot", id="a command"),
-        pytest.param("../n1", id="a path"),
-    ],
+    ("empty", ""),
+    ("comments only", "# nothing"),
+    ("an option", "-oProxyCommand=x"),
+    ("two on a line", "n1 n2"),
+    ("port 0", "n1:0"),
+    ("a port that is too high", "n1:65536"),
+    ("a host that begins like an option", "me@-n1"),
+    ("a command", "n1;reboot"),
+    ("a path", "../n1"),
 )
 def test_a_line_that_is_no_host_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(BadInputError) as raised:
@@ -301,14 +298,12 @@ def test_only_nodes_in_service_are_asked_and_for_all_their_gpus() -> None:
     assert len({one.cleanup for one in calls.values() if one.cleanup}) == 3
 
 
-@pytest.mark.parametrize(
-    ("run_s", "minutes", "asked"),
-    [
-        pytest.param(1800, None, 31, id="no limit"),
-        pytest.param(1800, 60, 31, id="a longer limit"),
-        pytest.param(1800, 20, 20, id="a shorter limit"),
-        pytest.param(1800, 0, 1, id="seconds"),
-    ],
+@cases(
+    "run_s minutes asked",
+    ("no limit", 1800, None, 31),
+    ("a longer limit", 1800, 60, 31),
+    ("a shorter limit", 1800, 20, 20),
+    ("seconds", 1800, 0, 1),
 )
 def test_a_job_asks_for_no_more_time_than_its_partition_gives(
     run_s: float, minutes: int | None, asked: int
@@ -434,25 +429,20 @@ def test_an_endless_answer_is_cut_off(tmp_path: Path) -> None:
     assert time.monotonic() - began < 55
 
 
-@pytest.mark.parametrize(
+@cases(
     "words",
-    [
-        pytest.param(["--on", "telnet:x"], id="another engine"),
-        pytest.param(["--on", "ssh"], id="no list"),
-        pytest.param(["--on", "ssh:/nowhere/hosts"], id="a list that is not there"),
-        pytest.param(["--on", "slurm:a b"], id="a partition that is none"),
-        pytest.param(["--on", "slurm", "--ssh-config", "x"], id="ssh's options with Slurm"),
-        pytest.param(["--on", "ray:http://x:8265"], id="the address of Ray's dashboard"),
-        pytest.param(["--on", "kubernetes"], id="Kubernetes without an image"),
-        pytest.param(["--on", "slurm", "--image", "x"], id="an image without Kubernetes"),
-        pytest.param(["--on", "slurm", "--runtime-class", "x"], id="a class without Kubernetes"),
-        pytest.param(
-            ["--on", "kubernetes", "--image", "x", "--ssh-config", "x"],
-            id="ssh's options with Kubernetes",
-        ),
-        pytest.param(["--on", "ssh:x", "--timeout", "0"], id="no time"),
-        pytest.param(["--on", "ssh:x", "--at-once", "many"], id="not a number"),
-    ],
+    ("another engine", ["--on", "telnet:x"]),
+    ("no list", ["--on", "ssh"]),
+    ("a list that is not there", ["--on", "ssh:/nowhere/hosts"]),
+    ("a partition that is none", ["--on", "slurm:a b"]),
+    ("ssh's options with Slurm", ["--on", "slurm", "--ssh-config", "x"]),
+    ("the address of Ray's dashboard", ["--on", "ray:http://x:8265"]),
+    ("Kubernetes without an image", ["--on", "kubernetes"]),
+    ("an image without Kubernetes", ["--on", "slurm", "--image", "x"]),
+    ("a class without Kubernetes", ["--on", "slurm", "--runtime-class", "x"]),
+    ("ssh's options with Kubernetes", ["--on", "kubernetes", "--image", "x", "--ssh-config", "x"]),
+    ("no time", ["--on", "ssh:x", "--timeout", "0"]),
+    ("not a number", ["--on", "ssh:x", "--at-once", "many"]),
 )
 def test_bad_input_is_refused(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

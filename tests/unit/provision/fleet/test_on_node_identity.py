@@ -13,6 +13,7 @@ from provision.fleet.nodes.calls import NodeFailure
 from provision.fleet.nodes.in_image import ImageWork, NodeRun, run_in_image, suite_command
 from provision.fleet.nodes.work import NodeLimits
 from provision.fleet.on_node.identity import layout_has
+from tests.kit.cases import cases
 from tests.unit.provision.fleet.test_in_image import Node
 from tests.unit.provision.verification.test_subject import layout as make_layout
 
@@ -77,13 +78,11 @@ def other_byte(path: Path) -> None:
 
 
 @WAYS
-@pytest.mark.parametrize(
-    ("change", "code"),
-    [
-        pytest.param(other_byte, "other-image-on-node", id="a byte differs"),
-        pytest.param(cut, "other-image-on-node", id="it is shorter"),
-        pytest.param(Path.unlink, "no-image-on-node", id="there is none"),
-    ],
+@cases(
+    "change code",
+    ("a byte differs", other_byte, "other-image-on-node"),
+    ("it is shorter", cut, "other-image-on-node"),
+    ("there is none", Path.unlink, "no-image-on-node"),
 )
 def test_another_file_is_not_run(
     node: Node, file: Path, way: str, change: Callable[[Path], object], code: str
@@ -152,22 +151,16 @@ def test_a_manifest_that_was_changed_is_not_it(layout: tuple[str, str]) -> None:
     assert not layout_has(f"{place}:a:1", digest)
 
 
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        pytest.param(None, None, id="as it was"),
-        pytest.param("{", "no-image-on-node", id="damaged"),
-        pytest.param("[" * 100_000, "no-image-on-node", id="nested too deeply"),
-        pytest.param("[]", "other-image-on-node", id="a list"),
-        pytest.param('{"manifests": {"a": 1}}', "other-image-on-node", id="no list"),
-        pytest.param('{"manifests": [{"digest": ["x"]}]}', "other-image-on-node", id="no digest"),
-        pytest.param(
-            '{"manifests": [{"digest": "sha256:../../x"}]}', "other-image-on-node", id="a path"
-        ),
-        pytest.param(
-            '{"manifests": [{"annotations": null, "digest": 1}]}', "other-image-on-node", id="null"
-        ),
-    ],
+@cases(
+    "text code",
+    ("as it was", None, None),
+    ("damaged", "{", "no-image-on-node"),
+    ("nested too deeply", "[" * 100_000, "no-image-on-node"),
+    ("a list", "[]", "other-image-on-node"),
+    ("no list", '{"manifests": {"a": 1}}', "other-image-on-node"),
+    ("no digest", '{"manifests": [{"digest": ["x"]}]}', "other-image-on-node"),
+    ("a path", '{"manifests": [{"digest": "sha256:../../x"}]}', "other-image-on-node"),
+    ("null", '{"manifests": [{"annotations": null, "digest": 1}]}', "other-image-on-node"),
 )
 def test_what_a_node_says_of_a_layout(
     node: Node, layout: tuple[str, str], text: str | None, code: str | None

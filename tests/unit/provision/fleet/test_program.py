@@ -26,6 +26,7 @@ from provision.fleet.nodes.program import (
 )
 from provision.model.plan import HostFacts
 from tests import ROOT
+from tests.kit.cases import cases
 
 # What came to the standard library after 3.8, of the names that such code would use.
 NEWER = {
@@ -193,17 +194,15 @@ def test_it_reads_what_detect_reads_here() -> None:
     assert [gpu.name for gpu in facts.gpus or ()] == [gpu["name"] for gpu in found["gpus"] or ()]
 
 
-@pytest.mark.parametrize(
-    ("out", "code"),
-    [
-        pytest.param('MARK {"python": "3.6"}', "python-too-old", id="an old Python"),
-        pytest.param('MARK {"error": "OSError: no"}', "node-failed", id="it broke there"),
-        pytest.param("MARK {", "node-failed", id="cut off"),
-        pytest.param("MARK []", "node-failed", id="not an object"),
-        pytest.param('MARK {"answer": {"driver": 5}}', "node-failed", id="not facts"),
-        pytest.param("no mark", None, id="no answer"),
-        pytest.param('x MARK {"python": "3.6"}', None, id="the mark within a line"),
-    ],
+@cases(
+    "out code",
+    ("an old Python", 'MARK {"python": "3.6"}', "python-too-old"),
+    ("it broke there", 'MARK {"error": "OSError: no"}', "node-failed"),
+    ("cut off", "MARK {", "node-failed"),
+    ("not an object", "MARK []", "node-failed"),
+    ("not facts", 'MARK {"answer": {"driver": 5}}', "node-failed"),
+    ("no answer", "no mark", None),
+    ("the mark within a line", 'x MARK {"python": "3.6"}', None),
 )
 def test_an_answer_that_is_none(out: str, code: str | None) -> None:
     found = read_answer("n1", out, "MARK ")

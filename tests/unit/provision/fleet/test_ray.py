@@ -31,6 +31,7 @@ from provision.fleet.nodes.ray import (
     ray_calls,
     ray_cluster,
 )
+from tests.kit.cases import cases
 
 NODE: dict[str, Any] = {
     "id": "a1", "alive": True, "host": "h1", "address": "10.0.0.1", "port": 1, "label": "10.0.0.1",
@@ -100,20 +101,18 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can play an
 
 
 @needs_root
-@pytest.mark.parametrize(
-    ("raylets", "last", "expected"),
-    [
-        pytest.param([("a:1", ME)], None, "a:1", id="one that runs"),
-        pytest.param([("a:1", ME), ("b:1", ME)], ("b:1", ME), "b:1", id="two, the last one"),
-        pytest.param([("a:1", ME)], ("gone:1", ME), "a:1", id="the file of one that ended"),
-        pytest.param([], ("b:1", ME), "b:1", id="the file"),
-        pytest.param([], None, None, id="none"),
-        pytest.param([("evil:1", OTHER)], None, None, id="another user's"),
-        pytest.param([("evil:1", OTHER), ("a:1", ME)], None, "a:1", id="... beside one's own"),
-        pytest.param([], ("evil:1", OTHER), None, id="another user's file"),
-        pytest.param([("a:1", ME)], ("evil:1", OTHER), "a:1", id="... beside one's own raylet"),
-        pytest.param([("a b:1", ME)], ("-x", ME), None, id="addresses that are none"),
-    ],
+@cases(
+    "raylets last expected",
+    ("one that runs", [("a:1", ME)], None, "a:1"),
+    ("two, the last one", [("a:1", ME), ("b:1", ME)], ("b:1", ME), "b:1"),
+    ("the file of one that ended", [("a:1", ME)], ("gone:1", ME), "a:1"),
+    ("the file", [], ("b:1", ME), "b:1"),
+    ("none", [], None, None),
+    ("another user's", [("evil:1", OTHER)], None, None),
+    ("... beside one's own", [("evil:1", OTHER), ("a:1", ME)], None, "a:1"),
+    ("another user's file", [], ("evil:1", OTHER), None),
+    ("... beside one's own raylet", [("a:1", ME)], ("evil:1", OTHER), "a:1"),
+    ("addresses that are none", [("a b:1", ME)], ("-x", ME), None),
 )
 def test_the_cluster_of_this_machine_is_the_users_own(
     machine: Machine,
@@ -170,13 +169,11 @@ def test_the_python_of_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert str(place) in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("program", "expected"),
-    [
-        pytest.param("import sys; sys.exit('no room')", "no room", id="it ends"),
-        pytest.param("import os; os.kill(os.getpid(), 9)", "SIGKILL", id="it is killed"),
-        pytest.param("", "ModuleNotFoundError", id="its Python has no Ray"),
-    ],
+@cases(
+    "program expected",
+    ("it ends", "import sys; sys.exit('no room')", "no room"),
+    ("it is killed", "import os; os.kill(os.getpid(), 9)", "SIGKILL"),
+    ("its Python has no Ray", "", "ModuleNotFoundError"),
 )
 def test_a_ray_that_fails_is_named(
     program: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -214,19 +211,15 @@ def test_dead_nodes_count_unless_they_were_ended_or_came_back() -> None:
     assert refused == {"h2": "h2: Ray lists it as dead: again.", "h5": "h5: Ray lists it as dead."}
 
 
-@pytest.mark.parametrize(
-    ("nodes", "names"),
-    [
-        pytest.param([node()], ["h1"], id="its host"),
-        pytest.param([node(label="gpu-7")], ["gpu-7"], id="the name that it was started with"),
-        pytest.param([node(host="", label="")], ["10.0.0.1"], id="no host"),
-        pytest.param([node(label="../x/y")], ["_x_y"], id="a path"),
-        pytest.param([node(label="-x")], ["x"], id="an option"),
-        pytest.param(
-            [node(), node(address="10.0.0.2", label="")], ["h1-10.0.0.1", "h1-10.0.0.2"], id="two"
-        ),
-        pytest.param([node(), node(port=2)], ["h1-10.0.0.1-1", "h1-10.0.0.1-2"], id="one address"),
-    ],
+@cases(
+    "nodes names",
+    ("its host", [node()], ["h1"]),
+    ("the name that it was started with", [node(label="gpu-7")], ["gpu-7"]),
+    ("no host", [node(host="", label="")], ["10.0.0.1"]),
+    ("a path", [node(label="../x/y")], ["_x_y"]),
+    ("an option", [node(label="-x")], ["x"]),
+    ("two", [node(), node(address="10.0.0.2", label="")], ["h1-10.0.0.1", "h1-10.0.0.2"]),
+    ("one address", [node(), node(port=2)], ["h1-10.0.0.1-1", "h1-10.0.0.1-2"]),
 )
 def test_the_names_of_nodes(nodes: list[RayNode], names: list[str]) -> None:
     assert list(node_names(nodes)) == names
@@ -245,22 +238,15 @@ def test_names_are_unique_and_those_of_files(parts: list[tuple[str, str, str]]) 
     assert all("/" not in name and name[0] not in "-." and len(name) <= 200 for name in names)
 
 
-@pytest.mark.parametrize(
-    ("code", "err", "expected", "words"),
-    [
-        pytest.param(
-            255,
-            "gpu-provision: node lost: WorkerCrashedError: The worker died unexpectedly while "
-            "executing this task.",
-            "node-lost",
-            "The worker died unexpectedly",
-            id="its worker died",
-        ),
-        pytest.param(255, "gpu-provision: Ray failed: OutOfMemoryError: Task was killed",
-                     "node-failed", "n1: OutOfMemoryError", id="Ray's own error"),
-        pytest.param(1, "SyntaxError: x", "node-failed", "SyntaxError", id="the program's error"),
-        pytest.param(-9, "", "node-failed", "SIGKILL", id="nothing"),
-    ],
+@cases(
+    "code err expected words",
+    ("its worker died", 255,
+     ("gpu-provision: node lost: WorkerCrashedError: The worker died unexpectedly while "
+      "executing this task."), "node-lost", "The worker died unexpectedly"),
+    ("Ray's own error", 255, "gpu-provision: Ray failed: OutOfMemoryError: Task was killed",
+     "node-failed", "n1: OutOfMemoryError"),
+    ("the program's error", 1, "SyntaxError: x", "node-failed", "SyntaxError"),
+    ("nothing", -9, "", "node-failed", "SIGKILL"),
 )  # fmt: skip
 def test_what_ray_says(code: int, err: str, expected: str, words: str) -> None:
     done = Completed(argv=("x",), code=code, output=err, stdout="", seconds=0.1)
@@ -294,15 +280,12 @@ except OSError:
 """
 
 
-@pytest.mark.parametrize(
-    ("program", "result"),
-    [
-        pytest.param("print(1 + 1); raise SystemExit(3)", (3, b"2\n", b""), id="it ends"),
-        pytest.param("print(__import__('os').getcwd())", (0, b"/\n", b""), id="nowhere"),
-        pytest.param("import os; print(os.environ.get('CUDA_VISIBLE_DEVICES'))",
-                     (0, b"None\n", b""), id="all GPUs"),
-    ],
-)  # fmt: skip
+@cases(
+    "program result",
+    ("it ends", "print(1 + 1); raise SystemExit(3)", (3, b"2\n", b"")),
+    ("nowhere", "print(__import__('os').getcwd())", (0, b"/\n", b"")),
+    ("all GPUs", "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES'))", (0, b"None\n", b"")),
+)
 def test_the_task_runs_a_program(
     program: str, result: tuple[int, bytes, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

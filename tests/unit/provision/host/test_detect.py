@@ -17,6 +17,7 @@ from provision.host.runner import ProgramResult, ProgramRunner, local_runner
 from provision.model.facts import host_to_json, parse_host
 from provision.model.plan import Gpu, HostFacts
 from tests import DATA
+from tests.kit.cases import cases
 
 SMI = DATA / "nvidia_smi"
 UUID = "GPU-3fb6b3a4-0000-4000-8000-9a2ed4b9e1c7"
@@ -115,23 +116,18 @@ def reasons(facts: HostFacts, fact: str) -> dict[str, str]:
     return {row.source: row.reason for row in facts.absent if row.fact == fact}
 
 
-@pytest.mark.parametrize(
-    ("files", "driver", "source"),
-    [
-        pytest.param(
-            {"sys/module/nvidia/version": "515.65.01\n", "proc/driver/nvidia/version": OPEN},
-            "515.65.01",
-            "/sys/module/nvidia/version",
-            id="/sys comes first",
-        ),
-        pytest.param({"proc/driver/nvidia/version": PROPRIETARY}, "515.65.01",
-                     "/proc/driver/nvidia/version", id="then /proc, of the proprietary module"),
-        pytest.param({"proc/driver/nvidia/version": OPEN}, "565.57.01",
-                     "/proc/driver/nvidia/version", id="or of the open one"),
-        pytest.param({"sys/module/nvidia/version": "\0\0", "proc/driver/nvidia/version": OPEN},
-                     "565.57.01", "/proc/driver/nvidia/version",
-                     id="a file without a version is passed over"),
-    ],
+@cases(
+    "files driver source",
+    ("/sys comes first",
+     {"sys/module/nvidia/version": "515.65.01\n", "proc/driver/nvidia/version": OPEN}, "515.65.01",
+     "/sys/module/nvidia/version"),
+    ("then /proc, of the proprietary module", {"proc/driver/nvidia/version": PROPRIETARY},
+     "515.65.01", "/proc/driver/nvidia/version"),
+    ("or of the open one", {"proc/driver/nvidia/version": OPEN}, "565.57.01",
+     "/proc/driver/nvidia/version"),
+    ("a file without a version is passed over",
+     {"sys/module/nvidia/version": "\0\0", "proc/driver/nvidia/version": OPEN}, "565.57.01",
+     "/proc/driver/nvidia/version"),
 )  # fmt: skip
 def test_the_kernel_is_asked_for_the_driver_in_order(
     tmp_path: Path, files: dict[str, str], driver: str, source: str
@@ -174,24 +170,20 @@ def test_no_gpu_at_all_is_none_there_and_no_driver(tmp_path: Path) -> None:
 PCI = "/sys/bus/pci/devices"
 
 
-@pytest.mark.parametrize(
-    ("files", "why"),
-    [
-        pytest.param(pci("0000:01:00.0"),
-                     "an NVIDIA GPU is on the PCI bus (10de:2204) but no driver is loaded",
-                     id="a GPU without a driver"),
-        pytest.param({**pci("0000:01:00.0"), **pci("0000:02:00.0", kind="0x030200")},
-                     "2 NVIDIA GPUs are on the PCI bus (10de:2204) but no driver is loaded",
-                     id="two of them, one without a display"),
-        pytest.param({**pci("0000:01:00.0"), "sys/module/nvidia/version": "515.65.01"},
-                     "an NVIDIA GPU is on the PCI bus (10de:2204) but the driver does not answer",
-                     id="a GPU whose driver does not answer"),
-        pytest.param({}, "the PCI bus cannot be read", id="no bus to look at"),
-        pytest.param({**NIC, "dev/nvidia0": ""}, "/dev/nvidia0 is there, so a GPU may be",
-                     id="a device file"),
-        pytest.param({**NIC, "etc/nv_tegra_release": "# R36"},
-                     "a Tegra: its GPU is not on the PCI bus", id="a Jetson"),
-    ],
+@cases(
+    "files why",
+    ("a GPU without a driver", pci("0000:01:00.0"),
+     "an NVIDIA GPU is on the PCI bus (10de:2204) but no driver is loaded"),
+    ("two of them, one without a display",
+     {**pci("0000:01:00.0"), **pci("0000:02:00.0", kind="0x030200")},
+     "2 NVIDIA GPUs are on the PCI bus (10de:2204) but no driver is loaded"),
+    ("a GPU whose driver does not answer",
+     {**pci("0000:01:00.0"), "sys/module/nvidia/version": "515.65.01"},
+     "an NVIDIA GPU is on the PCI bus (10de:2204) but the driver does not answer"),
+    ("no bus to look at", {}, "the PCI bus cannot be read"),
+    ("a device file", {**NIC, "dev/nvidia0": ""}, "/dev/nvidia0 is there, so a GPU may be"),
+    ("a Jetson", {**NIC, "etc/nv_tegra_release": "# R36"},
+     "a Tegra: its GPU is not on the PCI bus"),
 )  # fmt: skip
 def test_gpus_are_unknown_unless_there_are_certainly_none(
     tmp_path: Path, files: dict[str, str], why: str
@@ -201,14 +193,12 @@ def test_gpus_are_unknown_unless_there_are_certainly_none(
     assert reasons(facts, "gpus")[PCI] == why
 
 
-@pytest.mark.parametrize(
+@cases(
     "device",
-    [
-        pytest.param(pci("0000:01:00.1", kind="0x040300"), id="a GPU's sound device"),
-        pytest.param(pci("0000:01:00.2", kind="0x068000"), id="an NVSwitch bridge"),
-        pytest.param(pci("0000:00:02.0", vendor="0x1002"), id="another maker's GPU"),
-        pytest.param({"sys/bus/pci/devices/0000:00:03.0/vendor": "garbage"}, id="garbage"),
-    ],
+    ("a GPU's sound device", pci("0000:01:00.1", kind="0x040300")),
+    ("an NVSwitch bridge", pci("0000:01:00.2", kind="0x068000")),
+    ("another maker's GPU", pci("0000:00:02.0", vendor="0x1002")),
+    ("garbage", {"sys/bus/pci/devices/0000:00:03.0/vendor": "garbage"}),
 )
 def test_other_devices_are_no_nvidia_gpu(tmp_path: Path, device: dict[str, str]) -> None:
     assert read(tree(tmp_path, {**DEBIAN, **device})).gpus == ()

@@ -23,6 +23,7 @@ from provision.host.machine import Answer, ProbedMachine, Question
 from provision.host.runner import local_runner
 from provision.host.tree import tree_source
 from provision.model.plan import Absent, Engine
+from tests.kit.cases import cases
 
 DENIED = (
     "permission denied while trying to connect to the Docker daemon socket at "
@@ -148,24 +149,17 @@ def test_one_program_reached_twice_is_asked_once(tmp_path: Path) -> None:
     assert ProbedMachine(env=env).on_path("docker") == (str(tmp_path / "b/docker"),)
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        pytest.param(DENIED,
-                     "permission denied on unix:///var/run/docker.sock: "
-                     "add this user to the docker group, or use sudo", id="no permission"),
-        pytest.param(
-            STOPPED,
-            "no daemon answers at unix:///var/run/docker.sock: start it, or set DOCKER_HOST",
-            id="not running"),
-        pytest.param(
-            STOPPED_29,
-            "no daemon answers at unix:///var/run/docker.sock: start it, or set DOCKER_HOST",
-            id="not running, in the words of 29"),
-        pytest.param("error during connect: Get https://h: x509: expired",
-                     "error during connect: Get https://h: x509: expired",
-                     id="anything else as it is"),
-    ],
+@cases(
+    "text problem",
+    ("no permission", DENIED,
+     ("permission denied on unix:///var/run/docker.sock: "
+      "add this user to the docker group, or use sudo")),
+    ("not running", STOPPED,
+     "no daemon answers at unix:///var/run/docker.sock: start it, or set DOCKER_HOST"),
+    ("not running, in the words of 29", STOPPED_29,
+     "no daemon answers at unix:///var/run/docker.sock: start it, or set DOCKER_HOST"),
+    ("anything else as it is", "error during connect: Get https://h: x509: expired",
+     "error during connect: Get https://h: x509: expired"),
 )  # fmt: skip
 def test_a_refusal_says_what_to_do(tmp_path: Path, text: str, problem: str) -> None:
     docker(tmp_path / "bin", server=None, error=text)
@@ -193,15 +187,13 @@ def test_an_engine_that_hangs_costs_its_limit_and_no_more(tmp_path: Path, name: 
     assert found.engines == ()
 
 
-@pytest.mark.parametrize(
-    ("body", "why"),
-    [
-        pytest.param("echo hello", "does not answer like", id="words"),
-        pytest.param("echo '[1]'", "does not answer like", id="another JSON"),
-        pytest.param("echo '{\"Client\": 3}'", "does not answer like", id="another client"),
-        pytest.param("printf '\\377\\376'", "does not answer like", id="bytes"),
-        pytest.param("echo broken >&2; exit 2", "broken", id="an error"),
-    ],
+@cases(
+    "body why",
+    ("words", "echo hello", "does not answer like"),
+    ("another JSON", "echo '[1]'", "does not answer like"),
+    ("another client", "echo '{\"Client\": 3}'", "does not answer like"),
+    ("bytes", "printf '\\377\\376'", "does not answer like"),
+    ("an error", "echo broken >&2; exit 2", "broken"),
 )
 @pytest.mark.parametrize("name", ["docker", "podman"])
 def test_garbage_is_no_engine(tmp_path: Path, name: str, body: str, why: str) -> None:
@@ -211,14 +203,13 @@ def test_garbage_is_no_engine(tmp_path: Path, name: str, body: str, why: str) ->
     assert any(row.fact == f"engines.{name}" and why in row.reason for row in found.absent)
 
 
-@pytest.mark.parametrize(
+@cases(
     "body",
-    [
-        pytest.param('echo "Emulate Docker CLI using podman. Create ..." >&2\n'
-                     'echo \'{"Client": {"Version": "4.3.1"}}\'', id="by its own words"),
-        pytest.param('echo \'{"Client": {"Version": "4.3.1", "OsArch": "linux/amd64"}}\'',
-                     id="by the shape of its answer"),
-    ],
+    ("by its own words",
+     ('echo "Emulate Docker CLI using podman. Create ..." >&2\n'
+      'echo \'{"Client": {"Version": "4.3.1"}}\'')),
+    ("by the shape of its answer",
+     'echo \'{"Client": {"Version": "4.3.1", "OsArch": "linux/amd64"}}\''),
 )  # fmt: skip
 def test_podmans_imitation_of_docker_is_not_docker(tmp_path: Path, body: str) -> None:
     write_program(tmp_path / "bin", "docker", body)
@@ -264,41 +255,35 @@ def test_without_programs_both_are_absent(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("client", "expected"),
-    [
-        pytest.param("28.2.2", False, id="28 needs the plugin"),
-        pytest.param("23.0.0", False, id="so does 23, the first"),
-        pytest.param("20.10.24+dfsg1", True, id="Debian's 20.10 does not"),
-        pytest.param("18.09.1", True, id="nor 18.09, the first with BuildKit"),
-        pytest.param("18.06.3-ce", False, id="before that there was none"),
-        pytest.param(None, False, id="unknown is not able"),
-    ],
+@cases(
+    "client expected",
+    ("28 needs the plugin", "28.2.2", False),
+    ("so does 23, the first", "23.0.0", False),
+    ("Debian's 20.10 does not", "20.10.24+dfsg1", True),
+    ("nor 18.09, the first with BuildKit", "18.09.1", True),
+    ("before that there was none", "18.06.3-ce", False),
+    ("unknown is not able", None, False),
 )
 def test_buildkit_is_inside_some_clients(client: str | None, *, expected: bool) -> None:
     assert has_integrated_buildkit(client) is expected
 
 
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        pytest.param("github.com/docker/buildx v0.13.1 788433953af1", "0.13.1", id="Docker's"),
-        pytest.param("github.com/docker/buildx 0.13.1+ds1 ", "0.13.1+ds1", id="Debian's"),
-        pytest.param("docker: 'buildx' is not a docker command.", None, id="none"),
-    ],
+@cases(
+    "text version",
+    ("Docker's", "github.com/docker/buildx v0.13.1 788433953af1", "0.13.1"),
+    ("Debian's", "github.com/docker/buildx 0.13.1+ds1 ", "0.13.1+ds1"),
+    ("none", "docker: 'buildx' is not a docker command.", None),
 )
 def test_buildx_says_its_version(text: str, version: str | None) -> None:
     assert parse_buildx(text) == version
 
 
-@pytest.mark.parametrize(
-    ("info", "expected"),
-    [
-        pytest.param({"Runtimes": {"runc": {}, "nvidia": {}}}, True, id="registered"),
-        pytest.param({"Runtimes": {"runc": {}}}, False, id="not registered"),
-        pytest.param({"Runtimes": None}, None, id="not told"),
-        pytest.param({}, None, id="not asked"),
-    ],
+@cases(
+    "info expected",
+    ("registered", {"Runtimes": {"runc": {}, "nvidia": {}}}, True),
+    ("not registered", {"Runtimes": {"runc": {}}}, False),
+    ("not told", {"Runtimes": None}, None),
+    ("not asked", {}, None),
 )
 def test_the_nvidia_runtime_is_in_dockers_list(
     info: dict[str, object], *, expected: bool | None
@@ -341,23 +326,19 @@ def test_dockers_cdi_devices_depend_on_its_version(
     assert read_docker_cdi(ProbedMachine(root=tmp_path, env=env), info) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        pytest.param(SPEC, ("nvidia.com/gpu=0", "nvidia.com/gpu=all"), id="YAML, flush lists"),
-        pytest.param(
-            "kind: 'a.b/c'\ndevices:\n  - name: x\n    containerEdits: {}\n  - name: \"y\"\n",
-            ("a.b/c=x", "a.b/c=y"),
-            id="YAML, indented lists",
-        ),
-        pytest.param('{"kind": "nvidia.com/gpu", "devices": [{"name": "0"}, {"name": 1}, 7]}',
-                     ("nvidia.com/gpu=0",), id="JSON"),
-        pytest.param('{"kind": "nvidia.com/gpu", "devices"', (), id="half a JSON"),
-        pytest.param("{" * 99_999, (), id="JSON without end"),
-        pytest.param("devices:\n- name: x\n", (), id="no kind"),
-        pytest.param("kind: nvidia.com/gpu\ndevices: []\n", (), id="no devices"),
-        pytest.param("\0\0", (), id="no text"),
-    ],
+@cases(
+    "text names",
+    ("YAML, flush lists", SPEC, ("nvidia.com/gpu=0", "nvidia.com/gpu=all")),
+    ("YAML, indented lists",
+     "kind: 'a.b/c'\ndevices:\n  - name: x\n    containerEdits: {}\n  - name: \"y\"\n",
+     ("a.b/c=x", "a.b/c=y")),
+    ("JSON", '{"kind": "nvidia.com/gpu", "devices": [{"name": "0"}, {"name": 1}, 7]}',
+     ("nvidia.com/gpu=0",)),
+    ("half a JSON", '{"kind": "nvidia.com/gpu", "devices"', ()),
+    ("JSON without end", "{" * 99_999, ()),
+    ("no kind", "devices:\n- name: x\n", ()),
+    ("no devices", "kind: nvidia.com/gpu\ndevices: []\n", ()),
+    ("no text", "\0\0", ()),
 )  # fmt: skip
 def test_a_cdi_spec_names_its_devices(text: str, names: tuple[str, ...]) -> None:
     assert parse_cdi(text) == names

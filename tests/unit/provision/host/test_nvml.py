@@ -14,6 +14,7 @@ import pytest
 from provision.host.nvml import NvmlModule, parse_cuda_version, parse_nvml_version, read_nvml
 from tests import fake_driver
 from tests.fake_driver import GPU_IS_LOST
+from tests.kit.cases import cases
 
 CODE = """
 import json, warnings
@@ -81,17 +82,13 @@ def test_every_fact_comes_from_nvml(detected: Detected) -> None:
     assert {facts["sources"][fact] for fact in ("driver", "driver_cuda", "gpus")} == {"nvml"}
 
 
-@pytest.mark.parametrize(
-    ("code", "why"),
-    [
-        pytest.param(fake_driver.DRIVER_NOT_LOADED, "kernel module is not loaded", id="no module"),
-        pytest.param(
-            fake_driver.LIB_RM_VERSION_MISMATCH, "differ in version: reboot", id="half an upgrade"
-        ),
-        pytest.param(fake_driver.UNKNOWN, "Unknown Error: see dmesg", id="unknown"),
-        pytest.param(fake_driver.NO_PERMISSION, "no permission", id="no permission"),
-        pytest.param(27, "NVML Error with code 27", id="a code that pynvml has no text for"),
-    ],
+@cases(
+    "code why",
+    ("no module", fake_driver.DRIVER_NOT_LOADED, "kernel module is not loaded"),
+    ("half an upgrade", fake_driver.LIB_RM_VERSION_MISMATCH, "differ in version: reboot"),
+    ("unknown", fake_driver.UNKNOWN, "Unknown Error: see dmesg"),
+    ("no permission", fake_driver.NO_PERMISSION, "no permission"),
+    ("a code that pynvml has no text for", 27, "NVML Error with code 27"),
 )
 def test_nvml_that_does_not_start_says_why(detected: Detected, code: int, why: str) -> None:
     facts = detected({**HOST, "error.nvmlInit": code})
@@ -124,13 +121,11 @@ def test_an_old_driver_lacks_functions_and_says_so(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(
+@cases(
     "function",
-    [
-        pytest.param("nvmlDeviceGetHandleByIndex", id="at its handle"),
-        pytest.param("nvmlDeviceGetName", id="at its first fact"),
-        pytest.param("nvmlDeviceGetMigMode", id="at its last fact"),
-    ],
+    ("at its handle", "nvmlDeviceGetHandleByIndex"),
+    ("at its first fact", "nvmlDeviceGetName"),
+    ("at its last fact", "nvmlDeviceGetMigMode"),
 )
 def test_a_lost_gpu_leaves_the_others(detected: Detected, function: str) -> None:
     facts = detected({**HOST, f"error.{function}.0": GPU_IS_LOST})
@@ -146,21 +141,17 @@ def test_all_gpus_lost_is_not_none_there(detected: Detected) -> None:
     assert {"gpus[0]", "gpus[1]"} <= set(rows(facts))
 
 
-@pytest.mark.parametrize(
-    ("error", "fact", "why"),
-    [
-        pytest.param({"error.nvmlSystemGetCudaDriverVersion_v2": 12}, "driver_cuda",
-                     "libcuda.so.1 is not in the linker path",
-                     id="a container without the compute capability"),
-        pytest.param({"cuda": 0}, "driver_cuda", "not a CUDA version: 0", id="CUDA zero"),
-        pytest.param({"driver": "N/A"}, "driver", "not a version: 'N/A'", id="no number"),
-        pytest.param({"nvml": "12"}, "user_mode_driver", "no driver version in", id="too short"),
-        pytest.param({"error.nvmlDeviceGetCount": 999}, "gpus", "Unknown Error", id="no count"),
-        pytest.param({"error.nvmlDeviceGetMemoryInfo.1": 3}, "gpus[1].memory_mib", "Not Supported",
-                     id="memory shared with the processor"),
-        pytest.param({"gpu.1.name": "\udcff\udcfe"}, "gpus[1].name", "can't decode",
-                     id="bytes, no text"),
-    ],
+@cases(
+    "error fact why",
+    ("a container without the compute capability", {"error.nvmlSystemGetCudaDriverVersion_v2": 12},
+     "driver_cuda", "libcuda.so.1 is not in the linker path"),
+    ("CUDA zero", {"cuda": 0}, "driver_cuda", "not a CUDA version: 0"),
+    ("no number", {"driver": "N/A"}, "driver", "not a version: 'N/A'"),
+    ("too short", {"nvml": "12"}, "user_mode_driver", "no driver version in"),
+    ("no count", {"error.nvmlDeviceGetCount": 999}, "gpus", "Unknown Error"),
+    ("memory shared with the processor", {"error.nvmlDeviceGetMemoryInfo.1": 3},
+     "gpus[1].memory_mib", "Not Supported"),
+    ("bytes, no text", {"gpu.1.name": "\udcff\udcfe"}, "gpus[1].name", "can't decode"),
 )  # fmt: skip
 def test_one_fact_that_fails_costs_only_itself(
     library: Path, tmp_path: Path, error: dict[str, object], fact: str, why: str
@@ -180,13 +171,11 @@ def test_nvml_without_gpus_is_none_there(detected: Detected) -> None:
     assert facts["gpus"] == []
 
 
-@pytest.mark.parametrize(
+@cases(
     "extra",
-    [
-        pytest.param({}, id="after success"),
-        pytest.param({"error.nvmlDeviceGetCount": 999}, id="after a failure"),
-        pytest.param({"error.nvmlDeviceGetName": GPU_IS_LOST}, id="after a lost GPU"),
-    ],
+    ("after success", {}),
+    ("after a failure", {"error.nvmlDeviceGetCount": 999}),
+    ("after a lost GPU", {"error.nvmlDeviceGetName": GPU_IS_LOST}),
 )
 def test_nvml_is_always_shut_down(
     detected: Detected, tmp_path: Path, extra: dict[str, object]
@@ -249,29 +238,25 @@ def test_without_the_python_package_nvml_says_so() -> None:
     assert "nvidia-ml-py is not installed" in (read_nvml(load).failed or "")
 
 
-@pytest.mark.parametrize(
-    ("version", "driver"),
-    [
-        pytest.param("12.550.54.15", "550.54.15", id="the CUDA major goes first"),
-        pytest.param("13.580.65.06", "580.65.06", id="13"),
-        pytest.param("8.375.26", "375.26", id="an old one"),
-        pytest.param("550.54.15", "550.54.15", id="the driver alone"),
-    ],
+@cases(
+    "version driver",
+    ("the CUDA major goes first", "12.550.54.15", "550.54.15"),
+    ("13", "13.580.65.06", "580.65.06"),
+    ("an old one", "8.375.26", "375.26"),
+    ("the driver alone", "550.54.15", "550.54.15"),
 )
 def test_nvmls_version_holds_the_drivers(version: str, driver: str) -> None:
     assert parse_nvml_version(version) == driver
 
 
-@pytest.mark.parametrize(
-    ("number", "version"),
-    [
-        pytest.param(12040, "12.4", id="12.4"),
-        pytest.param(11070, "11.7", id="11.7"),
-        pytest.param(13000, "13.0", id="13.0"),
-        pytest.param(12100, "12.10", id="a minor of two digits"),
-        pytest.param(0, None, id="no libcuda"),
-        pytest.param(-1, None, id="nonsense"),
-    ],
+@cases(
+    "number version",
+    ("12.4", 12040, "12.4"),
+    ("11.7", 11070, "11.7"),
+    ("13.0", 13000, "13.0"),
+    ("a minor of two digits", 12100, "12.10"),
+    ("no libcuda", 0, None),
+    ("nonsense", -1, None),
 )
 def test_nvml_counts_cuda_in_thousands(number: int, version: str | None) -> None:
     assert parse_cuda_version(number) == version

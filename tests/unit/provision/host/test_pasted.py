@@ -13,6 +13,7 @@ from provision.errors import HostFileError
 from provision.host.pasted import parse_host_text, parse_smi, read_host
 from provision.model.plan import Gpu
 from tests import ROOT
+from tests.kit.cases import cases
 
 RECORDED = ROOT / "tests" / "data" / "nvidia_smi"
 QUERY = """
@@ -39,51 +40,29 @@ GPU 00000000:0A:00.0
 H100 = Gpu(name="NVIDIA H100 80GB HBM3")
 
 
-@pytest.mark.parametrize(
-    ("text", "driver", "cuda", "gpus"),
-    [
-        pytest.param((RECORDED / "header_610.txt").read_text(), "610.43.02", "13.3",
-                     (Gpu(name="NVIDIA RTX A6000", memory_mib=49140),),
-                     id="the table, with the labels of branch 610"),
-        pytest.param((RECORDED / "header_510_mig.txt").read_text(), "510.47.03", "11.6",
-                     (Gpu(name="NVIDIA A100-SXM...", memory_mib=40960, mig=True),),
-                     id="a table that cuts names, of a GPU in slices"),
-        pytest.param((RECORDED / "header_331.txt").read_text(), "331.62", None,
-                     (Gpu(name="Tesla K20m", memory_mib=4799),),
-                     id="a table from before CUDA had a version in it"),
-        pytest.param((RECORDED / "header_545_wsl.txt").read_text(), "546.80", None,
-                     (Gpu(name="NVIDIA GeForce RTX 2060", memory_mib=6144),),
-                     id="a table whose CUDA is an error"),
-        pytest.param(
-            QUERY,
-            "550.54.15",
-            "12.4",
-            (
-                Gpu(name="NVIDIA H100 80GB HBM3", uuid="GPU-0a1b", memory_mib=81559),
-                Gpu(name="NVIDIA A10"),
-            ),
-            id="the query of all values",
-        ),
-        pytest.param(
-            "GPU 0: NVIDIA A100 (UUID: GPU-1)\n"
-            "  MIG 1g.5gb Device 0: (UUID: MIG-2)\n"
-            "GPU 1: NVIDIA A10\n",
-            None,
-            None,
-            (Gpu(name="NVIDIA A100", uuid="GPU-1", mig=True), Gpu(name="NVIDIA A10")),
-            id="the list, which has no driver",
-        ),
-        pytest.param(
-            "name, driver_version, compute_cap, memory.total [MiB]\n"
-            "NVIDIA H100 80GB HBM3, 550.54.15, 9.0, 81559 MiB\n",
-            "550.54.15",
-            None,
-            (Gpu(name="NVIDIA H100 80GB HBM3", compute_capability=(9, 0), memory_mib=81559),),
-            id="values by the names of their columns",
-        ),
-        pytest.param("NVIDIA H100 80GB HBM3, 550.54.15\nNVIDIA H100 80GB HBM3, 550.54.15\n",
-                     "550.54.15", None, (H100, H100), id="values without names, GPUs counted"),
-    ],
+@cases(
+    "text driver cuda gpus",
+    ("the table, with the labels of branch 610", (RECORDED / "header_610.txt").read_text(),
+     "610.43.02", "13.3", (Gpu(name="NVIDIA RTX A6000", memory_mib=49140),)),
+    ("a table that cuts names, of a GPU in slices", (RECORDED / "header_510_mig.txt").read_text(),
+     "510.47.03", "11.6", (Gpu(name="NVIDIA A100-SXM...", memory_mib=40960, mig=True),)),
+    ("a table from before CUDA had a version in it", (RECORDED / "header_331.txt").read_text(),
+     "331.62", None, (Gpu(name="Tesla K20m", memory_mib=4799),)),
+    ("a table whose CUDA is an error", (RECORDED / "header_545_wsl.txt").read_text(), "546.80",
+     None, (Gpu(name="NVIDIA GeForce RTX 2060", memory_mib=6144),)),
+    ("the query of all values", QUERY, "550.54.15", "12.4",
+     (Gpu(name="NVIDIA H100 80GB HBM3", uuid="GPU-0a1b", memory_mib=81559),
+      Gpu(name="NVIDIA A10"))),
+    ("the list, which has no driver",
+     "GPU 0: NVIDIA A100 (UUID: GPU-1)\n  MIG 1g.5gb Device 0: (UUID: MIG-2)\nGPU 1: NVIDIA A10\n",
+     None, None, (Gpu(name="NVIDIA A100", uuid="GPU-1", mig=True), Gpu(name="NVIDIA A10"))),
+    ("values by the names of their columns",
+     ("name, driver_version, compute_cap, memory.total [MiB]\n"
+      "NVIDIA H100 80GB HBM3, 550.54.15, 9.0, 81559 MiB\n"), "550.54.15", None,
+     (Gpu(name="NVIDIA H100 80GB HBM3", compute_capability=(9, 0), memory_mib=81559),)),
+    ("values without names, GPUs counted",
+     "NVIDIA H100 80GB HBM3, 550.54.15\nNVIDIA H100 80GB HBM3, 550.54.15\n", "550.54.15", None,
+     (H100, H100)),
 )  # fmt: skip
 def test_what_is_read(text: str, driver: str | None, cuda: str | None, gpus: object) -> None:
     facts = parse_smi(text)
@@ -92,16 +71,14 @@ def test_what_is_read(text: str, driver: str | None, cuda: str | None, gpus: obj
     assert facts.driver_reports_gpus == (driver is not None)
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
-    [
-        pytest.param("", id="nothing"),
-        pytest.param("{}", id="a host file"),
-        pytest.param("torch==2.0.1\n", id="requirements"),
-        pytest.param((RECORDED / "exit_9.txt").read_text(), id="that it failed"),
-        pytest.param("Driver Version: 535.104.05 is too old\n", id="a driver in a sentence"),
-        pytest.param("step 1\nNVIDIA H100 is used\nstep 2\n", id="a log that names a GPU"),
-    ],
+    ("nothing", ""),
+    ("a host file", "{}"),
+    ("requirements", "torch==2.0.1\n"),
+    ("that it failed", (RECORDED / "exit_9.txt").read_text()),
+    ("a driver in a sentence", "Driver Version: 535.104.05 is too old\n"),
+    ("a log that names a GPU", "step 1\nNVIDIA H100 is used\nstep 2\n"),
 )
 def test_what_is_none_of_it(text: str) -> None:
     assert parse_smi(text) is None

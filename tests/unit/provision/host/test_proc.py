@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from provision.host import proc, system
 from provision.host.machine import ProbedMachine
 from provision.model.plan import Gpu
+from tests.kit.cases import cases
 
 PROPRIETARY = (
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  515.65.01  Wed Jul 20 14:00:58 UTC 2022\n"
@@ -21,63 +20,51 @@ OPEN = (
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        pytest.param(PROPRIETARY, "515.65.01", id="the proprietary module"),
-        pytest.param(OPEN, "565.57.01", id="the open module"),
-        pytest.param(OPEN.replace("x86_64", "aarch64"), "565.57.01", id="the open module on Arm"),
-        pytest.param("NVRM version: NVIDIA\n", None, id="no version in it"),
-        pytest.param("GCC version:  gcc version 13.3.0\n", None, id="the compiler's is not it"),
-        pytest.param("", None, id="empty"),
-    ],
+@cases(
+    "text version",
+    ("the proprietary module", PROPRIETARY, "515.65.01"),
+    ("the open module", OPEN, "565.57.01"),
+    ("the open module on Arm", OPEN.replace("x86_64", "aarch64"), "565.57.01"),
+    ("no version in it", "NVRM version: NVIDIA\n", None),
+    ("the compiler's is not it", "GCC version:  gcc version 13.3.0\n", None),
+    ("empty", "", None),
 )
 def test_the_driver_is_in_proc(text: str, version: str | None) -> None:
     assert proc.parse_nvrm(text) == version
 
 
-@pytest.mark.parametrize(
-    ("text", "gpu"),
-    [
-        pytest.param(
-            "Model: \t\t NVIDIA A10\nIRQ:   \t\t 72\nGPU UUID: \t GPU-5a1c\nVideo BIOS: \t 94\n",
-            Gpu(name="NVIDIA A10", uuid="GPU-5a1c"), id="a GPU in use"),
-        pytest.param(
-            "Model: \t\t Tesla T4\nGPU UUID: \t GPU-????????-????-????-????-????????????\n",
-            Gpu(name="Tesla T4"), id="a GPU that was never opened has no UUID yet"),
-        pytest.param("IRQ: 72\n", None, id="nothing to know it by"),
-    ],
+@cases(
+    "text gpu",
+    ("a GPU in use",
+     "Model: \t\t NVIDIA A10\nIRQ:   \t\t 72\nGPU UUID: \t GPU-5a1c\nVideo BIOS: \t 94\n",
+     Gpu(name="NVIDIA A10", uuid="GPU-5a1c")),
+    ("a GPU that was never opened has no UUID yet",
+     "Model: \t\t Tesla T4\nGPU UUID: \t GPU-????????-????-????-????-????????????\n",
+     Gpu(name="Tesla T4")),
+    ("nothing to know it by", "IRQ: 72\n", None),
 )  # fmt: skip
 def test_a_gpu_is_in_proc(text: str, gpu: Gpu | None) -> None:
     assert proc.parse_gpu_information(text) == gpu
 
 
-@pytest.mark.parametrize(
-    ("text", "wsl"),
-    [
-        pytest.param("Linux version 5.15.146.1-microsoft-standard-WSL2", True, id="WSL2"),
-        pytest.param("Linux version 4.4.0-19041-Microsoft", True, id="WSL1"),
-        pytest.param("Linux version 6.1.0-18-amd64 (debian-kernel@...)", False, id="Debian"),
-    ],
+@cases(
+    "text wsl",
+    ("WSL2", "Linux version 5.15.146.1-microsoft-standard-WSL2", True),
+    ("WSL1", "Linux version 4.4.0-19041-Microsoft", True),
+    ("Debian", "Linux version 6.1.0-18-amd64 (debian-kernel@...)", False),
 )
 def test_wsl_is_in_the_kernels_name(text: str, *, wsl: bool) -> None:
     assert proc.parse_wsl(text) is wsl
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param(
-            'NAME="Ubuntu"\nID=ubuntu\nVERSION_ID="22.04"\n', ("ubuntu", "22.04"), id="Ubuntu"
-        ),
-        pytest.param("ID=debian\nVERSION_ID='12'\n", ("debian", "12"), id="single quotes"),
-        pytest.param("ID=arch\nBUILD_ID=rolling\n", ("arch", None), id="a rolling release"),
-        pytest.param(
-            'ID="rocky"\r\nVERSION_ID="9.4"\r\n', ("rocky", "9.4"), id="Windows line ends"
-        ),
-        pytest.param("VARIANT_ID=server\n", (None, None), id="VARIANT_ID is not ID"),
-        pytest.param("", (None, None), id="empty"),
-    ],
+@cases(
+    "text expected",
+    ("Ubuntu", 'NAME="Ubuntu"\nID=ubuntu\nVERSION_ID="22.04"\n', ("ubuntu", "22.04")),
+    ("single quotes", "ID=debian\nVERSION_ID='12'\n", ("debian", "12")),
+    ("a rolling release", "ID=arch\nBUILD_ID=rolling\n", ("arch", None)),
+    ("Windows line ends", 'ID="rocky"\r\nVERSION_ID="9.4"\r\n', ("rocky", "9.4")),
+    ("VARIANT_ID is not ID", "VARIANT_ID=server\n", (None, None)),
+    ("empty", "", (None, None)),
 )
 def test_the_distribution_is_in_os_release(
     text: str, expected: tuple[str | None, str | None]
@@ -85,14 +72,12 @@ def test_the_distribution_is_in_os_release(
     assert system.distribution(text) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        pytest.param("glibc 2.36", "2.36", id="Debian 12"),
-        pytest.param("glibc 2.40.9000", "2.40", id="a development version"),
-        pytest.param(None, None, id="no answer, as from musl"),
-        pytest.param("musl 1.2", None, id="another library"),
-    ],
+@cases(
+    "text version",
+    ("Debian 12", "glibc 2.36", "2.36"),
+    ("a development version", "glibc 2.40.9000", "2.40"),
+    ("no answer, as from musl", None, None),
+    ("another library", "musl 1.2", None),
 )
 def test_the_c_library_says_its_version(text: str | None, version: str | None) -> None:
     assert system.parse_confstr(text) == version

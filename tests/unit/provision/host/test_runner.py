@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import pytest
-
 from provision.host.runner import local_runner
+from tests.kit.cases import cases
 
 RUN = local_runner({"PATH": "/usr/bin:/bin"})
 
@@ -25,16 +24,14 @@ def test_output_and_exit_code_come_back(tmp_path: Path) -> None:
     assert done.message == "err"
 
 
-@pytest.mark.parametrize(
-    ("body", "problem"),
-    [
-        pytest.param("sleep 60", "tool did not answer within 0.2 s", id="it sleeps"),
-        pytest.param("sleep 60 & wait", "did not answer within 0.2 s", id="its child sleeps"),
-        pytest.param("sleep 60 & exit 0", "did not answer", id="its child keeps the pipe"),
-        pytest.param("exec >&- 2>&-; sleep 60", "did not answer", id="it closes its output"),
-        pytest.param("trap '' TERM INT; sleep 60", "did not answer", id="it ignores signals"),
-        pytest.param("exec yes", "tool printed more than 4 MiB", id="it prints for ever"),
-    ],
+@cases(
+    "body problem",
+    ("it sleeps", "sleep 60", "tool did not answer within 0.2 s"),
+    ("its child sleeps", "sleep 60 & wait", "did not answer within 0.2 s"),
+    ("its child keeps the pipe", "sleep 60 & exit 0", "did not answer"),
+    ("it closes its output", "exec >&- 2>&-; sleep 60", "did not answer"),
+    ("it ignores signals", "trap '' TERM INT; sleep 60", "did not answer"),
+    ("it prints for ever", "exec yes", "tool printed more than 4 MiB"),
 )
 def test_a_program_that_does_not_end_is_left_in_time(
     tmp_path: Path, body: str, problem: str
@@ -79,14 +76,12 @@ def test_the_program_reads_nothing_and_speaks_english(tmp_path: Path) -> None:
     assert done.out == "C\n"
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        pytest.param("echo; echo why >&2; exit 1", "why", id="its first words"),
-        pytest.param("echo only here; exit 1", "only here", id="on either stream"),
-        pytest.param("exit 9", "exit code 9, no output", id="else its exit code"),
-        pytest.param(r"printf '\033[31mred\033[0m'", "[31mred [0m", id="without terminal codes"),
-    ],
+@cases(
+    "body said",
+    ("its first words", "echo; echo why >&2; exit 1", "why"),
+    ("on either stream", "echo only here; exit 1", "only here"),
+    ("else its exit code", "exit 9", "exit code 9, no output"),
+    ("without terminal codes", r"printf '\033[31mred\033[0m'", "[31mred [0m"),
 )
 def test_a_failure_is_said_in_one_line(tmp_path: Path, body: str, said: str) -> None:
     assert RUN([script(tmp_path / "tool", body)], 5).message == said

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import pytest
-
 from provision.host.machine import Answer, ProbedMachine, Question
 from provision.host.runner import ProgramResult
 from provision.host.smi import FIELDS, Header, failure, parse_header, parse_query, read_smi
 from provision.model.plan import Absent, Gpu
 from tests import ROOT
+from tests.kit.cases import cases
 
 DATA = ROOT / "tests" / "data" / "nvidia_smi"
 PROGRAM = "/usr/bin/nvidia-smi"
@@ -56,47 +55,38 @@ def machine(run: FakeSmi) -> ProbedMachine:
     return ProbedMachine(env={"PATH": "/usr/bin"}, source=ask)
 
 
-@pytest.mark.parametrize(
-    ("name", "header"),
-    [
-        pytest.param("header_331.txt", Header(driver="331.62"), id="331 names no CUDA"),
-        pytest.param("header_470.txt", Header(driver="470.182.03", cuda="11.4", cuda_text="11.4"),
-                     id="470"),
-        pytest.param("header_510_mig.txt",
-                     Header(driver="510.47.03", cuda="11.6", cuda_text="11.6"),
-                     id="510 with MIG on"),
-        pytest.param("header_545_wsl.txt", Header(driver="546.80", cuda_text="ERR!"),
-                     id="WSL2, where the program is older than the driver and CUDA is broken"),
-        pytest.param("header_550.txt", Header(driver="550.135", cuda="12.4", cuda_text="12.4"),
-                     id="550"),
-        pytest.param("header_610.txt", Header(driver="610.43.02", cuda="13.3", cuda_text="13.3"),
-                     id="610 says KMD and CUDA UMD"),
-        pytest.param("exit_9.txt", Header(), id="a failure is no header"),
-        pytest.param("exit_18_570.txt", Header(), id="nor is NVML's own version"),
-    ],
+@cases(
+    "name header",
+    ("331 names no CUDA", "header_331.txt", Header(driver="331.62")),
+    ("470", "header_470.txt", Header(driver="470.182.03", cuda="11.4", cuda_text="11.4")),
+    ("510 with MIG on", "header_510_mig.txt",
+     Header(driver="510.47.03", cuda="11.6", cuda_text="11.6")),
+    ("WSL2, where the program is older than the driver and CUDA is broken", "header_545_wsl.txt",
+     Header(driver="546.80", cuda_text="ERR!")),
+    ("550", "header_550.txt", Header(driver="550.135", cuda="12.4", cuda_text="12.4")),
+    ("610 says KMD and CUDA UMD", "header_610.txt",
+     Header(driver="610.43.02", cuda="13.3", cuda_text="13.3")),
+    ("a failure is no header", "exit_9.txt", Header()),
+    ("nor is NVML's own version", "exit_18_570.txt", Header()),
 )  # fmt: skip
 def test_the_header_gives_driver_and_cuda(name: str, header: Header) -> None:
     assert parse_header(text(name)) == header
 
 
-@pytest.mark.parametrize(
-    ("line", "gpu"),
-    [
-        pytest.param(f"NVIDIA L4, {UUID}, 8.9, 23034, [N/A]",
-                     Gpu(name="NVIDIA L4", uuid=UUID, compute_capability=(8, 9), memory_mib=23034,
-                         mig=False), id="a GPU without MIG"),
-        pytest.param(f"NVIDIA A100-SXM4-40GB, {UUID}, 8.0, 40960, Enabled",
-                     Gpu(name="NVIDIA A100-SXM4-40GB", uuid=UUID, compute_capability=(8, 0),
-                         memory_mib=40960, mig=True), id="a GPU with MIG on"),
-        pytest.param(f"NVIDIA Test, with comma, {UUID}, 12.0, 32607 MiB, Disabled",
-                     Gpu(name="NVIDIA Test, with comma", uuid=UUID, compute_capability=(12, 0),
-                         memory_mib=32607, mig=False), id="a comma in the name"),
-        pytest.param(f"NVIDIA GB10, {UUID}, 12.1, [N/A], [N/A]",
-                     Gpu(name="NVIDIA GB10", uuid=UUID, compute_capability=(12, 1), mig=False),
-                     id="memory shared with the processor"),
-        pytest.param(f"[Unknown Error], {UUID}, [Unknown Error], [Unknown Error], [Unknown Error]",
-                     Gpu(uuid=UUID), id="a GPU in trouble"),
-    ],
+@cases(
+    "line gpu",
+    ("a GPU without MIG", f"NVIDIA L4, {UUID}, 8.9, 23034, [N/A]",
+     Gpu(name="NVIDIA L4", uuid=UUID, compute_capability=(8, 9), memory_mib=23034, mig=False)),
+    ("a GPU with MIG on", f"NVIDIA A100-SXM4-40GB, {UUID}, 8.0, 40960, Enabled",
+     Gpu(name="NVIDIA A100-SXM4-40GB", uuid=UUID, compute_capability=(8, 0), memory_mib=40960,
+         mig=True)),
+    ("a comma in the name", f"NVIDIA Test, with comma, {UUID}, 12.0, 32607 MiB, Disabled",
+     Gpu(name="NVIDIA Test, with comma", uuid=UUID, compute_capability=(12, 0), memory_mib=32607,
+         mig=False)),
+    ("memory shared with the processor", f"NVIDIA GB10, {UUID}, 12.1, [N/A], [N/A]",
+     Gpu(name="NVIDIA GB10", uuid=UUID, compute_capability=(12, 1), mig=False)),
+    ("a GPU in trouble",
+     f"[Unknown Error], {UUID}, [Unknown Error], [Unknown Error], [Unknown Error]", Gpu(uuid=UUID)),
 )  # fmt: skip
 def test_a_query_line_is_one_gpu(line: str, gpu: Gpu) -> None:
     assert parse_query(f"{line}\n", FIELDS) == ((gpu,), ())
@@ -110,24 +100,19 @@ def test_a_line_that_is_no_gpu_is_kept_apart() -> None:
     assert strange == (" ".join(lost.split()),)
 
 
-@pytest.mark.parametrize(
-    ("code", "name", "why"),
-    [
-        pytest.param(9, "exit_9.txt", "the NVIDIA kernel module is not loaded (exit 9)", id="9"),
-        pytest.param(12, "exit_12.txt", "libnvidia-ml.so.1 was not found (exit 12)", id="12"),
-        pytest.param(18, "exit_18.txt",
-                     "the kernel module and libnvidia-ml.so.1 differ in version: "
-                     "reboot, or reload the modules (exit 18)", id="18"),
-        pytest.param(
-            17, "exit_17.txt",
-            "the operating system blocks the GPU's device files (cgroup, or WSL driver) (exit 17)",
-            id="17"),
-        pytest.param(4, "exit_4.txt",
-                     "no permission to open /dev/nvidia* "
-                     "(exit 4: Failed to initialize NVML: Insufficient Permissions)", id="4"),
-        pytest.param(255, "exit_255.txt", "exit 255: Failed to initialize NVML: Unknown Error",
-                     id="255"),
-    ],
+@cases(
+    "code name why",
+    ("9", 9, "exit_9.txt", "the NVIDIA kernel module is not loaded (exit 9)"),
+    ("12", 12, "exit_12.txt", "libnvidia-ml.so.1 was not found (exit 12)"),
+    ("18", 18, "exit_18.txt",
+     ("the kernel module and libnvidia-ml.so.1 differ in version: "
+      "reboot, or reload the modules (exit 18)")),
+    ("17", 17, "exit_17.txt",
+     "the operating system blocks the GPU's device files (cgroup, or WSL driver) (exit 17)"),
+    ("4", 4, "exit_4.txt",
+     ("no permission to open /dev/nvidia* "
+      "(exit 4: Failed to initialize NVML: Insufficient Permissions)")),
+    ("255", 255, "exit_255.txt", "exit 255: Failed to initialize NVML: Unknown Error"),
 )  # fmt: skip
 def test_a_failure_is_said_in_our_words(code: int, name: str, why: str) -> None:
     assert failure(ProgramResult(code=code, out=text(name))) == why
@@ -196,16 +181,12 @@ def test_a_broken_cuda_is_absent_with_what_stood_there() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("done", "why"),
-    [
-        pytest.param(ProgramResult(code=0, out="hello\n"), "no header that we know", id="garbage"),
-        pytest.param(ProgramResult(code=0), "no header that we know", id="nothing"),
-        pytest.param(
-            ProgramResult(problem="nvidia-smi was not found"), "was not found", id="no such program"
-        ),
-        pytest.param(ProgramResult(code=-11), "exit -11, no output", id="a crash"),
-    ],
+@cases(
+    "done why",
+    ("garbage", ProgramResult(code=0, out="hello\n"), "no header that we know"),
+    ("nothing", ProgramResult(code=0), "no header that we know"),
+    ("no such program", ProgramResult(problem="nvidia-smi was not found"), "was not found"),
+    ("a crash", ProgramResult(code=-11), "exit -11, no output"),
 )
 def test_a_program_that_does_not_answer_has_failed(done: ProgramResult, why: str) -> None:
     assert why in (read_smi(machine(FakeSmi(done))).failed or "")

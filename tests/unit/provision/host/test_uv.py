@@ -9,26 +9,23 @@ import pytest
 
 from provision.host.indexes import ExposedConfigError, pip_index
 from provision.host.uv import builtin_index, plain_index, uv_indexes, uv_variables
+from tests.kit.cases import cases
 
 PYPI = builtin_index()
 A, B = "https://a.example/simple", "https://b.example/simple"
 SOMEBODY = 12345
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        pytest.param("https://a.example/simple/", "https://a.example/simple", id="a slash"),
-        pytest.param("https://me:word@a.example/simple", "https://a.example/simple", id="a login"),
-        pytest.param("https://A.example/simple", "https://a.example/simple", id="capitals"),
-        pytest.param(
-            "https://a.example:443/simple", "https://a.example/simple", id="the usual port"
-        ),
-        pytest.param("http://a.example:80", "http://a.example/", id="the usual port of http"),
-        pytest.param("https://a.example/%7Eme", "https://a.example/~me", id="an escape"),
-        pytest.param("/wheels/", "file:///wheels", id="a directory"),
-        pytest.param("../my wheels", "file:///etc/my%20wheels", id="a directory from the file"),
-    ],
+@cases(
+    "one other",
+    ("a slash", "https://a.example/simple/", "https://a.example/simple"),
+    ("a login", "https://me:word@a.example/simple", "https://a.example/simple"),
+    ("capitals", "https://A.example/simple", "https://a.example/simple"),
+    ("the usual port", "https://a.example:443/simple", "https://a.example/simple"),
+    ("the usual port of http", "http://a.example:80", "http://a.example/"),
+    ("an escape", "https://a.example/%7Eme", "https://a.example/~me"),
+    ("a directory", "/wheels/", "file:///wheels"),
+    ("a directory from the file", "../my wheels", "file:///etc/my%20wheels"),
 )
 def test_two_spellings_of_one_index(one: str, other: str) -> None:
     assert plain_index(one, Path("/etc/uv")) == plain_index(other)
@@ -53,36 +50,27 @@ def env(tmp_path: Path) -> dict[str, str]:
     return {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "PIP_CONFIG_FILE": os.devnull}
 
 
-@pytest.mark.parametrize(
-    ("variables", "own", "default", "named"),
-    [
-        pytest.param({}, "", PYPI, {PYPI}, id="nothing"),
-        pytest.param({"UV_DEFAULT_INDEX": A}, "", A, {A}, id="a default one"),
-        pytest.param({"UV_DEFAULT_INDEX": f"corp={A}"}, "", A, {A}, id="... with a name"),
-        pytest.param({"UV_INDEX_URL": A + "/"}, "", A + "/", {A}, id="... by the old variable"),
-        pytest.param({"UV_INDEX": f"{A} n={B}"}, "", PYPI, {PYPI, A, B}, id="two beside PyPI"),
-        pytest.param({"UV_INDEX": f"{A} {A}/"}, "", PYPI, {PYPI, A}, id="one named twice"),
-        pytest.param({"UV_EXTRA_INDEX_URL": f"{A} {B}"}, "", PYPI, {PYPI, A, B}, id="extra ones"),
-        pytest.param({"UV_INDEX": "https://me:word@a.example/simple"}, "", PYPI, {PYPI, A},
-                     id="a login"),
-        pytest.param({"UV_FIND_LINKS": "/usr,/etc/"}, "", PYPI,
-                     {PYPI, "file:///usr", "file:///etc"}, id="links"),
-        pytest.param({}, f'index-url = "{A}"', A, {A}, id="the file's default"),
-        pytest.param({}, f'[[index]]\nurl = "{A}"', PYPI, {PYPI, A}, id="the file's index"),
-        pytest.param({}, f'[[index]]\nurl = "{A}"\ndefault = true', A, {A},
-                     id="the file's index as default"),
-        pytest.param({}, f'[[index]]\nname = "x"\nurl = "{A}"\nexplicit = true', PYPI, {PYPI},
-                     id="explicit"),
-        pytest.param({}, f'[pip]\nextra-index-url = ["{A}"]', PYPI, {PYPI, A},
-                     id="the file's pip section"),
-        pytest.param({}, 'find-links = ["./w"]', PYPI, {PYPI, "file://@HOME@/.config/uv/w"},
-                     id="its links"),
-        pytest.param({"UV_DEFAULT_INDEX": B}, f'index-url = "{A}"', B, {B},
-                     id="the variable before the file"),
-        pytest.param({}, 'no-index = true\nfind-links = ["/usr"]', "", {"file:///usr"}, id="none"),
-        pytest.param({"UV_NO_CONFIG": "1"}, f'index-url = "{A}"', PYPI, {PYPI}, id="no file"),
-    ],
-)  # fmt: skip
+@cases(
+    "variables own default named",
+    ("nothing", {}, "", PYPI, {PYPI}),
+    ("a default one", {"UV_DEFAULT_INDEX": A}, "", A, {A}),
+    ("... with a name", {"UV_DEFAULT_INDEX": f"corp={A}"}, "", A, {A}),
+    ("... by the old variable", {"UV_INDEX_URL": A + "/"}, "", A + "/", {A}),
+    ("two beside PyPI", {"UV_INDEX": f"{A} n={B}"}, "", PYPI, {PYPI, A, B}),
+    ("one named twice", {"UV_INDEX": f"{A} {A}/"}, "", PYPI, {PYPI, A}),
+    ("extra ones", {"UV_EXTRA_INDEX_URL": f"{A} {B}"}, "", PYPI, {PYPI, A, B}),
+    ("a login", {"UV_INDEX": "https://me:word@a.example/simple"}, "", PYPI, {PYPI, A}),
+    ("links", {"UV_FIND_LINKS": "/usr,/etc/"}, "", PYPI, {PYPI, "file:///usr", "file:///etc"}),
+    ("the file's default", {}, f'index-url = "{A}"', A, {A}),
+    ("the file's index", {}, f'[[index]]\nurl = "{A}"', PYPI, {PYPI, A}),
+    ("the file's index as default", {}, f'[[index]]\nurl = "{A}"\ndefault = true', A, {A}),
+    ("explicit", {}, f'[[index]]\nname = "x"\nurl = "{A}"\nexplicit = true', PYPI, {PYPI}),
+    ("the file's pip section", {}, f'[pip]\nextra-index-url = ["{A}"]', PYPI, {PYPI, A}),
+    ("its links", {}, 'find-links = ["./w"]', PYPI, {PYPI, "file://@HOME@/.config/uv/w"}),
+    ("the variable before the file", {"UV_DEFAULT_INDEX": B}, f'index-url = "{A}"', B, {B}),
+    ("none", {}, 'no-index = true\nfind-links = ["/usr"]', "", {"file:///usr"}),
+    ("no file", {"UV_NO_CONFIG": "1"}, f'index-url = "{A}"', PYPI, {PYPI}),
+)
 def test_the_indexes_that_the_user_names(
     env: dict[str, str], variables: dict[str, str], own: str, default: str, named: set[str]
 ) -> None:

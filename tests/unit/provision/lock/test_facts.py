@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
-
 from provision.lock.facts import WheelFacts
+from tests.kit.cases import cases
 
 WHEEL = "https://index.test/files/demo-1.0-py3-none-any.whl"
 
@@ -42,14 +41,12 @@ def test_a_wheel_is_read_once_by_all_jobs(tmp_path: Path) -> None:
     assert reader.read == [WHEEL]
 
 
-@pytest.mark.parametrize(
-    ("first", "then"),
-    [
-        pytest.param(lock(), lock("b" * 64), id="another-file-at-the-same-address"),
-        pytest.param(lock(None), lock(None), id="a-wheel-without-a-hash"),
-        pytest.param(None, None, id="a-wheel-that-no-lock-names"),
-        pytest.param(lock(None), lock(), id="a-hash-that-came-later"),
-    ],
+@cases(
+    "first then",
+    ("another-file-at-the-same-address", lock(), lock("b" * 64)),
+    ("a-wheel-without-a-hash", lock(None), lock(None)),
+    ("a-wheel-that-no-lock-names", None, None),
+    ("a-hash-that-came-later", lock(None), lock()),
 )
 def test_what_may_have_changed_is_read_again(
     first: str | None, then: str | None, tmp_path: Path

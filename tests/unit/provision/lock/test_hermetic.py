@@ -22,6 +22,7 @@ from provision.lock.origins import ForeignIndexError
 from provision.lock.solve import run_uv
 from provision.lock.uv import WheelTarget
 from tests import ROOT, need
+from tests.kit.cases import cases
 from tests.kit.local_index import LocalIndex, pure, serving_uv
 
 TARGET = WheelTarget("3.11", "x86_64", 36)
@@ -75,25 +76,20 @@ def locked(*, offline: bool = False) -> str:
 
 
 @pytest.mark.parametrize("above", [0, 1], ids=["in it", "above it"])
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        pytest.param("uv.toml", f'[[index]]\nurl = "{URL}"\n', id="uv.toml with an index"),
-        pytest.param("uv.toml", f'[pip]\nindex-url = "{URL}"\n', id="uv.toml with pip's index"),
-        pytest.param("uv.toml", "[[[", id="malformed uv.toml"),
-        pytest.param("uv.toml", "no-index = true\n", id="uv.toml that allows no index"),
-        pytest.param("pyproject.toml", ENTRY, id="pyproject.toml with an index"),
-        pytest.param("pyproject.toml", PROJECT + ENTRY, id="pyproject.toml of a project"),
-        pytest.param(
-            "pyproject.toml",
-            f'{PROJECT}[tool.uv.workspace]\nmembers = ["*", "*/*"]\n{ENTRY}',
-            id="pyproject.toml of a workspace",
-        ),
-        pytest.param("pyproject.toml", PROJECT + "[[[", id="malformed pyproject.toml"),
-        pytest.param(".python-version", "3.99\n", id="a pinned Python"),
-        pytest.param(".venv/pyvenv.cfg", "home = /nonexistent\n", id="a broken environment"),
-    ],
-)
+@cases(
+    "name text",
+    ("uv.toml with an index", "uv.toml", f'[[index]]\nurl = "{URL}"\n'),
+    ("uv.toml with pip's index", "uv.toml", f'[pip]\nindex-url = "{URL}"\n'),
+    ("malformed uv.toml", "uv.toml", "[[["),
+    ("uv.toml that allows no index", "uv.toml", "no-index = true\n"),
+    ("pyproject.toml with an index", "pyproject.toml", ENTRY),
+    ("pyproject.toml of a project", "pyproject.toml", PROJECT + ENTRY),
+    ("pyproject.toml of a workspace", "pyproject.toml",
+     f'{PROJECT}[tool.uv.workspace]\nmembers = ["*", "*/*"]\n{ENTRY}'),
+    ("malformed pyproject.toml", "pyproject.toml", PROJECT + "[[["),
+    ("a pinned Python", ".python-version", "3.99\n"),
+    ("a broken environment", ".venv/pyvenv.cfg", "home = /nonexistent\n"),
+)  # fmt: skip
 def test_files_around_the_temporary_directory_decide_nothing(
     index: LocalIndex, theirs: LocalIndex, shared: Path, above: int, name: str, text: str
 ) -> None:
@@ -110,15 +106,13 @@ def _of_somebody(cache: Path) -> None:
     cache.chmod(0o777)
 
 
-@pytest.mark.parametrize(
-    ("change", "named", "used"),
-    [
-        pytest.param(lambda _: None, False, True, id="the user's own"),
-        pytest.param(lambda cache: cache.chmod(0o775), False, True, id="of the user's group"),
-        pytest.param(lambda cache: cache.chmod(0o777), False, False, id="open to all"),
-        pytest.param(_of_somebody, False, False, id="another user's"),
-        pytest.param(_of_somebody, True, True, id="a variable names it"),
-    ],
+@cases(
+    "change named used",
+    ("the user's own", lambda _: None, False, True),
+    ("of the user's group", lambda cache: cache.chmod(0o775), False, True),
+    ("open to all", lambda cache: cache.chmod(0o777), False, False),
+    ("another user's", _of_somebody, False, False),
+    ("a variable names it", _of_somebody, True, True),
 )
 def test_a_cache_that_others_fill_decides_nothing(
     index: LocalIndex,
@@ -151,15 +145,13 @@ def test_a_project_that_uv_is_set_to_decides_nothing(
     assert theirs.asked == []
 
 
-@pytest.mark.parametrize(
-    ("variables", "file"),
-    [
-        pytest.param({}, "home/.config/uv/uv.toml", id="the user's file"),
-        pytest.param({"XDG_CONFIG_HOME": "{}/mine"}, "mine/uv/uv.toml", id="... moved"),
-        pytest.param({"XDG_CONFIG_DIRS": "{}/etc"}, "etc/uv/uv.toml", id="the system's file"),
-        pytest.param({"UV_CONFIG_FILE": "{}/corp.toml"}, "corp.toml", id="a named file"),
-        pytest.param({"UV_CONFIG_FILE": "corp.toml"}, "corp.toml", id="a file named from here"),
-    ],
+@cases(
+    "variables file",
+    ("the user's file", {}, "home/.config/uv/uv.toml"),
+    ("... moved", {"XDG_CONFIG_HOME": "{}/mine"}, "mine/uv/uv.toml"),
+    ("the system's file", {"XDG_CONFIG_DIRS": "{}/etc"}, "etc/uv/uv.toml"),
+    ("a named file", {"UV_CONFIG_FILE": "{}/corp.toml"}, "corp.toml"),
+    ("a file named from here", {"UV_CONFIG_FILE": "corp.toml"}, "corp.toml"),
 )
 @pytest.mark.usefixtures("shared")
 def test_the_users_own_configuration_counts(

@@ -30,6 +30,7 @@ from provision.model.plan import (
 )
 from provision.output.files import refuse_unwritable
 from tests import ROOT
+from tests.kit.cases import cases
 from tests.unit.provision.lock.test_lock import PLAN as SMALL
 from tests.unit.provision.lock.test_lock import finished
 
@@ -84,22 +85,18 @@ def test_the_labels_name_the_debian_packages_that_were_requested_alone() -> None
     assert plan_of(labels, "image").base == base
 
 
-@pytest.mark.parametrize(
+@cases(
     "labels",
-    [
-        pytest.param({}, id="an image of somebody else"),
-        pytest.param({PLAN: ""}, id="an empty label"),
-        pytest.param({PLAN: "{"}, id="broken JSON"),
-        pytest.param({PLAN: "[" * 100_000}, id="nested without end"),
-        pytest.param({PLAN: "[]"}, id="a list"),
-        pytest.param({PLAN: "{}"}, id="an empty object"),
-        pytest.param({PLAN: '{"framework": "pytorch"}'}, id="a text where a table belongs"),
-        pytest.param(
-            {PLAN: '{"framework": {"name": "pytorch"}, "flavour": "runtime", "cuda": 11.7}'},
-            id="a number where a text belongs",
-        ),
-    ],
-)
+    ("an image of somebody else", {}),
+    ("an empty label", {PLAN: ""}),
+    ("broken JSON", {PLAN: "{"}),
+    ("nested without end", {PLAN: "[" * 100_000}),
+    ("a list", {PLAN: "[]"}),
+    ("an empty object", {PLAN: "{}"}),
+    ("a text where a table belongs", {PLAN: '{"framework": "pytorch"}'}),
+    ("a number where a text belongs",
+     {PLAN: '{"framework": {"name": "pytorch"}, "flavour": "runtime", "cuda": 11.7}'}),
+)  # fmt: skip
 def test_labels_that_are_not_ours_are_refused_by_the_image_s_name(labels: dict[str, str]) -> None:
     with pytest.raises(BadInputError) as caught:
         plan_of(labels, "some/image:1")
@@ -126,13 +123,11 @@ def test_the_suite_is_told_the_plan_and_the_gpus() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("facts", "gpus"),
-    [
-        pytest.param(None, None, id="no facts are nothing known"),
-        pytest.param(HostFacts(), None, id="GPUs not read are not known"),
-        pytest.param(HostFacts(gpus=()), [], id="no GPU there is known"),
-    ],
+@cases(
+    "facts gpus",
+    ("no facts are nothing known", None, None),
+    ("GPUs not read are not known", HostFacts(), None),
+    ("no GPU there is known", HostFacts(gpus=()), []),
 )
 def test_what_is_not_known_is_not_told_as_none(facts: HostFacts | None, gpus: object) -> None:
     assert expectations(MINE, facts, None, emulator="qemu")["emulator"] == "qemu"
@@ -141,19 +136,17 @@ def test_what_is_not_known_is_not_told_as_none(facts: HostFacts | None, gpus: ob
     assert (found["gpus"], found["image"]) == (gpus, None)
 
 
-@pytest.mark.parametrize(
-    ("gpu", "bandwidth"),
-    [
-        pytest.param(Gpu(name="NVIDIA GeForce RTX 3090"), 936, id="the name that NVML prints"),
-        pytest.param(Gpu(name="GeForce RTX 3090"), 936, id="as older drivers print it"),
-        pytest.param(Gpu(name="NVIDIA GeForce RTX 3090", mig=False), 936, id="MIG is off"),
-        pytest.param(Gpu(name="RTX 3090"), None, id="a part of a name"),
-        pytest.param(Gpu(name="NVIDIA GeForce RTX 3090 Max"), None, id="a longer name"),
-        pytest.param(Gpu(name="H100"), None, id="several cards by one name"),
-        pytest.param(Gpu(name="Voodoo 2"), None, id="a card nobody knows"),
-        pytest.param(Gpu(), None, id="no name"),
-        pytest.param(Gpu(name="NVIDIA GeForce RTX 3090", mig=True), None, id="a part of a card"),
-    ],
+@cases(
+    "gpu bandwidth",
+    ("the name that NVML prints", Gpu(name="NVIDIA GeForce RTX 3090"), 936),
+    ("as older drivers print it", Gpu(name="GeForce RTX 3090"), 936),
+    ("MIG is off", Gpu(name="NVIDIA GeForce RTX 3090", mig=False), 936),
+    ("a part of a name", Gpu(name="RTX 3090"), None),
+    ("a longer name", Gpu(name="NVIDIA GeForce RTX 3090 Max"), None),
+    ("several cards by one name", Gpu(name="H100"), None),
+    ("a card nobody knows", Gpu(name="Voodoo 2"), None),
+    ("no name", Gpu(), None),
+    ("a part of a card", Gpu(name="NVIDIA GeForce RTX 3090", mig=True), None),
 )
 def test_the_suite_is_told_the_figures_of_this_very_card(gpu: Gpu, bandwidth: float | None) -> None:
     (found,) = expectations(MINE, HostFacts(gpus=(gpu,)), None, load().gpus)["gpus"]
@@ -190,18 +183,16 @@ def test_the_suite_understands_every_card_s_figures(tmp_path: Path) -> None:
 # --- locks that were edited -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        pytest.param('kind = "registry"', 'kind = "tape"', "base.kind", id="an unknown base"),
-        pytest.param('reference = "python:3.11-slim"', "", "base.reference", id="a base unnamed"),
-        pytest.param('wheel_tag = "cu117"', "", "wheel_tag", id="no wheel tag"),
-        pytest.param('arch = "x86_64"', "", "arch", id="no CPU"),
-        pytest.param('arch = "x86_64"', "arch = 64", "arch", id="a CPU in figures"),
-        pytest.param('requirement = "torch==2.0.1"', "requirement = 2", "indexes[0].requirement",
-                     id="a figure for a line"),
-        pytest.param('why = "its default"', "why = []", "indexes[0].why", id="a list for a text"),
-    ],
+@cases(
+    "old new words",
+    ("an unknown base", 'kind = "registry"', 'kind = "tape"', "base.kind"),
+    ("a base unnamed", 'reference = "python:3.11-slim"', "", "base.reference"),
+    ("no wheel tag", 'wheel_tag = "cu117"', "", "wheel_tag"),
+    ("no CPU", 'arch = "x86_64"', "", "arch"),
+    ("a CPU in figures", 'arch = "x86_64"', "arch = 64", "arch"),
+    ("a figure for a line", 'requirement = "torch==2.0.1"', "requirement = 2",
+     "indexes[0].requirement"),
+    ("a list for a text", 'why = "its default"', "why = []", "indexes[0].why"),
 )  # fmt: skip
 def test_an_edited_lock_is_refused_by_the_key(old: str, new: str, words: str) -> None:
     text = finished()
@@ -238,15 +229,13 @@ def test_a_lock_that_cannot_be_put_in_place_leaves_nothing_behind(tmp_path: Path
     assert [path.name for path in tmp_path.iterdir()] == ["pylock.toml"]
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        pytest.param("pylock.toml", "it is a directory", id="a directory of that name"),
-        pytest.param("fifo/pylock.toml", "not a file that can be replaced", id="a named pipe"),
-        pytest.param("no/pylock.toml", "there is no directory", id="a directory that is not there"),
-        pytest.param("file/pylock.toml", "there is no directory", id="a file as directory"),
-        pytest.param(f"{'x' * 300}/pylock.toml", "there is no directory", id="too long a name"),
-    ],
+@cases(
+    "name words",
+    ("a directory of that name", "pylock.toml", "it is a directory"),
+    ("a named pipe", "fifo/pylock.toml", "not a file that can be replaced"),
+    ("a directory that is not there", "no/pylock.toml", "there is no directory"),
+    ("a file as directory", "file/pylock.toml", "there is no directory"),
+    ("too long a name", f"{'x' * 300}/pylock.toml", "there is no directory"),
 )
 def test_where_a_lock_cannot_be_written_is_known_before_the_work(
     tmp_path: Path, name: str, words: str
@@ -263,17 +252,13 @@ def test_where_a_lock_cannot_be_written_is_known_before_the_work(
 # --- what stands between ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("env", "found"),
-    [
-        pytest.param({}, "system", id="nothing is set: the system's"),
-        pytest.param(
-            {"SSL_CERT_FILE": "missing", "PIP_CERT": "b"}, "b", id="the first that exists"
-        ),
-        pytest.param({"CURL_CA_BUNDLE": "a", "SSL_CERT_FILE": "b"}, "b", id="in a known order"),
-        pytest.param({"SSL_CERT_FILE": "x" * 5000, "PIP_CERT": "a"}, "a", id="too long a name"),
-        pytest.param({"SSL_CERT_FILE": ".", "PIP_CERT": "a"}, "a", id="a directory is passed over"),
-    ],
+@cases(
+    "env found",
+    ("nothing is set: the system's", {}, "system"),
+    ("the first that exists", {"SSL_CERT_FILE": "missing", "PIP_CERT": "b"}, "b"),
+    ("in a known order", {"CURL_CA_BUNDLE": "a", "SSL_CERT_FILE": "b"}, "b"),
+    ("too long a name", {"SSL_CERT_FILE": "x" * 5000, "PIP_CERT": "a"}, "a"),
+    ("a directory is passed over", {"SSL_CERT_FILE": ".", "PIP_CERT": "a"}, "a"),
 )
 def test_the_ca_bundle_of_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], found: str
@@ -288,13 +273,11 @@ def test_a_machine_without_certificates_has_no_bundle() -> None:
     assert ca_bundle(None, {}, system=("missing",)) is None
 
 
-@pytest.mark.parametrize(
+@cases(
     "content",
-    [
-        pytest.param(b"machine e.example login", id="half a line"),
-        pytest.param(b"\xff\xfe\x00", id="no text"),
-        pytest.param(b"", id="an empty file"),
-    ],
+    ("half a line", b"machine e.example login"),
+    ("no text", b"\xff\xfe\x00"),
+    ("an empty file", b""),
 )
 def test_a_netrc_that_cannot_be_read_holds_no_login(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "netrc").write_bytes(content)

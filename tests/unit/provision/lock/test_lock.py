@@ -17,6 +17,7 @@ from provision.lock.network import make_secrets
 from provision.lock.wheels import finished as finish
 from provision.model.plan import Base, DebianPackage, IndexCandidate, Plan, Request
 from provision.model.planfile import plan_from_json, plan_to_json, without_nulls
+from tests.kit.cases import cases
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -119,77 +120,65 @@ def test_a_finished_lock_says_for_which_machine_it_is() -> None:
     assert "platform_machine" in data["environments"][0]
 
 
-@pytest.mark.parametrize(
-    ("output", "outcome"),
-    [
-        pytest.param("error: Failed to fetch: https://e.example/torch/\n  cause: dns error\n"
-                     "  cause: failed to lookup address information: Name or service not known",
-                     "unreachable", id="a name that does not resolve"),
-        pytest.param(
-            "error: Failed to fetch: http://e.example/torch/\n  cause: operation timed out",
-            "unreachable", id="a silent server"),
-        pytest.param(
-            "error: No solution found when resolving dependencies\n  cause: Because there is no "
-            "version of torch==2.0.1+cu117 and you require torch==2.0.1+cu117, we can conclude "
-            "that your requirements are unsatisfiable.", "absent",
-            id="an index without this build"),
-        pytest.param(
-            "error: No solution found when resolving dependencies\n  cause: Because nosuchthing "
-            "was not found in the package registry and you require nosuchthing, ...", "unsolvable",
-            id="a companion that does not exist"),
-        pytest.param("HTTP status 401 Unauthorized", "unreachable", id="a login is asked for"),
-        pytest.param("", "broken", id="no word at all"),
-        pytest.param(
-            "error: Failed to initialize cache at `/home/u/.cache/uv`\n  cause: failed to create "
-            "directory `/home/u/.cache/uv`: Read-only file system (os error 30)", "broken",
-            id="a home that is read-only"),
-        pytest.param(
-            "thread 'main2' panicked at crates/uv/src/lib.rs:3121:14:\nFailed building the "
-            'Runtime: Os { code: 24, kind: TooManyOpenFiles, message: "Too many open files" }',
-            "broken", id="few open files"),
-        pytest.param(
-            "error: Failed to fetch: `https://e.example/torch/`\n  cause: Too many open files "
-            "(os error 24)", "broken", id="few open files for a connection"),
-        pytest.param("error: No interpreter found for Python 3.11 in virtual environments, managed "
-                     "installations, or search path", "broken", id="no Python"),
-        pytest.param("Current directory does not exist", "broken", id="a directory that is gone"),
-    ],
+@cases(
+    "output outcome",
+    ("a name that does not resolve",
+     ("error: Failed to fetch: https://e.example/torch/\n  cause: dns error\n"
+      "  cause: failed to lookup address information: Name or service not known"), "unreachable"),
+    ("a silent server",
+     "error: Failed to fetch: http://e.example/torch/\n  cause: operation timed out",
+     "unreachable"),
+    ("an index without this build",
+     ("error: No solution found when resolving dependencies\n  cause: Because there is no "
+      "version of torch==2.0.1+cu117 and you require torch==2.0.1+cu117, we can conclude "
+      "that your requirements are unsatisfiable."), "absent"),
+    ("a companion that does not exist",
+     ("error: No solution found when resolving dependencies\n  cause: Because nosuchthing "
+      "was not found in the package registry and you require nosuchthing, ..."), "unsolvable"),
+    ("a login is asked for", "HTTP status 401 Unauthorized", "unreachable"),
+    ("no word at all", "", "broken"),
+    ("a home that is read-only",
+     ("error: Failed to initialize cache at `/home/u/.cache/uv`\n  cause: failed to create "
+      "directory `/home/u/.cache/uv`: Read-only file system (os error 30)"), "broken"),
+    ("few open files",
+     ("thread 'main2' panicked at crates/uv/src/lib.rs:3121:14:\nFailed building the "
+      'Runtime: Os { code: 24, kind: TooManyOpenFiles, message: "Too many open files" }'),
+     "broken"),
+    ("few open files for a connection",
+     ("error: Failed to fetch: `https://e.example/torch/`\n  cause: Too many open files "
+      "(os error 24)"), "broken"),
+    ("no Python",
+     ("error: No interpreter found for Python 3.11 in virtual environments, managed "
+      "installations, or search path"), "broken"),
+    ("a directory that is gone", "Current directory does not exist", "broken"),
 )  # fmt: skip
 def test_uv_refusals_are_understood(output: str, outcome: str) -> None:
     assert uv.judge_uv(output)[0] == outcome
 
 
-@pytest.mark.parametrize(
-    ("version", "fine"),
-    [
-        pytest.param("2.0.1", True, id="the plain version of an index that holds the build"),
-        pytest.param("2.0.1+cu117", True, id="the build by its own tag"),
-        pytest.param("2.0.1+cu118", False, id="another build of the same version"),
-        pytest.param("2.0.1+cpu", False, id="the CPU build"),
-    ],
+@cases(
+    "version fine",
+    ("the plain version of an index that holds the build", "2.0.1", True),
+    ("the build by its own tag", "2.0.1+cu117", True),
+    ("another build of the same version", "2.0.1+cu118", False),
+    ("the CPU build", "2.0.1+cpu", False),
 )
 def test_another_build_under_the_same_version_is_noticed(version: str, *, fine: bool) -> None:
     assert (lock.wrong_build(uv_lock(version), PLAN) is None) == fine
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
-    [
-        pytest.param("", id="an empty file"),
-        pytest.param("not = [toml", id="broken TOML"),
-        pytest.param("a = 1", id="TOML that is no lock"),
-        pytest.param('lock-version = "9.0"\ncreated-by = "x"\npackages = []', id="a later format"),
-        pytest.param(
-            'lock-version = "1.0"\ncreated-by = "x"\npackages = []', id="without our table"
-        ),
-        pytest.param("x = " + "[" * 100_000, id="nested without end"),
-        pytest.param(
-            'lock-version = "1.0"\ncreated-by = "x"\npackages = []\n[tool.gpu-provision.plan]\n'
-            'verdict = "splendid"',
-            id="a verdict that is none",
-        ),
-    ],
-)
+    ("an empty file", ""),
+    ("broken TOML", "not = [toml"),
+    ("TOML that is no lock", "a = 1"),
+    ("a later format", 'lock-version = "9.0"\ncreated-by = "x"\npackages = []'),
+    ("without our table", 'lock-version = "1.0"\ncreated-by = "x"\npackages = []'),
+    ("nested without end", "x = " + "[" * 100_000),
+    ("a verdict that is none",
+     ('lock-version = "1.0"\ncreated-by = "x"\npackages = []\n[tool.gpu-provision.plan]\n'
+      'verdict = "splendid"')),
+)  # fmt: skip
 def test_bad_locks_are_refused(text: str) -> None:
     with pytest.raises(LockFileError) as caught:
         read_lock(text)
@@ -257,14 +246,12 @@ def test_uv_hears_of_pip_s_index(tmp_path: Path) -> None:
     assert "UV_DEFAULT_INDEX" not in uv.uv_environment(mine, None)
 
 
-@pytest.mark.parametrize(
-    ("outcomes", "exit_code"),
-    [
-        pytest.param(["unreachable", "unreachable"], 5, id="nobody answers"),
-        pytest.param(["unreachable", "absent"], 5, id="who answers does not have it"),
-        pytest.param(["absent", "absent"], 3, id="all answer and none has it"),
-        pytest.param(["unreachable", "unsolvable"], 3, id="one has it and cannot add the rest"),
-    ],
+@cases(
+    "outcomes exit_code",
+    ("nobody answers", ["unreachable", "unreachable"], 5),
+    ("who answers does not have it", ["unreachable", "absent"], 5),
+    ("all answer and none has it", ["absent", "absent"], 3),
+    ("one has it and cannot add the rest", ["unreachable", "unsolvable"], 3),
 )
 def test_who_is_to_blame_when_nothing_can_be_locked(
     outcomes: list[uv.Outcome], exit_code: int
@@ -293,16 +280,12 @@ OWN = "unreachable: https://download.pytorch.org/whl/cu128: no such name"
 MIRROR = "unreachable: http://m.example/simple/torch/: no such name"
 
 
-@pytest.mark.parametrize(
-    ("index", "env", "reasons", "expected"),
-    [
-        pytest.param(None, {}, [OWN], OWN, id="no mirror"),
-        pytest.param("http://m.example", {}, [MIRROR, OWN], MIRROR, id="--index"),
-        pytest.param(None, {"UV_INDEX_URL": "m"}, [OWN, MIRROR], MIRROR, id="uv's own"),
-        pytest.param(
-            None, {"PIP_INDEX_URL": "m"}, [OWN], "an index did not answer", id="it was not asked"
-        ),
-    ],
+@cases(
+    "index env reasons expected",
+    ("no mirror", None, {}, [OWN], OWN),
+    ("--index", "http://m.example", {}, [MIRROR, OWN], MIRROR),
+    ("uv's own", None, {"UV_INDEX_URL": "m"}, [OWN, MIRROR], MIRROR),
+    ("it was not asked", None, {"PIP_INDEX_URL": "m"}, [OWN], "an index did not answer"),
 )
 def test_with_a_mirror_the_doctor_is_not_asked_of_pytorchs_index(
     index: str | None, env: dict[str, str], reasons: list[str], expected: str

@@ -11,6 +11,7 @@ import pytest
 from provision.host.uv import index_logins
 from provision.lock.network import no_such_host
 from provision.lock.uv import access_refused
+from tests.kit.cases import cases
 
 NONE = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 FOR_NOW = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
@@ -26,14 +27,12 @@ def _forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     no_such_host.cache_clear()
 
 
-@pytest.mark.parametrize(
-    ("answer", "proxy", "known"),
-    [
-        pytest.param(NONE, "", True, id="a host without an address cannot be asked"),
-        pytest.param(FOR_NOW, "", False, id="a question that failed for now says nothing"),
-        pytest.param(NONE, "http://proxy.test:3128", False, id="a proxy looks it up itself"),
-        pytest.param(None, "", False, id="a host with an address is asked by uv"),
-    ],
+@cases(
+    "answer proxy known",
+    ("a host without an address cannot be asked", NONE, "", True),
+    ("a question that failed for now says nothing", FOR_NOW, "", False),
+    ("a proxy looks it up itself", NONE, "http://proxy.test:3128", False),
+    ("a host with an address is asked by uv", None, "", False),
 )
 def test_an_index_is_left_out_only_if_its_host_has_no_address(
     answer: OSError | None, proxy: str, *, known: bool, monkeypatch: pytest.MonkeyPatch
@@ -55,29 +54,27 @@ URL = "https://p.example/simple/"
 MINE = {"p.example": ("me", "w/d")}
 
 
-@pytest.mark.parametrize(
-    ("env", "toml", "names", "expected"),
-    [
-        pytest.param({}, "", {"corp": URL}, {}, id="no login"),
-        pytest.param({"UV_INDEX": "corp=https://me:w%2Fd@p.example/simple"}, "", {}, MINE,
-                     id="an address with a name"),
-        pytest.param({"UV_EXTRA_INDEX_URL": "https://o.example/ https://me:w%2Fd@p.example/s"}, "",
-                     {}, MINE, id="the second address of a variable"),
-        pytest.param({"UV_FIND_LINKS": "/a,https://me:w%2Fd@p.example/s"}, "", {}, MINE,
-                     id="a page of links"),
-        pytest.param({"UV_INDEX_MY_CORP_USERNAME": "me", "UV_INDEX_MY_CORP_PASSWORD": "w/d"}, "",
-                     {"my-corp": URL}, MINE, id="variables for a name of the project"),
-        pytest.param({"UV_INDEX_CORP_USERNAME": "me", "UV_INDEX_CORP_PASSWORD": "w/d"},
-                     f'[[index]]\nname = "corp"\nurl = "{URL}"', {}, MINE,
-                     id="variables for a name of the configuration"),
-        pytest.param({}, 'extra-index-url = ["https://me:w%2Fd@p.example/s"]', {}, MINE,
-                     id="an address of the configuration"),
-        pytest.param({"UV_INDEX_CORP_USERNAME": "other", "UV_INDEX_URL":
-                      "https://me:w%2Fd@p.example/"}, "", {"corp": URL}, MINE,
-                     id="the login in an address is the stronger"),
-        pytest.param({"UV_INDEX": "https://[/"}, "index = 3", {"x": "http://["}, {},
-                     id="addresses that are malformed"),
-    ],
+@cases(
+    "env toml names expected",
+    ("no login", {}, "", {"corp": URL}, {}),
+    ("an address with a name", {"UV_INDEX": "corp=https://me:w%2Fd@p.example/simple"}, "", {},
+     MINE),
+    ("the second address of a variable",
+     {"UV_EXTRA_INDEX_URL": "https://o.example/ https://me:w%2Fd@p.example/s"}, "", {}, MINE),
+    ("a page of links", {"UV_FIND_LINKS": "/a,https://me:w%2Fd@p.example/s"}, "", {}, MINE),
+    ("variables for a name of the project",
+     {"UV_INDEX_MY_CORP_USERNAME": "me", "UV_INDEX_MY_CORP_PASSWORD": "w/d"}, "", {"my-corp": URL},
+     MINE),
+    ("variables for a name of the configuration",
+     {"UV_INDEX_CORP_USERNAME": "me", "UV_INDEX_CORP_PASSWORD": "w/d"},
+     f'[[index]]\nname = "corp"\nurl = "{URL}"', {}, MINE),
+    ("an address of the configuration", {}, 'extra-index-url = ["https://me:w%2Fd@p.example/s"]',
+     {}, MINE),
+    ("the login in an address is the stronger",
+     {"UV_INDEX_CORP_USERNAME": "other", "UV_INDEX_URL": "https://me:w%2Fd@p.example/"}, "",
+     {"corp": URL}, MINE),
+    ("addresses that are malformed", {"UV_INDEX": "https://[/"}, "index = 3", {"x": "http://["},
+     {}),
 )  # fmt: skip
 def test_the_logins_of_the_users_indexes(
     env: dict[str, str],
@@ -91,17 +88,16 @@ def test_the_logins_of_the_users_indexes(
     assert index_logins(own, names) == expected
 
 
-@pytest.mark.parametrize(
-    ("reason", "host", "says"),
-    [
-        pytest.param("refused: An index URL (https://p.example:4/s/) could not be queried due to a "
-                     "lack of valid authentication credentials (401 Unauthorized)", "p.example",
-                     "machine p.example login USER", id="an index that demands a login"),
-        pytest.param("unreachable: tunnel error: proxy authorization required", "",
-                     "HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT", id="a proxy that does"),
-        pytest.param("unreachable: invalid peer certificate: UnknownIssuer", "",
-                     "--ca-bundle FILE", id="an authority that is not trusted"),
-    ],
+@cases(
+    "reason host says",
+    ("an index that demands a login",
+     ("refused: An index URL (https://p.example:4/s/) could not be queried due to a "
+      "lack of valid authentication credentials (401 Unauthorized)"), "p.example",
+     "machine p.example login USER"),
+    ("a proxy that does", "unreachable: tunnel error: proxy authorization required", "",
+     "HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT"),
+    ("an authority that is not trusted", "unreachable: invalid peer certificate: UnknownIssuer", "",
+     "--ca-bundle FILE"),
 )  # fmt: skip
 def test_a_refused_access_names_what_to_type(reason: str, host: str, says: str) -> None:
     found = access_refused(["unreachable: dns error", reason])

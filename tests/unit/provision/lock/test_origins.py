@@ -6,6 +6,7 @@ import pytest
 
 from provision.lock.lockfile import parse_lock
 from provision.lock.origins import ForeignIndexError, account, with_indexes
+from tests.kit.cases import cases
 
 A, B, C = "https://a.example/simple", "https://b.example/simple", "https://c.example/simple"
 
@@ -32,19 +33,16 @@ def listing_of(**indexes: str) -> str:
     )
 
 
-@pytest.mark.parametrize(
-    ("lock", "listing", "expected"),
-    [
-        pytest.param(lock_of("x"), listing_of(x=A), {"x": A}, id="one"),
-        pytest.param(lock_of("x", "y"), listing_of(y=B, x=A), {"x": A, "y": B}, id="two"),
-        pytest.param(lock_of("x"), listing_of(**{"x[a,b]": A}), {"x": A}, id="with extras"),
-        pytest.param(lock_of("x"), listing_of(x=A + "/"), {"x": A + "/"}, id="with a slash"),
-        pytest.param(lock_of("@x"), "x @ https://files.example/x.whl\n", {"x": None},
-                     id="an address"),
-        pytest.param(lock_of("x"), listing_of(x="https://download.pytorch.org/whl/cu128"),
-                     {"x": "https://download.pytorch.org/whl/cu128"},
-                     id="PyTorch's own index, which uv's torch-backend asks"),
-    ],
+@cases(
+    "lock listing expected",
+    ("one", lock_of("x"), listing_of(x=A), {"x": A}),
+    ("two", lock_of("x", "y"), listing_of(y=B, x=A), {"x": A, "y": B}),
+    ("with extras", lock_of("x"), listing_of(**{"x[a,b]": A}), {"x": A}),
+    ("with a slash", lock_of("x"), listing_of(x=A + "/"), {"x": A + "/"}),
+    ("an address", lock_of("@x"), "x @ https://files.example/x.whl\n", {"x": None}),
+    ("PyTorch's own index, which uv's torch-backend asks", lock_of("x"),
+     listing_of(x="https://download.pytorch.org/whl/cu128"),
+     {"x": "https://download.pytorch.org/whl/cu128"}),
 )  # fmt: skip
 def test_each_wheel_has_the_index_that_listed_it(
     lock: str, listing: str, expected: dict[str, str | None]
@@ -53,20 +51,16 @@ def test_each_wheel_has_the_index_that_listed_it(
     assert {package.name: package.index for package in found.packages} == expected
 
 
-@pytest.mark.parametrize(
+@cases(
     "index",
-    [
-        pytest.param(C, id="another host"),
-        pytest.param("https://a.example:8443/simple", id="another port"),
-        pytest.param("http://a.example/simple", id="not encrypted"),
-        pytest.param("https://a.example/other", id="another path"),
-        pytest.param("https://a.example.evil.example/simple", id="a host that begins like it"),
-        pytest.param("https://download.pytorch.org.evil.example/whl/cu128", id="like PyTorch's"),
-        pytest.param("file:///tmp/wheels", id="a directory"),
-        pytest.param(
-            "https://pypi.example/simple", id="the default one, which another one replaces"
-        ),
-    ],
+    ("another host", C),
+    ("another port", "https://a.example:8443/simple"),
+    ("not encrypted", "http://a.example/simple"),
+    ("another path", "https://a.example/other"),
+    ("a host that begins like it", "https://a.example.evil.example/simple"),
+    ("like PyTorch's", "https://download.pytorch.org.evil.example/whl/cu128"),
+    ("a directory", "file:///tmp/wheels"),
+    ("the default one, which another one replaces", "https://pypi.example/simple"),
 )
 def test_an_index_that_nobody_named_is_an_error(index: str) -> None:
     with pytest.raises(ForeignIndexError) as caught:
@@ -86,17 +80,14 @@ def test_a_wheel_without_an_index_is_never_accepted(listing: str) -> None:
         with_indexes(lock_of("x"), listing, {A})
 
 
-@pytest.mark.parametrize(
-    ("indexes", "expected"),
-    [
-        pytest.param({"torch": A, "x": A + "/"}, "PyPI", id="one, named"),
-        pytest.param({"torch": B, "x": B}, B, id="one without a name"),
-        pytest.param({"torch": B, "x": A, "y": A}, f"{B} (torch) and PyPI (x, y)", id="two"),
-        pytest.param({"torch": B, **dict.fromkeys("stuvw", A), "x": C},
-                     f"{B} (torch), PyPI (5 wheels) and {C} (x)", id="three"),
-        pytest.param({"torch": A, "x": ""}, "PyPI (torch) and addresses of their own (x)",
-                     id="a URL"),
-    ],
+@cases(
+    "indexes expected",
+    ("one, named", {"torch": A, "x": A + "/"}, "PyPI"),
+    ("one without a name", {"torch": B, "x": B}, B),
+    ("two", {"torch": B, "x": A, "y": A}, f"{B} (torch) and PyPI (x, y)"),
+    ("three", {"torch": B, **dict.fromkeys("stuvw", A), "x": C},
+     f"{B} (torch), PyPI (5 wheels) and {C} (x)"),
+    ("a URL", {"torch": A, "x": ""}, "PyPI (torch) and addresses of their own (x)"),
 )  # fmt: skip
 def test_the_account_names_every_index(indexes: dict[str, str], expected: str) -> None:
     text = lock_of(*(name if index else f"@{name}" for name, index in indexes.items()))

@@ -23,6 +23,7 @@ from provision.lock.places import (
 )
 from provision.lock.solve import NoSolutionError, find_wheels, lock_of
 from provision.model.plan import Base, DeclaredIndex, IndexCandidate, Plan, Request
+from tests.kit.cases import cases
 from tests.kit.local_index import LocalIndex, pure, serving_uv, torch
 
 TORCH = torch("+cu117")
@@ -144,22 +145,16 @@ DEFAULT = DeclaredIndex("https://d.test/simple", "default")
 LINKS = DeclaredIndex("https://l.test/page,1.html", "links")
 
 
-@pytest.mark.parametrize(
-    ("index", "declared", "env", "expected"),
-    [
-        pytest.param(None, (), {"UV_INDEX": OTHER}, {}, id="nothing-is-added"),
-        pytest.param("https://x.test/simple", (INDEX,), {"UV_INDEX": OTHER},
-                     {"UV_INDEX": f"https://x.test/simple {INDEX.url} {OTHER}"},
-                     id="the-plan-s-goes-first"),
-        pytest.param(None, (LINKS,), {"UV_FIND_LINKS": OTHER},
-                     {"UV_FIND_LINKS": f"https://l.test/page%2C1.html,{OTHER}"},
-                     id="a-comma-is-escaped"),
-        pytest.param(None, (DEFAULT,), {}, {"UV_DEFAULT_INDEX": DEFAULT.url}, id="a-default"),
-        pytest.param(None, (DEFAULT,), {"UV_DEFAULT_INDEX": OTHER}, {},
-                     id="the-user-s-default-is-kept"),
-        pytest.param(None, (DEFAULT,), {"UV_INDEX_URL": OTHER}, {},
-                     id="the-user-s-older-variable-is-kept"),
-    ],
+@cases(
+    "index declared env expected",
+    ("nothing-is-added", None, (), {"UV_INDEX": OTHER}, {}),
+    ("the-plan-s-goes-first", "https://x.test/simple", (INDEX,), {"UV_INDEX": OTHER},
+     {"UV_INDEX": f"https://x.test/simple {INDEX.url} {OTHER}"}),
+    ("a-comma-is-escaped", None, (LINKS,), {"UV_FIND_LINKS": OTHER},
+     {"UV_FIND_LINKS": f"https://l.test/page%2C1.html,{OTHER}"}),
+    ("a-default", None, (DEFAULT,), {}, {"UV_DEFAULT_INDEX": DEFAULT.url}),
+    ("the-user-s-default-is-kept", None, (DEFAULT,), {"UV_DEFAULT_INDEX": OTHER}, {}),
+    ("the-user-s-older-variable-is-kept", None, (DEFAULT,), {"UV_INDEX_URL": OTHER}, {}),
 )  # fmt: skip
 def test_uv_is_given_the_places_in_their_order(
     index: str | None,
@@ -185,16 +180,12 @@ def test_a_page_that_does_not_answer_is_left_out_and_named_in_a_refusal(index: L
     assert f"{gone[0].url} (a.txt, line 3) and {gone[1].url}" in caught.value.message
 
 
-@pytest.mark.parametrize(
-    ("kind", "env", "refused"),
-    [
-        pytest.param("index", {}, True, id="an-index"),
-        pytest.param("default", {}, True, id="a-default"),
-        pytest.param(
-            "default", {"UV_DEFAULT_INDEX": "x"}, False, id="the-user-has-another-default"
-        ),
-        pytest.param("links", {}, False, id="a-page"),
-    ],
+@cases(
+    "kind env refused",
+    ("an-index", "index", {}, True),
+    ("a-default", "default", {}, True),
+    ("the-user-has-another-default", "default", {"UV_DEFAULT_INDEX": "x"}, False),
+    ("a-page", "links", {}, False),
 )
 def test_an_index_without_an_address_is_refused_with_its_line(
     kind: str, env: dict[str, str], *, refused: bool, monkeypatch: pytest.MonkeyPatch

@@ -10,6 +10,7 @@ import pytest
 from images.inspect.archive import WheelArchive
 from provision.lock import runtimes
 from provision.lock.runtimes import NeededCuda, needed_in
+from tests.kit.cases import cases
 from tests.kit.elf_maker import elf
 from tests.kit.local_index import wheel
 from tests.kit.wheel_maker import InMemory, targets
@@ -40,46 +41,32 @@ def test_a_library_that_is_opened_by_name_is_a_need() -> None:
     assert found.shown_by == "speech.libs/libspeech-0123abcd.so.4.1 opens libcublas.so.12 by name"
 
 
-@pytest.mark.parametrize(
-    ("path", "library", "text"),
-    [
-        pytest.param("speech/_core.so",
-                     elf(wants=["dlopen"],
-                         extra=names("libcuda.so.1", "libnvidia-ml.so.1", "libc.so.6")), CUDA,
-                     id="only the driver's"),
-        pytest.param("speech/_core.so", elf(wants=["open"], extra=names("libcublas.so.12")), CUDA,
-                     id="it calls no dlopen"),
-        pytest.param("speech.libs/libnvblas-0123abcd.so.12",
-                     elf(wants=["dlopen"], extra=names("libcublas.so.12")), CUDA,
-                     id="a library of others"),
-        pytest.param("speech/_core.so",
-                     elf(wants=["dlopen"], extra=names() + CODE + b"\0libcublas.so.12\0"), CUDA,
-                     id="the device code's own texts"),
-        pytest.param(
-            "speech/_core.so", elf(wants=["dlopen"], extra=names("libcublas.so.12")),
-            'Requires-Dist: cupy-cuda12x; extra == "cuda12x"\n\nRuns on CUDA with an extra.',
-            id="the package names CUDA in an extra and its description alone"),
-        pytest.param("speech/_core.so", b"MZ" + names("libcublas.so.12"), CUDA,
-                     id="no library for Linux"),
-    ],
+@cases(
+    "path library text",
+    ("only the driver's", "speech/_core.so",
+     elf(wants=["dlopen"], extra=names("libcuda.so.1", "libnvidia-ml.so.1", "libc.so.6")), CUDA),
+    ("it calls no dlopen", "speech/_core.so", elf(wants=["open"], extra=names("libcublas.so.12")),
+     CUDA),
+    ("a library of others", "speech.libs/libnvblas-0123abcd.so.12",
+     elf(wants=["dlopen"], extra=names("libcublas.so.12")), CUDA),
+    ("the device code's own texts", "speech/_core.so",
+     elf(wants=["dlopen"], extra=names() + CODE + b"\0libcublas.so.12\0"), CUDA),
+    ("the package names CUDA in an extra and its description alone", "speech/_core.so",
+     elf(wants=["dlopen"], extra=names("libcublas.so.12")),
+     'Requires-Dist: cupy-cuda12x; extra == "cuda12x"\n\nRuns on CUDA with an extra.'),
+    ("no library for Linux", "speech/_core.so", b"MZ" + names("libcublas.so.12"), CUDA),
 )  # fmt: skip
 def test_what_a_library_does_not_open_is_no_need(path: str, library: bytes, text: str) -> None:
     assert needed({path: library}, text=text) is None
 
 
-@pytest.mark.parametrize(
+@cases(
     "libraries",
-    [
-        pytest.param(
-            {"a.so": elf(wants=["dlopen"], extra=names("libcublas.so.11", "libcublas.so.12"))},
-            id="one library tries both",
-        ),
-        pytest.param(
-            {"a.so": elf(needed=["libcudart.so.12"]), "b.so": elf(needed=["libcudart.so.13"])},
-            id="a library for each",
-        ),
-    ],
-)
+    ("one library tries both",
+     {"a.so": elf(wants=["dlopen"], extra=names("libcublas.so.11", "libcublas.so.12"))}),
+    ("a library for each",
+     {"a.so": elf(needed=["libcudart.so.12"]), "b.so": elf(needed=["libcudart.so.13"])}),
+)  # fmt: skip
 def test_candidates_fit_every_cuda(libraries: dict[str, bytes]) -> None:
     found = needed(libraries)
     assert found is not None
@@ -95,13 +82,11 @@ def test_a_library_that_is_needed_says_so_however_many_are_opened() -> None:
 FAMILY = ("118", "121", "124", "130")
 
 
-@pytest.mark.parametrize(
-    ("name", "version", "fit", "unfit"),
-    [
-        pytest.param("quants", "0.40", "11.8 11.7 12.6 13.2", "10.2 14.0", id="the nearest"),
-        pytest.param("bitsandbytes", "0.44.1", "11.8 12.1 13.0", "12.6 12.0", id="exactly one"),
-        pytest.param("bitsandbytes", "0.50.0", "12.6 12.9", "10.2", id="the nearest from 0.50 on"),
-    ],
+@cases(
+    "name version fit unfit",
+    ("the nearest", "quants", "0.40", "11.8 11.7 12.6 13.2", "10.2 14.0"),
+    ("exactly one", "bitsandbytes", "0.44.1", "11.8 12.1 13.0", "12.6 12.0"),
+    ("the nearest from 0.50 on", "bitsandbytes", "0.50.0", "12.6 12.9", "10.2"),
 )
 def test_a_library_for_each_cuda_fits_these_alone(
     name: str, version: str, fit: str, unfit: str

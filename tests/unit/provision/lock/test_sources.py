@@ -25,6 +25,7 @@ from provision.lock.sources import (
 from provision.lock.uv import Outcome, WheelTarget, guarded_python, not_built
 from provision.lock.wheels import built_here, finished
 from provision.model.plan import Plan
+from tests.kit.cases import cases
 from tests.kit.company import make_repository
 from tests.kit.local_index import pure, serving_uv
 from tests.unit.provision.lock.test_lock import PLAN
@@ -65,17 +66,15 @@ def build(source: RemoteFile | GitSource = SDIST) -> SourceBuild:
 # ---- uv starts no code of a package ----
 
 
-@pytest.mark.parametrize(
-    ("words", "runs"),
-    [
-        pytest.param(["-I", "-B", "-c", QUERY], True, id="what uv asks an interpreter"),
-        pytest.param(["-c", HOOK], False, id="a hook of a build backend"),
-        pytest.param(["-I", "-B", "-c", HOOK], False, id="a hook with the same options"),
-        pytest.param(["-I", "-B", "-c", f"{HOOK}; {QUERY}"], False, id="a hook that has the words"),
-        pytest.param(["-m", "pip"], False, id="a module"),
-        pytest.param(["setup.py"], False, id="a script"),
-        pytest.param([], False, id="nothing"),
-    ],
+@cases(
+    "words runs",
+    ("what uv asks an interpreter", ["-I", "-B", "-c", QUERY], True),
+    ("a hook of a build backend", ["-c", HOOK], False),
+    ("a hook with the same options", ["-I", "-B", "-c", HOOK], False),
+    ("a hook that has the words", ["-I", "-B", "-c", f"{HOOK}; {QUERY}"], False),
+    ("a module", ["-m", "pip"], False),
+    ("a script", ["setup.py"], False),
+    ("nothing", [], False),
 )
 def test_the_python_that_uv_gets_runs_only_its_question(
     words: list[str], tmp_path: Path, *, runs: bool
@@ -89,20 +88,15 @@ def test_the_python_that_uv_gets_runs_only_its_question(
     assert done.returncode != 0
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param(
-            "error: Failed to build `quiet==1.2`\n  cause: The build backend returned an error\n\n"
-            "hint: `quiet` (v1.2) was included because `loud` (v3) depends on `quiet>=1`\n",
-            ("quiet", "1.2",
-             "`quiet` (v1.2) was included because `loud` (v3) depends on `quiet>=1`"),
-            id="with what requires it"),
-        pytest.param("error: Failed to download and build `quiet==1.2`\n  cause: x\n",
-                     ("quiet", "1.2", ""), id="requested"),
-        pytest.param("error: No solution found when resolving dependencies", None,
-                     id="no solution"),
-    ],
+@cases(
+    "text expected",
+    ("with what requires it",
+     ("error: Failed to build `quiet==1.2`\n  cause: The build backend returned an error\n\n"
+      "hint: `quiet` (v1.2) was included because `loud` (v3) depends on `quiet>=1`\n"),
+     ("quiet", "1.2", "`quiet` (v1.2) was included because `loud` (v3) depends on `quiet>=1`")),
+    ("requested", "error: Failed to download and build `quiet==1.2`\n  cause: x\n",
+     ("quiet", "1.2", "")),
+    ("no solution", "error: No solution found when resolving dependencies", None),
 )  # fmt: skip
 def test_what_uv_could_not_build_is_read(text: str, expected: tuple[str, ...] | None) -> None:
     assert not_built(text) == expected
@@ -204,14 +198,11 @@ def test_a_commit_is_built_before_uv_is_asked(tmp_path: Path) -> None:
     assert index.made == ["quiet"]
 
 
-@pytest.mark.parametrize(
+@cases(
     "files",
-    [
-        pytest.param({"setup.py": "from setuptools import setup; setup(name='inner')"},
-                     id="whose metadata only its build knows"),
-        pytest.param({"pyproject.toml": "[project]\nname = 'inner'\nversion = '9'\n"},
-                     id="whose metadata is static"),
-    ],
+    ("whose metadata only its build knows",
+     {"setup.py": "from setuptools import setup; setup(name='inner')"}),
+    ("whose metadata is static", {"pyproject.toml": "[project]\nname = 'inner'\nversion = '9'\n"}),
 )  # fmt: skip
 def test_a_repository_that_a_built_package_requires_is_built_too(
     files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -251,13 +242,11 @@ def test_a_repository_that_a_built_package_requires_is_built_too(
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("wheel", "found"),
-    [
-        pytest.param("", True, id="a source alone"),
-        pytest.param("https://h/x-1-cp39-cp39-win_amd64.whl", True, id="a wheel of another system"),
-        pytest.param("https://h/x-1-py3-none-any.whl", False, id="a wheel that fits"),
-    ],
+@cases(
+    "wheel found",
+    ("a source alone", "", True),
+    ("a wheel of another system", "https://h/x-1-cp39-cp39-win_amd64.whl", True),
+    ("a wheel that fits", "https://h/x-1-py3-none-any.whl", False),
 )
 def test_packages_without_a_wheel_that_fits(wheel: str, *, found: bool) -> None:
     text = 'lock-version = "1.0"\ncreated-by = "uv"\n' + entry("x", "1", wheel=wheel)
@@ -293,18 +282,16 @@ def test_a_lock_says_how_a_wheel_was_built(source: RemoteFile | GitSource, tmp_p
     assert (one.url, one.hashes) == (made.unknown_place, {"sha256": made.sha256})
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        pytest.param(f'sha256 = "{"e" * 64}"', 'sha256 = "e"', id="the digest"),
-        pytest.param("quiet-1.2-py3-none-any.whl", "../../x.whl", id="a path for a name"),
-        pytest.param('python = "3.11"', 'python = "3.11; x"', id="the Python"),
-        pytest.param("https://git.example/quiet.git", "ext::sh -c x", id="a program as address"),
-        pytest.param("b" * 40, "--upload-pack=x", id="an option as commit"),
-        pytest.param('subdirectory = "a/b"', 'subdirectory = "a/../.."', id="a way out"),
-        pytest.param("d" * 64, "d", id="the digest of the backend"),
-        pytest.param("size = 7", "size = -7", id="the size"),
-    ],
+@cases(
+    "old new",
+    ("the digest", f'sha256 = "{"e" * 64}"', 'sha256 = "e"'),
+    ("a path for a name", "quiet-1.2-py3-none-any.whl", "../../x.whl"),
+    ("the Python", 'python = "3.11"', 'python = "3.11; x"'),
+    ("a program as address", "https://git.example/quiet.git", "ext::sh -c x"),
+    ("an option as commit", "b" * 40, "--upload-pack=x"),
+    ("a way out", 'subdirectory = "a/b"', 'subdirectory = "a/../.."'),
+    ("the digest of the backend", "d" * 64, "d"),
+    ("the size", "size = 7", "size = -7"),
 )
 def test_a_malformed_build_is_refused(old: str, new: str) -> None:
     import tomli_w

@@ -15,6 +15,7 @@ from provision.errors import Exit, HostFileError
 from provision.model.facts import SIZE_LIMIT_BYTES, host_to_json, parse_host, read_host_file
 from provision.model.plan import Absent, Engine, Gpu, HostFacts
 from tests import DATA
+from tests.kit.cases import cases
 
 HOSTS = DATA / "hosts"
 
@@ -122,26 +123,21 @@ def test_keys_of_a_newer_version_are_ignored() -> None:
     assert (facts.os_id, facts.os_version) == ("debian", None)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param("{}", HostFacts(), id="nothing stated is nothing known"),
-        pytest.param('{"gpus": null}', HostFacts(), id="null GPUs are unknown"),
-        pytest.param('{"gpus": []}', HostFacts(gpus=()), id="no GPUs are none there"),
-        pytest.param('{"gpus": [{}, null]}', HostFacts(gpus=(Gpu(), Gpu())), id="GPUs unnamed"),
-        pytest.param('{"os": null, "schema": 1}', HostFacts(), id="null OS is unknown"),
-        pytest.param('{"driver": "470"}', HostFacts(driver="470"), id="a branch is a driver"),
-        pytest.param('{"driver": "1", "driver": "2"}', HostFacts(driver="2"), id="last key wins"),
-        pytest.param('{"arch": "arm64"}', HostFacts(arch="aarch64"), id="arm64 is aarch64"),
-        pytest.param('{"arch": "amd64"}', HostFacts(arch="x86_64"), id="amd64 is x86_64"),
-        pytest.param('{"python": "3.10.12"}', HostFacts(python="3.10"), id="patch is dropped"),
-        pytest.param(
-            '{"absent": [{"fact": "driver"}]}',
-            HostFacts(absent=(Absent(fact="driver", source="", reason=""),)),
-            id="a row may lack its reason",
-        ),
-    ],
-)
+@cases(
+    "text expected",
+    ("nothing stated is nothing known", "{}", HostFacts()),
+    ("null GPUs are unknown", '{"gpus": null}', HostFacts()),
+    ("no GPUs are none there", '{"gpus": []}', HostFacts(gpus=())),
+    ("GPUs unnamed", '{"gpus": [{}, null]}', HostFacts(gpus=(Gpu(), Gpu()))),
+    ("null OS is unknown", '{"os": null, "schema": 1}', HostFacts()),
+    ("a branch is a driver", '{"driver": "470"}', HostFacts(driver="470")),
+    ("last key wins", '{"driver": "1", "driver": "2"}', HostFacts(driver="2")),
+    ("arm64 is aarch64", '{"arch": "arm64"}', HostFacts(arch="aarch64")),
+    ("amd64 is x86_64", '{"arch": "amd64"}', HostFacts(arch="x86_64")),
+    ("patch is dropped", '{"python": "3.10.12"}', HostFacts(python="3.10")),
+    ("a row may lack its reason", '{"absent": [{"fact": "driver"}]}',
+     HostFacts(absent=(Absent(fact="driver", source="", reason=""),))),
+)  # fmt: skip
 def test_what_is_missing_is_unknown_never_guessed(text: str, expected: HostFacts) -> None:
     assert parse_host(text, label="this host") == expected
 
@@ -149,52 +145,40 @@ def test_what_is_missing_is_unknown_never_guessed(text: str, expected: HostFacts
 MAJOR_MINOR = 'expected "major.minor", got'
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        pytest.param('{"gpus": [{"compute_capability": 86}]}',
-                     f"gpus[0].compute_capability: {MAJOR_MINOR} 86",
-                     id="a capability without its dot"),
-        pytest.param(
-            '{"gpus": [{"compute_capability": 8.6}]}',
-            f'gpus[0].compute_capability: {MAJOR_MINOR} 8.6; put it in quotes, as in "8.6"',
-            id="a capability as a number",
-        ),
-        pytest.param('{"driver_cuda": "12"}', f'driver_cuda: {MAJOR_MINOR} "12"', id="CUDA 12"),
-        pytest.param('{"driver": "latest"}',
-                     'driver: expected a driver version such as "515.65.01", got "latest"',
-                     id="a driver in words"),
-        pytest.param('{"driver": "515.65.01\\n"}', 'got "515.65.01\\n"',
-                     id="a driver and a newline"),
-        pytest.param('{"driver": "\\u0665\\u0661\\u0665.65"}', "driver: expected",
-                     id="digits of another script"),
-        pytest.param('{"driver": "%s"}' % ("1." * 99 + "1"), "1...", id="a driver without end"),
-        pytest.param('{"wsl": 1}', "wsl: expected true, false or null, got 1", id="a flag as 1"),
-        pytest.param('{"os": "ubuntu"}', 'os: expected an object, got "ubuntu"',
-                     id="an OS as text"),
-        pytest.param('{"gpus": {}}', "gpus: expected a list of at most", id="GPUs as an object"),
-        pytest.param('{"gpus": [7]}', "gpus[0]: expected an object, got 7", id="a GPU as a number"),
-        pytest.param('{"gpus": [{"name": "a\\u001b[2J"}]}', "gpus[0].name", id="terminal codes"),
-        pytest.param('{"gpus": [{"name": "\\ud800"}]}', "gpus[0].name", id="half a character"),
-        pytest.param('{"gpus": [{"memory_mib": -1}]}', "gpus[0].memory_mib",
-                     id="less than nothing"),
-        pytest.param('{"gpus": [{"memory_mib": true}]}', "got true", id="memory as a flag"),
-        pytest.param('{"gpus": [{"memory_mib": 1e999}]}', "got Infinity", id="memory without end"),
-        pytest.param('{"engines": [{"name": "lxc"}]}',
-                     'engines[0].name: expected "docker" or "podman", got "lxc"',
-                     id="an engine that we do not know"),
-        pytest.param('{"schema": 2}', "schema: expected 1", id="a schema of the future"),
-        pytest.param('{"schema": true}', "schema: expected 1", id="a schema as a flag"),
-        pytest.param('{"sources": {"driver": 3}}', "sources.driver", id="a source as a number"),
-        pytest.param('{"wsl": NaN}', "NaN is not a JSON number", id="NaN"),
-        pytest.param('{"wsl": -Infinity}', "-Infinity is not a JSON number", id="minus infinity"),
-        pytest.param("[]", "expected a JSON object with host facts, got a list", id="a list"),
-        pytest.param("", "is empty", id="nothing"),
-        pytest.param("{", "is not valid JSON", id="half a file"),
-        pytest.param("[" * 200_000, "nested too deeply", id="brackets without end"),
-        pytest.param('{"wsl": %s}' % ("9" * 9999), "a file: ", id="an integer without end"),
-        pytest.param(" " * (SIZE_LIMIT_BYTES + 1), "larger than 1 MiB", id="a file without end"),
-    ],
+@cases(
+    "text problem",
+    ("a capability without its dot", '{"gpus": [{"compute_capability": 86}]}',
+     f"gpus[0].compute_capability: {MAJOR_MINOR} 86"),
+    ("a capability as a number", '{"gpus": [{"compute_capability": 8.6}]}',
+     f'gpus[0].compute_capability: {MAJOR_MINOR} 8.6; put it in quotes, as in "8.6"'),
+    ("CUDA 12", '{"driver_cuda": "12"}', f'driver_cuda: {MAJOR_MINOR} "12"'),
+    ("a driver in words", '{"driver": "latest"}',
+     'driver: expected a driver version such as "515.65.01", got "latest"'),
+    ("a driver and a newline", '{"driver": "515.65.01\\n"}', 'got "515.65.01\\n"'),
+    ("digits of another script", '{"driver": "\\u0665\\u0661\\u0665.65"}', "driver: expected"),
+    ("a driver without end", '{"driver": "%s"}' % ("1." * 99 + "1"), "1..."),
+    ("a flag as 1", '{"wsl": 1}', "wsl: expected true, false or null, got 1"),
+    ("an OS as text", '{"os": "ubuntu"}', 'os: expected an object, got "ubuntu"'),
+    ("GPUs as an object", '{"gpus": {}}', "gpus: expected a list of at most"),
+    ("a GPU as a number", '{"gpus": [7]}', "gpus[0]: expected an object, got 7"),
+    ("terminal codes", '{"gpus": [{"name": "a\\u001b[2J"}]}', "gpus[0].name"),
+    ("half a character", '{"gpus": [{"name": "\\ud800"}]}', "gpus[0].name"),
+    ("less than nothing", '{"gpus": [{"memory_mib": -1}]}', "gpus[0].memory_mib"),
+    ("memory as a flag", '{"gpus": [{"memory_mib": true}]}', "got true"),
+    ("memory without end", '{"gpus": [{"memory_mib": 1e999}]}', "got Infinity"),
+    ("an engine that we do not know", '{"engines": [{"name": "lxc"}]}',
+     'engines[0].name: expected "docker" or "podman", got "lxc"'),
+    ("a schema of the future", '{"schema": 2}', "schema: expected 1"),
+    ("a schema as a flag", '{"schema": true}', "schema: expected 1"),
+    ("a source as a number", '{"sources": {"driver": 3}}', "sources.driver"),
+    ("NaN", '{"wsl": NaN}', "NaN is not a JSON number"),
+    ("minus infinity", '{"wsl": -Infinity}', "-Infinity is not a JSON number"),
+    ("a list", "[]", "expected a JSON object with host facts, got a list"),
+    ("nothing", "", "is empty"),
+    ("half a file", "{", "is not valid JSON"),
+    ("brackets without end", "[" * 200_000, "nested too deeply"),
+    ("an integer without end", '{"wsl": %s}' % ("9" * 9999), "a file: "),
+    ("a file without end", " " * (SIZE_LIMIT_BYTES + 1), "larger than 1 MiB"),
 )  # fmt: skip
 def test_a_wrong_value_is_named_by_its_path(text: str, problem: str) -> None:
     with pytest.raises(HostFileError) as caught:
@@ -247,16 +231,14 @@ def test_a_byte_order_mark_is_no_problem(tmp_path: Path, monkeypatch: pytest.Mon
     assert read_host_file("host.json") == HostFacts()._replace(driver="470", label="host.json")
 
 
-@pytest.mark.parametrize(
-    ("name", "message", "fix"),
-    [
-        pytest.param("gone.json", "no host file", "provision detect --json", id="a missing file"),
-        pytest.param(".", "is a directory", "inside it", id="a directory"),
-        pytest.param("binary", "is not UTF-8 text", "UTF-8", id="a binary"),
-        pytest.param("large", "larger than 1 MiB", "provision detect", id="a large file"),
-        pytest.param("binary/x", "cannot be read: Not a directory", "--host -", id="no directory"),
-        pytest.param("a\0b", "cannot be read", "--host -", id="a name that no file can have"),
-    ],
+@cases(
+    "name message fix",
+    ("a missing file", "gone.json", "no host file", "provision detect --json"),
+    ("a directory", ".", "is a directory", "inside it"),
+    ("a binary", "binary", "is not UTF-8 text", "UTF-8"),
+    ("a large file", "large", "larger than 1 MiB", "provision detect"),
+    ("no directory", "binary/x", "cannot be read: Not a directory", "--host -"),
+    ("a name that no file can have", "a\0b", "cannot be read", "--host -"),
 )
 def test_an_unreadable_file_says_what_to_do(
     tmp_path: Path, name: str, message: str, fix: str

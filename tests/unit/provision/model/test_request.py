@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from provision.errors import BadInputError
 from provision.model import request
+from tests.kit.cases import cases
 
 PARSERS: tuple[Callable[[str], object], ...] = (
     request.parse_cuda, request.parse_python, request.parse_driver, request.parse_framework,
@@ -27,34 +28,30 @@ def refusal(parse: Callable[[str], object], text: str) -> BadInputError | None:
     return None
 
 
-@pytest.mark.parametrize(
-    ("text", "cuda"),
-    [
-        pytest.param("11.7", "11.7", id="major and minor"),
-        pytest.param("cu117", "11.7", id="a wheel tag is a spelling of it"),
-        pytest.param("cu92", "9.2", id="an old wheel tag has one figure for the major"),
-        pytest.param("cu130", "13.0", id="a wheel tag with minor zero"),
-    ],
+@cases(
+    "text cuda",
+    ("major and minor", "11.7", "11.7"),
+    ("a wheel tag is a spelling of it", "cu117", "11.7"),
+    ("an old wheel tag has one figure for the major", "cu92", "9.2"),
+    ("a wheel tag with minor zero", "cu130", "13.0"),
 )
 def test_cuda_is_understood(text: str, cuda: str) -> None:
     assert request.parse_cuda(text) == cuda
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
-    [
-        pytest.param("-11.7", id="negative"),
-        pytest.param("latest", id="a word"),
-        pytest.param("", id="nothing"),
-        pytest.param("1" * 10_000, id="ten thousand figures"),
-        pytest.param("11.7; rm -rf /", id="a shell command"),
-        pytest.param("$(id)", id="a shell substitution"),
-        pytest.param("11.7\n", id="a newline after it"),
-        pytest.param("11", id="a major alone"),
-        pytest.param("11.7.1", id="a patch release"),
-        pytest.param("\u0661\u0661.\u0667", id="figures of another script"),
-        pytest.param("cu1", id="too short a tag"),
-    ],
+    ("negative", "-11.7"),
+    ("a word", "latest"),
+    ("nothing", ""),
+    ("ten thousand figures", "1" * 10_000),
+    ("a shell command", "11.7; rm -rf /"),
+    ("a shell substitution", "$(id)"),
+    ("a newline after it", "11.7\n"),
+    ("a major alone", "11"),
+    ("a patch release", "11.7.1"),
+    ("figures of another script", "\u0661\u0661.\u0667"),
+    ("too short a tag", "cu1"),
 )
 def test_what_is_no_cuda_version_is_refused(text: str) -> None:
     with pytest.raises(BadInputError) as caught:
@@ -65,14 +62,12 @@ def test_what_is_no_cuda_version_is_refused(text: str) -> None:
     assert len(caught.value.message) < 120
 
 
-@pytest.mark.parametrize(
-    ("text", "hint"),
-    [
-        pytest.param("12.2", True, id="a CUDA version"),
-        pytest.param("11.8", True, id="an older CUDA version"),
-        pytest.param("latest", False, id="a word"),
-        pytest.param("5.15", False, id="a kernel's version"),
-    ],
+@cases(
+    "text hint",
+    ("a CUDA version", "12.2", True),
+    ("an older CUDA version", "11.8", True),
+    ("a word", "latest", False),
+    ("a kernel's version", "5.15", False),
 )
 def test_a_cuda_version_for_a_driver_is_recognised(text: str, *, hint: bool) -> None:
     refused = refusal(request.parse_driver, text)
@@ -80,29 +75,27 @@ def test_a_cuda_version_for_a_driver_is_recognised(text: str, *, hint: bool) -> 
     assert ("looks like a CUDA version" in refused.message) == hint
 
 
-@pytest.mark.parametrize(
-    ("parse", "text"),
-    [
-        pytest.param(request.parse_python, "2.7", id="Python 2"),
-        pytest.param(request.parse_python, "3.11.4", id="a patch release of Python"),
-        pytest.param(request.parse_driver, "latest", id="a driver in words"),
-        pytest.param(request.parse_driver, "515.65.01 ", id="a driver with a space"),
-        pytest.param(request.parse_python, "3.14t", id="free-threaded Python"),
-        pytest.param(request.parse_framework, "caffe", id="another framework"),
-        pytest.param(request.parse_specifier, "", id="an empty specifier"),
-        pytest.param(request.parse_specifier, "two", id="a specifier in words"),
-        pytest.param(request.parse_requirement, "a b", id="two words"),
-        pytest.param(request.parse_requirement, "x @ https://e.example/x.zip", id="no wheel's URL"),
-        pytest.param(request.parse_requirement, "x @ file:///x-1-py3-none-any.whl", id="a file"),
-        pytest.param(request.parse_requirement, "x @ https://[/x.whl", id="a broken URL"),
-        pytest.param(request.parse_requirement, "./local", id="a path"),
-        pytest.param(request.parse_index, "ftp://e.example", id="another scheme"),
-        pytest.param(request.parse_index, "https://", id="no host"),
-        pytest.param(request.parse_index, "https://e.example/{x}", id="not an address of a lock"),
-        pytest.param(request.parse_index, "https://e.example:99999999/", id="no such port"),
-        pytest.param(request.parse_base, "Python:3.11", id="capitals in an image's name"),
-        pytest.param(request.parse_base, "--privileged", id="an option as a base"),
-    ],
+@cases(
+    "parse text",
+    ("Python 2", request.parse_python, "2.7"),
+    ("a patch release of Python", request.parse_python, "3.11.4"),
+    ("a driver in words", request.parse_driver, "latest"),
+    ("a driver with a space", request.parse_driver, "515.65.01 "),
+    ("free-threaded Python", request.parse_python, "3.14t"),
+    ("another framework", request.parse_framework, "caffe"),
+    ("an empty specifier", request.parse_specifier, ""),
+    ("a specifier in words", request.parse_specifier, "two"),
+    ("two words", request.parse_requirement, "a b"),
+    ("no wheel's URL", request.parse_requirement, "x @ https://e.example/x.zip"),
+    ("a file", request.parse_requirement, "x @ file:///x-1-py3-none-any.whl"),
+    ("a broken URL", request.parse_requirement, "x @ https://[/x.whl"),
+    ("a path", request.parse_requirement, "./local"),
+    ("another scheme", request.parse_index, "ftp://e.example"),
+    ("no host", request.parse_index, "https://"),
+    ("not an address of a lock", request.parse_index, "https://e.example/{x}"),
+    ("no such port", request.parse_index, "https://e.example:99999999/"),
+    ("capitals in an image's name", request.parse_base, "Python:3.11"),
+    ("an option as a base", request.parse_base, "--privileged"),
 )
 def test_bad_words_are_refused_with_a_fix(parse: object, text: str) -> None:
     assert callable(parse)
@@ -111,17 +104,13 @@ def test_bad_words_are_refused_with_a_fix(parse: object, text: str) -> None:
     assert caught.value.fix
 
 
-@pytest.mark.parametrize(
-    ("text", "public", "whole"),
-    [
-        pytest.param("numpy<2", "numpy<2", "", id="a name"),
-        pytest.param("a @ https://h/a.whl", "a @ https://h/a.whl", "", id="an address"),
-        pytest.param("a @ https://h/a.whl?sig=5e", "a @ https://h/a.whl", "https://h/a.whl?sig=5e",
-                     id="a signature"),
-        pytest.param("a[x] @ http://u:5e/c@h/a.whl ; os_name=='posix'",
-                     'a[x] @ http://h/a.whl ; os_name == "posix"', "http://u:5e%2Fc@h/a.whl",
-                     id="a password with a slash"),
-    ],
+@cases(
+    "text public whole",
+    ("a name", "numpy<2", "numpy<2", ""),
+    ("an address", "a @ https://h/a.whl", "a @ https://h/a.whl", ""),
+    ("a signature", "a @ https://h/a.whl?sig=5e", "a @ https://h/a.whl", "https://h/a.whl?sig=5e"),
+    ("a password with a slash", "a[x] @ http://u:5e/c@h/a.whl ; os_name=='posix'",
+     'a[x] @ http://h/a.whl ; os_name == "posix"', "http://u:5e%2Fc@h/a.whl"),
 )  # fmt: skip
 def test_the_address_of_a_wheel_is_kept_apart(text: str, public: str, whole: str) -> None:
     assert request.parse_requirement(text) == (public, whole)
@@ -137,12 +126,10 @@ def test_no_word_is_quoted_with_its_secrets(secret: str) -> None:
         assert "5ecret" not in f"{refused.message} {refused.fix}"
 
 
-@pytest.mark.parametrize(
-    ("text", "specifier"),
-    [
-        pytest.param("2.0.1", "==2.0.1", id="a bare version means exactly it"),
-        pytest.param(">=2,<2.1", "<2.1,>=2", id="a range"),
-    ],
+@cases(
+    "text specifier",
+    ("a bare version means exactly it", "2.0.1", "==2.0.1"),
+    ("a range", ">=2,<2.1", "<2.1,>=2"),
 )
 def test_specifiers(text: str, specifier: str) -> None:
     assert request.parse_specifier(text) == specifier
@@ -155,33 +142,28 @@ def test_no_text_crashes_a_parser(text: str) -> None:
         assert refused is None or (refused.fix and refused.message.isprintable())
 
 
-@pytest.mark.parametrize(
-    ("text", "framework"),
-    [
-        pytest.param("pytorch", "pytorch", id="the name of the option's help"),
-        pytest.param("PyTorch", "pytorch", id="as the project writes itself"),
-        pytest.param("torch", "pytorch", id="the package's name"),
-        pytest.param("Torch", "pytorch", id="the package's name with a capital"),
-        pytest.param("TensorFlow", "tensorflow", id="TensorFlow as it writes itself"),
-        pytest.param("tf", "tensorflow", id="the usual short form"),
-        pytest.param("TF", "tensorflow", id="the short form in capitals"),
-        pytest.param("JAX", "jax", id="JAX as it writes itself"),
-    ],
+@cases(
+    "text framework",
+    ("the name of the option's help", "pytorch", "pytorch"),
+    ("as the project writes itself", "PyTorch", "pytorch"),
+    ("the package's name", "torch", "pytorch"),
+    ("the package's name with a capital", "Torch", "pytorch"),
+    ("TensorFlow as it writes itself", "TensorFlow", "tensorflow"),
+    ("the usual short form", "tf", "tensorflow"),
+    ("the short form in capitals", "TF", "tensorflow"),
+    ("JAX as it writes itself", "JAX", "jax"),
 )
 def test_a_framework_is_known_by_its_usual_names(text: str, framework: str) -> None:
     assert request.parse_framework(text) == framework
 
 
-@pytest.mark.parametrize(
-    ("words", "version", "cuda"),
-    [
-        pytest.param({"framework_version": "2.1.2+cu118"}, "==2.1.2", "11.8", id="as pip has it"),
-        pytest.param({"framework_version": "==2.1.2+cu118"}, "==2.1.2", "11.8",
-                     id="pip takes it so"),
-        pytest.param({"framework_version": "2.1.2+cu118", "cuda": "11.8"}, "==2.1.2", "11.8",
-                     id="beside the same CUDA"),
-        pytest.param({"framework_version": "2.1.2"}, "==2.1.2", None, id="without a build"),
-    ],
+@cases(
+    "words version cuda",
+    ("as pip has it", {"framework_version": "2.1.2+cu118"}, "==2.1.2", "11.8"),
+    ("pip takes it so", {"framework_version": "==2.1.2+cu118"}, "==2.1.2", "11.8"),
+    ("beside the same CUDA", {"framework_version": "2.1.2+cu118", "cuda": "11.8"}, "==2.1.2",
+     "11.8"),
+    ("without a build", {"framework_version": "2.1.2"}, "==2.1.2", None),
 )  # fmt: skip
 def test_a_version_with_its_build_names_the_cuda(
     words: dict[str, str], version: str, cuda: str | None
@@ -202,16 +184,14 @@ def test_an_old_name_is_remembered_in_any_case() -> None:
     assert request.parse_request(framework="TensorFlow").asked_as is None
 
 
-@pytest.mark.parametrize(
-    ("text", "meant"),
-    [
-        pytest.param("pytroch", "pytorch", id="two letters swapped"),
-        pytest.param("tensorflw", "tensorflow", id="a letter missing"),
-        pytest.param("Jaxx", "jax", id="a letter too many"),
-        pytest.param("trch", "pytorch", id="near the package's name"),
-        pytest.param("caffe", None, id="another framework"),
-        pytest.param("", None, id="nothing"),
-    ],
+@cases(
+    "text meant",
+    ("two letters swapped", "pytroch", "pytorch"),
+    ("a letter missing", "tensorflw", "tensorflow"),
+    ("a letter too many", "Jaxx", "jax"),
+    ("near the package's name", "trch", "pytorch"),
+    ("another framework", "caffe", None),
+    ("nothing", "", None),
 )
 def test_a_framework_mistyped_is_guessed_and_not_taken(text: str, meant: str | None) -> None:
     refused = refusal(request.parse_framework, text)
@@ -221,24 +201,20 @@ def test_a_framework_mistyped_is_guessed_and_not_taken(text: str, meant: str | N
     assert guess in refused.message if meant else "Did you mean" not in refused.message
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        pytest.param({}, (None, ()), id="none"),
-        pytest.param({"apt": ["git", "ffmpeg", "git"]}, (None, ("ffmpeg", "git")),
-                     id="in order, each once"),
-        pytest.param({"apt": ["g++"], "base": "bootstrap"}, ("bootstrap", ("g++",)),
-                     id="for a base built here"),
-        pytest.param({"apt": ["git"], "base": "python:3.11-slim"}, ("python:3.11-slim", ("git",)),
-                     id="for an image of a registry"),
-        pytest.param({"apt": ["git"], "base": "oci:/base"}, "--apt installs packages in a base that"
-                     " is built from Debian packages, or by an engine", id="for a local image"),
-        pytest.param({"apt": ["ffmpeg=7"]}, "--apt 'ffmpeg=7' is not the name", id="a version"),
-        pytest.param({"apt": ["git,ffmpeg"]}, "--apt 'git,ffmpeg' is not the name", id="a list"),
-        pytest.param({"apt": ["FFmpeg"]}, "--apt 'FFmpeg' is not the name", id="capitals"),
-        pytest.param({"apt": ["--no-install"]}, "--apt '--no-install' is not", id="an option"),
-        pytest.param({"apt": [""]}, "--apt '' is not the name", id="nothing"),
-    ],
+@cases(
+    "words expected",
+    ("none", {}, (None, ())),
+    ("in order, each once", {"apt": ["git", "ffmpeg", "git"]}, (None, ("ffmpeg", "git"))),
+    ("for a base built here", {"apt": ["g++"], "base": "bootstrap"}, ("bootstrap", ("g++",))),
+    ("for an image of a registry", {"apt": ["git"], "base": "python:3.11-slim"},
+     ("python:3.11-slim", ("git",))),
+    ("for a local image", {"apt": ["git"], "base": "oci:/base"},
+     "--apt installs packages in a base that is built from Debian packages, or by an engine"),
+    ("a version", {"apt": ["ffmpeg=7"]}, "--apt 'ffmpeg=7' is not the name"),
+    ("a list", {"apt": ["git,ffmpeg"]}, "--apt 'git,ffmpeg' is not the name"),
+    ("capitals", {"apt": ["FFmpeg"]}, "--apt 'FFmpeg' is not the name"),
+    ("an option", {"apt": ["--no-install"]}, "--apt '--no-install' is not"),
+    ("nothing", {"apt": [""]}, "--apt '' is not the name"),
 )  # fmt: skip
 def test_debian_packages_are_named_without_versions(
     words: dict[str, Any], expected: tuple[str | None, tuple[str, ...]] | str

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from provision.output.console import BuildProgress, Console
+from tests.kit.cases import cases
 
 
 class Screen(io.StringIO):
@@ -33,15 +34,13 @@ def screen(monkeypatch: pytest.MonkeyPatch, *, terminal: bool, **env: str) -> Sc
     return stream
 
 
-@pytest.mark.parametrize(
-    ("terminal", "env", "coloured"),
-    [
-        pytest.param(True, {"TERM": "xterm"}, True, id="a terminal"),
-        pytest.param(False, {"TERM": "xterm"}, False, id="a file or a pipe"),
-        pytest.param(True, {"TERM": "dumb"}, False, id="a terminal that knows no colours"),
-        pytest.param(True, {"TERM": "xterm", "NO_COLOR": "1"}, False, id="not wished for"),
-        pytest.param(True, {"TERM": "xterm", "NO_COLOR": ""}, True, id="an empty NO_COLOR is none"),
-    ],
+@cases(
+    "terminal env coloured",
+    ("a terminal", True, {"TERM": "xterm"}, True),
+    ("a file or a pipe", False, {"TERM": "xterm"}, False),
+    ("a terminal that knows no colours", True, {"TERM": "dumb"}, False),
+    ("not wished for", True, {"TERM": "xterm", "NO_COLOR": "1"}, False),
+    ("an empty NO_COLOR is none", True, {"TERM": "xterm", "NO_COLOR": ""}, True),
 )
 def test_colours_are_for_terminals(
     monkeypatch: pytest.MonkeyPatch, env: dict[str, str], *, terminal: bool, coloured: bool
@@ -320,16 +319,14 @@ def test_a_bar_is_drawn_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> N
         assert progress._progress is None
 
 
-@pytest.mark.parametrize(
+@cases(
     "line",
-    [
-        pytest.param("", id="an empty line"),
-        pytest.param("#", id="a mark alone"),
-        pytest.param("#12 DONE 1.2.3s", id="a time that is none"),
-        pytest.param("#12 DONE ..s", id="a time of dots"),
-        pytest.param("#12 [a 1/2", id="a bracket that is not closed"),
-        pytest.param("#12 [" + "a " * 20_000 + "1/2", id="an endless name"),
-    ],
+    ("an empty line", ""),
+    ("a mark alone", "#"),
+    ("a time that is none", "#12 DONE 1.2.3s"),
+    ("a time of dots", "#12 DONE ..s"),
+    ("a bracket that is not closed", "#12 [a 1/2"),
+    ("an endless name", "#12 [" + "a " * 20_000 + "1/2"),
 )
 def test_odd_lines_are_passed_over(monkeypatch: pytest.MonkeyPatch, line: str) -> None:
     stream = screen(monkeypatch, terminal=False)

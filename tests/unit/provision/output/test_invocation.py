@@ -18,44 +18,40 @@ from provision.output.console import Console
 from provision.output.invocation import replaced, words_of
 from provision.output.stdout import print_document, print_json, print_result
 from tests import ROOT
+from tests.kit.cases import cases
 
 COMMANDS = frozenset({"plan", "build", "run", "doctor", "verify"})
 RUN = "./run provision"
 SPACED = "'../my clone/run' provision"
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("next: provision build .", "next: ./run provision build ."),
-        ("Test it: provision verify IMAGE", "Test it: ./run provision verify IMAGE"),
-        ("See provision --help", "See ./run provision --help"),
-        ("TMPDIR=/path provision ...", "TMPDIR=/path ./run provision ..."),
-        ("dmesg | provision doctor --log -", "dmesg | ./run provision doctor --log -"),
-        ("as `provision plan` does", "as `./run provision plan` does"),
-        ("ready (run provision doctor)", "ready (run ./run provision doctor)"),
-        ("provision plan\nprovision build", "./run provision plan\n./run provision build"),
-    ],
-    ids=["next", "a fix", "help", "a variable before it", "a pipe", "quoted", "in prose", "two"],
+@cases(
+    "before after",
+    ("next", "next: provision build .", "next: ./run provision build ."),
+    ("a fix", "Test it: provision verify IMAGE", "Test it: ./run provision verify IMAGE"),
+    ("help", "See provision --help", "See ./run provision --help"),
+    ("a variable before it", "TMPDIR=/path provision ...", "TMPDIR=/path ./run provision ..."),
+    ("a pipe", "dmesg | provision doctor --log -", "dmesg | ./run provision doctor --log -"),
+    ("quoted", "as `provision plan` does", "as `./run provision plan` does"),
+    ("in prose", "ready (run provision doctor)", "ready (run ./run provision doctor)"),
+    ("two", "provision plan\nprovision build", "./run provision plan\n./run provision build"),
 )
 def test_commands_begin_as_the_program_was_called(before: str, after: str) -> None:
     assert replaced(before, RUN, COMMANDS) == after
     assert replaced(before, "provision", COMMANDS) == before
 
 
-@pytest.mark.parametrize(
+@cases(
     "same",
-    [
-        pytest.param("provision plans, provision built it", id="prose"),
-        pytest.param("/opt/bin/provision plan", id="a path"),
-        pytest.param("gpu-provision plan", id="the other name"),
-        pytest.param("the files provision/plan and provision.toml", id="file names"),
-        pytest.param("team/provision run", id="an image"),
-        pytest.param("python3 verify.pyz", id="another program"),
-        pytest.param("provision unknown", id="no command"),
-        pytest.param("gpu-provision/run provision build", id="another checkout's run"),
-        pytest.param("uv pip install provision\nplan", id="a line's end"),
-    ],
+    ("prose", "provision plans, provision built it"),
+    ("a path", "/opt/bin/provision plan"),
+    ("the other name", "gpu-provision plan"),
+    ("file names", "the files provision/plan and provision.toml"),
+    ("an image", "team/provision run"),
+    ("another program", "python3 verify.pyz"),
+    ("no command", "provision unknown"),
+    ("another checkout's run", "gpu-provision/run provision build"),
+    ("a line's end", "uv pip install provision\nplan"),
 )
 def test_what_is_no_command_stays(same: str) -> None:
     assert replaced(same, RUN, COMMANDS) == same
@@ -86,22 +82,18 @@ def test_nor_is_one_that_was_wrapped_since(monkeypatch: pytest.MonkeyPatch, widt
     assert " ".join(lines.split()) == f"Test it now: {SPACED} verify IMAGE"
 
 
-@pytest.mark.parametrize(
-    ("script", "program", "words"),
-    [
-        ("./run", "/c/.venv/bin/provision", "./run provision"),
-        ("../my clone/run", "/c/.venv/bin/provision", "'../my clone/run' provision"),
-        ("run", "/c/.venv/bin/provision", "./run provision"),
-        ("./run", "/c/.venv/bin/gpu-provision", "./run gpu-provision"),
-        ("", "/usr/bin/provision", "provision"),
-        ("", "/usr/bin/gpu-provision", "gpu-provision"),
-        ("", ".venv/bin/provision", ".venv/bin/provision"),
-        ("", "/my tools/bin/provision", "'/my tools/bin/provision'"),
-        ("", "/c/provision/__main__.py", "provision"),
-    ],
-    ids=["./run", "spaces", "sh run", "./run, the other name", "on PATH", "the other name",
-         "a path", "a path with spaces", "python -m"],
-)  # fmt: skip
+@cases(
+    "script program words",
+    ("./run", "./run", "/c/.venv/bin/provision", "./run provision"),
+    ("spaces", "../my clone/run", "/c/.venv/bin/provision", "'../my clone/run' provision"),
+    ("sh run", "run", "/c/.venv/bin/provision", "./run provision"),
+    ("./run, the other name", "./run", "/c/.venv/bin/gpu-provision", "./run gpu-provision"),
+    ("on PATH", "", "/usr/bin/provision", "provision"),
+    ("the other name", "", "/usr/bin/gpu-provision", "gpu-provision"),
+    ("a path", "", ".venv/bin/provision", ".venv/bin/provision"),
+    ("a path with spaces", "", "/my tools/bin/provision", "'/my tools/bin/provision'"),
+    ("python -m", "", "/c/provision/__main__.py", "provision"),
+)
 def test_how_it_was_called(script: str, program: str, words: str) -> None:
     assert words_of(script, program, ["/bin", "/usr/bin"]) == words
 
@@ -155,12 +147,10 @@ def shell(line: str, directory: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize(
-    ("way", "words", "label", "says"),
-    [
-        pytest.param("'../my clone/run'", "", "next ", "runs on ", id="the first command"),
-        pytest.param("'{run}'", "plan --bogus", "  fix: See ", "usage: ", id="wrong usage"),
-    ],
+@cases(
+    "way words label says",
+    ("the first command", "'../my clone/run'", "", "next ", "runs on "),
+    ("wrong usage", "'{run}'", "plan --bogus", "  fix: See ", "usage: "),
 )
 def test_what_a_checkout_prints_works_when_typed(
     run: Path, way: str, words: str, label: str, says: str

@@ -16,6 +16,7 @@ from provision.errors import BadInputError, Exit
 from provision.page.changes import EarlierPage, changes, read_page
 from provision.page.facts import facts
 from provision.page.nodes import Nodes
+from tests.kit.cases import cases
 
 
 def data_of(catalog: Catalog) -> dict[str, Any]:
@@ -87,25 +88,23 @@ def changed_page(**of_cards: object) -> dict[str, Any]:
     return {**PAGE, "facts": {**PAGE["facts"], "cards": {**PAGE["facts"]["cards"], **of_cards}}}
 
 
-@pytest.mark.parametrize(
+@cases(
     "data",
-    [
-        pytest.param([], id="a list"),
-        pytest.param({}, id="nothing"),
-        pytest.param({**PAGE, "tool": 7}, id="a number for the tool"),
-        pytest.param({**PAGE, "nodes": {}}, id="nodes are no list"),
-        pytest.param({**PAGE, "nodes": ["x", None, 5, [1, 0, 0, 1]]}, id="a row is an object"),
-        pytest.param({**PAGE, "nodes": ["x", None, 5, [0, 0, 0]]}, id="a row is short"),
-        pytest.param({**PAGE, "nodes": ["x", None, 5, [0, 3, 3, 3]]}, id="a row in itself"),
-        pytest.param({**PAGE, "nodes": ["x", None, 5, [0, 0, "0", 1]]}, id="a text for a node"),
-        pytest.param(changed_page(rows=[-1]), id="a negative place"),
-        pytest.param(changed_page(rows=[99]), id="a place that is not there"),
-        pytest.param(changed_page(rows=[3] * 100_001), id="too many rows"),
-        pytest.param(changed_page(rows=None), id="no rows"),
-        pytest.param(changed_page(columns=[]), id="no columns"),
-        pytest.param(changed_page(columns=[["name"], "since"]), id="a list for a column"),
-        pytest.param({**PAGE, "facts": {"cards": PAGE["facts"]["cards"]}}, id="one table"),
-    ],
+    ("a list", []),
+    ("nothing", {}),
+    ("a number for the tool", {**PAGE, "tool": 7}),
+    ("nodes are no list", {**PAGE, "nodes": {}}),
+    ("a row is an object", {**PAGE, "nodes": ["x", None, 5, [1, 0, 0, 1]]}),
+    ("a row is short", {**PAGE, "nodes": ["x", None, 5, [0, 0, 0]]}),
+    ("a row in itself", {**PAGE, "nodes": ["x", None, 5, [0, 3, 3, 3]]}),
+    ("a text for a node", {**PAGE, "nodes": ["x", None, 5, [0, 0, "0", 1]]}),
+    ("a negative place", changed_page(rows=[-1])),
+    ("a place that is not there", changed_page(rows=[99])),
+    ("too many rows", changed_page(rows=[3] * 100_001)),
+    ("no rows", changed_page(rows=None)),
+    ("no columns", changed_page(columns=[])),
+    ("a list for a column", changed_page(columns=[["name"], "since"])),
+    ("one table", {**PAGE, "facts": {"cards": PAGE["facts"]["cards"]}}),
 )
 def test_a_damaged_page_is_refused(data: object, tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="is damaged"):
@@ -123,21 +122,16 @@ def test_what_an_earlier_page_says_is_made_printable_and_short(tmp_path: Path) -
             assert len(name) <= 300
 
 
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [
-        (b"", "is not a page"),
-        (b"<html>hello</html>", "is not a page"),
-        (b'<script type="application/json" id="data">{"a": 1</script>', "is damaged"),
-        (
-            b'<script type="application/json" id="data">' + b"[" * 200_000 + b"</script>",
-            "is damaged",
-        ),
-        (b'<script type="application/json" id="data">{}</script>', "is damaged"),
-        (bytes(range(256)) * 100, "is not a page"),
-    ],
-    ids=["empty", "another page", "cut off", "deep", "empty data", "binary"],
-)
+@cases(
+    "content why",
+    ("empty", b"", "is not a page"),
+    ("another page", b"<html>hello</html>", "is not a page"),
+    ("cut off", b'<script type="application/json" id="data">{"a": 1</script>', "is damaged"),
+    ("deep", b'<script type="application/json" id="data">' + b"[" * 200_000 + b"</script>",
+     "is damaged"),
+    ("empty data", b'<script type="application/json" id="data">{}</script>', "is damaged"),
+    ("binary", bytes(range(256)) * 100, "is not a page"),
+)  # fmt: skip
 def test_the_command_refuses_it_before_it_begins(
     content: bytes, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

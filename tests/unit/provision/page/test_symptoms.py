@@ -10,29 +10,26 @@ import json
 import re
 from typing import Any
 
-import pytest
-
 from provision.doctor.knowledge import load, parse
 from provision.page.symptoms import Known, known, phrases_of, table
+from tests.kit.cases import cases
 
 
-@pytest.mark.parametrize(
-    ("pattern", "phrases"),
-    [
-        pytest.param("CUDA error: Out of memory", [("cuda error: out of memory",)], id="words"),
-        pytest.param(r"libcudnn\S*\.so: no", [("libcudnn", ".so: no")], id="a gap splits"),
-        pytest.param(r"(?i)driver\s+too (?P<how>old)\b", [("driver", "too old")], id="a group"),
-        pytest.param("(?:cuda|nccl) fails", [("cuda fails",), ("nccl fails",)], id="either"),
-        pytest.param("cannot (?:even )?start", [("cannot ", "start")], id="optional words"),
-        pytest.param("files?  gone", [("file", " gone")], id="an optional letter"),
-        pytest.param("sm_[89]0 only", [("sm_80 only",), ("sm_90 only",)], id="two digits"),
-        pytest.param(r"a+b{2}c{0,9}d", [("a", "b", "d")], id="repeated letters"),
-        pytest.param(r"say[^\]]\[x\]", [("say", "[x]")], id="brackets"),
-        pytest.param("sm_[5-7]0 only", [], id="a range of digits means something"),
-        pytest.param(r"with \d{1,2} MB free", [], id="a small number means something"),
-        pytest.param(r"\x1b broken", [], id="a byte by its number"),
-        pytest.param("(a|b)(c|d)(e|f)(g|h)(i|j)", [], id="too many"),
-    ],
+@cases(
+    "pattern phrases",
+    ("words", "CUDA error: Out of memory", [("cuda error: out of memory",)]),
+    ("a gap splits", r"libcudnn\S*\.so: no", [("libcudnn", ".so: no")]),
+    ("a group", r"(?i)driver\s+too (?P<how>old)\b", [("driver", "too old")]),
+    ("either", "(?:cuda|nccl) fails", [("cuda fails",), ("nccl fails",)]),
+    ("optional words", "cannot (?:even )?start", [("cannot ", "start")]),
+    ("an optional letter", "files?  gone", [("file", " gone")]),
+    ("two digits", "sm_[89]0 only", [("sm_80 only",), ("sm_90 only",)]),
+    ("repeated letters", r"a+b{2}c{0,9}d", [("a", "b", "d")]),
+    ("brackets", r"say[^\]]\[x\]", [("say", "[x]")]),
+    ("a range of digits means something", "sm_[5-7]0 only", []),
+    ("a small number means something", r"with \d{1,2} MB free", []),
+    ("a byte by its number", r"\x1b broken", []),
+    ("too many", "(a|b)(c|d)(e|f)(g|h)(i|j)", []),
 )
 def test_a_pattern_becomes_the_words_that_are_certain(
     pattern: str, phrases: list[tuple[str, ...]]
@@ -98,22 +95,17 @@ def failure(**changes: Any) -> dict[str, Any]:
     return {**row, "sources": ["a book", "https://example.org"], **changes}
 
 
-@pytest.mark.parametrize(
-    ("changes", "patterns"),
-    [
-        pytest.param({}, ["the words of a proof"], id="a proof by itself"),
-        pytest.param({"severity": "warns"}, [], id="a notice stops nothing"),
-        pytest.param({"symptoms": [{"text": "usual words", "is": "typical"}]}, ["usual words"],
-                     id="what is usual"),
-        pytest.param({"symptoms": [{"text": "maybe", "is": "hint"}, {"all": ["one", "two"]}]}, [],
-                     id="a hint, or several lines"),
-        pytest.param(
-            {"symptoms": [{"text": r"(?i)^\W*GPU: no\W*$", "is": "typical", "survived": True}]},
-            [r"(?i)^\W*GPU: no\W*$"],
-            id="a whole line",
-        ),
-        pytest.param({"symptoms": [{"text": "a", "without": "b"}]}, [], id="a line excludes it"),
-    ],
+@cases(
+    "changes patterns",
+    ("a proof by itself", {}, ["the words of a proof"]),
+    ("a notice stops nothing", {"severity": "warns"}, []),
+    ("what is usual", {"symptoms": [{"text": "usual words", "is": "typical"}]}, ["usual words"]),
+    ("a hint, or several lines",
+     {"symptoms": [{"text": "maybe", "is": "hint"}, {"all": ["one", "two"]}]}, []),
+    ("a whole line",
+     {"symptoms": [{"text": r"(?i)^\W*GPU: no\W*$", "is": "typical", "survived": True}]},
+     [r"(?i)^\W*GPU: no\W*$"]),
+    ("a line excludes it", {"symptoms": [{"text": "a", "without": "b"}]}, []),
 )  # fmt: skip
 def test_what_is_taken_from_the_doctor(changes: dict[str, Any], patterns: list[str]) -> None:
     found = list(known(parse({"x.toml": {"failure": [failure(**changes)]}})))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from provision.catalog.loading import load
 from provision.model.plan import Plan, Request
 from provision.model.request import parse_request
 from provision.resolve import resolve
 from provision.resolve.packages import PAIRED, asked_for
+from tests.kit.cases import cases
 from tests.kit.hosts import host
 
 CATALOG = load()
@@ -19,58 +18,42 @@ def plan(*companions: str, driver: str = "550.54.14", **asked: str) -> Plan:
     return resolve([host(driver, "8.6")], request, CATALOG)
 
 
-@pytest.mark.parametrize(
-    ("companions", "asked", "words", "fix"),
-    [
-        pytest.param(
-            ["torchvision==0.17.1+cu118"], {"cuda": "12.1", "framework_version": "2.2.1"},
-            "torchvision==0.17.1+cu118 is for CUDA 11.8, but PyTorch 2.2.1+cu121 for CUDA 12.1.",
-            "Use --with torchvision==0.17.1, or use --cuda 11.8.",
-            id="a companion of another CUDA"),
-        pytest.param(["torchvision==0.17.1+cu118"], {"cuda": "12.1"},
-                     "but PyTorch 2.2.1+cu121 for CUDA 12.1", "--with torchvision==0.17.1,",
-                     id="the release that it belongs to explains, whatever is newer"),
-        pytest.param(["torchaudio==2.2.1+cu118"], {"cuda": "12.1"},
-                     "torchaudio==2.2.1+cu118 is for CUDA 11.8", "--with torchaudio==2.2.1,",
-                     id="the other companion"),
-        pytest.param(["torchvision==0.17.1"], {"framework_version": "2.5.1"},
-                     "does not match PyTorch 2.5.1+cu124, which needs torchvision 0.20.1",
-                     "Use --with torchvision==0.20.1, or use --framework-version 2.2.1.",
-                     id="a companion of another release"),
-        pytest.param(["torchvision>=0.18,<0.19"], {"framework_version": "2.5.1"},
-                     "needs torchvision 0.20.1", "--framework-version 2.3.1.",
-                     id="a range of another release"),
-        pytest.param(["torchvision==99.0"], {"framework_version": "2.5.1"},
-                     "needs torchvision 0.20.1", "Use --with torchvision==0.20.1.",
-                     id="a companion of no release"),
-        pytest.param(["torchvision==0.20.1+cpu"], {"framework_version": "2.5.1"},
-                     "is not a build for CUDA 12.4, but PyTorch 2.5.1+cu124 is",
-                     "Use --with torchvision==0.20.1.", id="a CPU build"),
-        pytest.param(["torchcodec==0.6.0"], {"framework_version": "2.9.1"},
-                     "torchcodec==0.6.0 does not match PyTorch 2.9.1+cu",
-                     "Use --with 'torchcodec>=0.8,<0.10', or use --framework-version 2.8.0.",
-                     id="a pair that only the catalog knows"),
-        pytest.param(
-            ["torchcodec"], {"framework_version": "2.2.1"},
-            "torchcodec does not match PyTorch 2.2.1+cu121: no release of torchcodec is for it",
-            "Use --framework-version 2.4.0, or use --framework-version 2.",
-            id="before its first release"),
-        pytest.param(
-            ["torch==2.1.0"], {"framework_version": "2.5.1"},
-            "torch==2.1.0 conflicts with PyTorch 2.5.1+cu124", "Use --framework-version 2.1.0.",
-            id="the framework itself, in another version"),
-        pytest.param(["numpy==2.1.0"], {"framework_version": "2.0.1"},
-                     "does not fit PyTorch 2.0.1+cu117, which was compiled for numpy<2",
-                     "--with 'numpy<2'", id="a NumPy of another ABI"),
-        pytest.param(["flash-attn==2.5.6+cu118torch2.2cxx11abifalse"], {"cuda": "12.1"},
-                     "is for CUDA 11.8, but PyTorch 2.5.1+cu121 for CUDA 12.1", "Use --cuda 11.8.",
-                     id="any package with a CUDA in its version"),
-        pytest.param(["cupy-cuda11x"], {"cuda": "12.1"}, "cupy-cuda11x is for CUDA 11,",
-                     "Use --cuda 11.8.", id="a package with a CUDA in its name"),
-        pytest.param(["jaxlib==0.4.30"], {"framework": "jax", "framework_version": "0.6.1"},
-                     "jaxlib==0.4.30 conflicts with JAX 0.6.1", "Use --framework-version 0.4.30.",
-                     id="the library of JAX"),
-    ],
+@cases(
+    "companions asked words fix",
+    ("a companion of another CUDA", ["torchvision==0.17.1+cu118"],
+     {"cuda": "12.1", "framework_version": "2.2.1"},
+     "torchvision==0.17.1+cu118 is for CUDA 11.8, but PyTorch 2.2.1+cu121 for CUDA 12.1.",
+     "Use --with torchvision==0.17.1, or use --cuda 11.8."),
+    ("the release that it belongs to explains, whatever is newer", ["torchvision==0.17.1+cu118"],
+     {"cuda": "12.1"}, "but PyTorch 2.2.1+cu121 for CUDA 12.1", "--with torchvision==0.17.1,"),
+    ("the other companion", ["torchaudio==2.2.1+cu118"], {"cuda": "12.1"},
+     "torchaudio==2.2.1+cu118 is for CUDA 11.8", "--with torchaudio==2.2.1,"),
+    ("a companion of another release", ["torchvision==0.17.1"], {"framework_version": "2.5.1"},
+     "does not match PyTorch 2.5.1+cu124, which needs torchvision 0.20.1",
+     "Use --with torchvision==0.20.1, or use --framework-version 2.2.1."),
+    ("a range of another release", ["torchvision>=0.18,<0.19"], {"framework_version": "2.5.1"},
+     "needs torchvision 0.20.1", "--framework-version 2.3.1."),
+    ("a companion of no release", ["torchvision==99.0"], {"framework_version": "2.5.1"},
+     "needs torchvision 0.20.1", "Use --with torchvision==0.20.1."),
+    ("a CPU build", ["torchvision==0.20.1+cpu"], {"framework_version": "2.5.1"},
+     "is not a build for CUDA 12.4, but PyTorch 2.5.1+cu124 is", "Use --with torchvision==0.20.1."),
+    ("a pair that only the catalog knows", ["torchcodec==0.6.0"], {"framework_version": "2.9.1"},
+     "torchcodec==0.6.0 does not match PyTorch 2.9.1+cu",
+     "Use --with 'torchcodec>=0.8,<0.10', or use --framework-version 2.8.0."),
+    ("before its first release", ["torchcodec"], {"framework_version": "2.2.1"},
+     "torchcodec does not match PyTorch 2.2.1+cu121: no release of torchcodec is for it",
+     "Use --framework-version 2.4.0, or use --framework-version 2."),
+    ("the framework itself, in another version", ["torch==2.1.0"], {"framework_version": "2.5.1"},
+     "torch==2.1.0 conflicts with PyTorch 2.5.1+cu124", "Use --framework-version 2.1.0."),
+    ("a NumPy of another ABI", ["numpy==2.1.0"], {"framework_version": "2.0.1"},
+     "does not fit PyTorch 2.0.1+cu117, which was compiled for numpy<2", "--with 'numpy<2'"),
+    ("any package with a CUDA in its version", ["flash-attn==2.5.6+cu118torch2.2cxx11abifalse"],
+     {"cuda": "12.1"}, "is for CUDA 11.8, but PyTorch 2.5.1+cu121 for CUDA 12.1",
+     "Use --cuda 11.8."),
+    ("a package with a CUDA in its name", ["cupy-cuda11x"], {"cuda": "12.1"},
+     "cupy-cuda11x is for CUDA 11,", "Use --cuda 11.8."),
+    ("the library of JAX", ["jaxlib==0.4.30"], {"framework": "jax", "framework_version": "0.6.1"},
+     "jaxlib==0.4.30 conflicts with JAX 0.6.1", "Use --framework-version 0.4.30."),
 )  # fmt: skip
 def test_what_does_not_belong_to_the_build_is_refused(
     companions: list[str], asked: dict[str, str], words: str, fix: str
@@ -82,30 +65,25 @@ def test_what_does_not_belong_to_the_build_is_refused(
     assert fix in made.error.fix
 
 
-@pytest.mark.parametrize(
-    ("companions", "asked", "build"),
-    [
-        pytest.param(["torchvision==0.17.1+cu118"], {}, "2.2.1+cu118",
-                     id="release and CUDA follow a companion"),
-        pytest.param(["torchvision==0.17.1"], {}, "2.2.1+cu121", id="the release alone does"),
-        pytest.param(["torchvision==0.15.0"], {"framework_version": "2.0.0", "cuda": "11.7"},
-                     "2.0.0+cu117", id="a withdrawn version of the series: its metadata decides"),
-        pytest.param(["torchaudio==2.1.2"], {"cuda": "11.8"}, "2.1.2+cu118", id="beside --cuda"),
-        pytest.param(["torch==2.4.1"], {}, "2.4.1+cu124", id="the framework's own package"),
-        pytest.param(["torchcodec>=0.1,<0.2"], {}, "2.5.1+cu124", id="a pair of the catalog"),
-        pytest.param(["cupy-cuda11x"], {}, "2.7.1+cu118", id="a CUDA major in a name"),
-        pytest.param(["cupy-cuda12x"], {"cuda": "12.4"}, "2.6.0+cu124", id="the same major fits"),
-        pytest.param(["torchvision", "torchaudio"], {"cuda": "12.4"}, "2.6.0+cu124",
-                     id="names alone ask for nothing"),
-        pytest.param(["transformers>=4.40"], {"cuda": "12.4"}, "2.6.0+cu124",
-                     id="other packages are the installer's business"),
-        pytest.param(["pandas==2.2.3+cu"], {"cuda": "12.4"}, "2.6.0+cu124",
-                     id="a local version that names no CUDA"),
-        pytest.param(["nvidia-cublas-cu12==12.4.5.8"], {"cuda": "12.4"}, "2.6.0+cu124",
-                     id="a library of the same major"),
-        pytest.param(["numpy==1.26.4"], {"cuda": "11.8", "framework_version": "2.0.1"},
-                     "2.0.1+cu118", id="a NumPy of the right ABI"),
-    ],
+@cases(
+    "companions asked build",
+    ("release and CUDA follow a companion", ["torchvision==0.17.1+cu118"], {}, "2.2.1+cu118"),
+    ("the release alone does", ["torchvision==0.17.1"], {}, "2.2.1+cu121"),
+    ("a withdrawn version of the series: its metadata decides", ["torchvision==0.15.0"],
+     {"framework_version": "2.0.0", "cuda": "11.7"}, "2.0.0+cu117"),
+    ("beside --cuda", ["torchaudio==2.1.2"], {"cuda": "11.8"}, "2.1.2+cu118"),
+    ("the framework's own package", ["torch==2.4.1"], {}, "2.4.1+cu124"),
+    ("a pair of the catalog", ["torchcodec>=0.1,<0.2"], {}, "2.5.1+cu124"),
+    ("a CUDA major in a name", ["cupy-cuda11x"], {}, "2.7.1+cu118"),
+    ("the same major fits", ["cupy-cuda12x"], {"cuda": "12.4"}, "2.6.0+cu124"),
+    ("names alone ask for nothing", ["torchvision", "torchaudio"], {"cuda": "12.4"}, "2.6.0+cu124"),
+    ("other packages are the installer's business", ["transformers>=4.40"], {"cuda": "12.4"},
+     "2.6.0+cu124"),
+    ("a local version that names no CUDA", ["pandas==2.2.3+cu"], {"cuda": "12.4"}, "2.6.0+cu124"),
+    ("a library of the same major", ["nvidia-cublas-cu12==12.4.5.8"], {"cuda": "12.4"},
+     "2.6.0+cu124"),
+    ("a NumPy of the right ABI", ["numpy==1.26.4"], {"cuda": "11.8", "framework_version": "2.0.1"},
+     "2.0.1+cu118"),
 )  # fmt: skip
 def test_what_belongs_to_a_build_steers_the_choice(
     companions: list[str], asked: dict[str, str], build: str
@@ -115,16 +93,14 @@ def test_what_belongs_to_a_build_steers_the_choice(
     assert f"{made.framework_version}+{made.wheel_tag}" == build
 
 
-@pytest.mark.parametrize(
-    ("companion", "line"),
-    [
-        pytest.param("torchvision", "torchvision==0.17.1", id="a name gets the release's version"),
-        pytest.param("torchvision==0.17.1", "torchvision==0.17.1", id="a version stays"),
-        pytest.param("torchvision==0.17.1+cu121", "torchvision==0.17.1",
-                     id="a tag is left to the index, since PyPI's has none"),
-        pytest.param("torchvision>=0.17", "torchvision>=0.17", id="a range stays"),
-        pytest.param("torch==2.2.1", None, id="the framework has a line of its own"),
-    ],
+@cases(
+    "companion line",
+    ("a name gets the release's version", "torchvision", "torchvision==0.17.1"),
+    ("a version stays", "torchvision==0.17.1", "torchvision==0.17.1"),
+    ("a tag is left to the index, since PyPI's has none", "torchvision==0.17.1+cu121",
+     "torchvision==0.17.1"),
+    ("a range stays", "torchvision>=0.17", "torchvision>=0.17"),
+    ("the framework has a line of its own", "torch==2.2.1", None),
 )  # fmt: skip
 def test_the_lock_is_asked_for_what_every_index_can_have(companion: str, line: str | None) -> None:
     made = plan(companion, framework_version="2.2.1", cuda="12.1")

@@ -22,6 +22,7 @@ from provision.resolve import resolve
 from provision.resolve.fleet import read_fleet
 from provision.resolve.rules.driven_gpus import driven_blocker
 from provision.resolve.rules.driver import driver_blocker, fit_driver
+from tests.kit.cases import cases
 from tests.kit.hosts import host
 
 CATALOG = load()
@@ -122,33 +123,27 @@ def test_what_was_seen_running_is_not_refused(gpu: str, driver: str) -> None:
     assert made.error is None or made.error.code != "gpu-not-driven"
 
 
-@pytest.mark.parametrize(
-    ("driver", "gpus", "words", "fix"),
-    [
-        pytest.param(
-            "535.104.05", ["NVIDIA GeForce RTX 5090"],
-            "does not support NVIDIA GeForce RTX 5090 (compute capability 12.0), which needs "
-            "driver branch 570 or newer",
-            "Install NVIDIA driver 570.86.16 or newer.", id="a GeForce of the next generation"),
-        pytest.param("535.104.05", ["NVIDIA RTX PRO 5000 Blackwell"], "needs driver branch 570",
-                     "570.153.02", id="a workstation card is listed later than its chip is driven"),
-        pytest.param("390.157", ["NVIDIA GeForce RTX 5090"], "needs driver branch 570", "570.86.16",
-                     id="a driver older than any of the table"),
-        pytest.param(
-            "550", ["12.0"], "does not support a GPU of compute capability 12.0",
-            "Install NVIDIA driver 570 or newer.", id="a branch alone, a GPU by its number"),
-        pytest.param("570.211.01", ["NVIDIA B300 SXM6 AC"], "needs driver branch 580", "580.82.07",
-                     id="a data-centre GPU"),
-        pytest.param("515.105.01", ["NVIDIA GeForce RTX 4090 Laptop GPU"],
-                     "needs driver branch 520", "525.89.02", id="a laptop"),
-        pytest.param("520.61.05", ["NVIDIA GeForce RTX 4060"], "needs driver branch 525",
-                     "525.147.05", id="a small chip that came after the large ones"),
-        pytest.param("595.45.04", ["Tesla P40"], "no longer supports Tesla P40",
-                     "driver branch 580", id="a driver that dropped it"),
-        pytest.param(
-            "470.82.01", ["Tesla K80", "NVIDIA L40S"], "does not support NVIDIA L40S",
-            "NVIDIA L40S needs 520 or newer, Tesla K80 470 or older", id="no driver drives both"),
-    ],
+@cases(
+    "driver gpus words fix",
+    ("a GeForce of the next generation", "535.104.05", ["NVIDIA GeForce RTX 5090"],
+     ("does not support NVIDIA GeForce RTX 5090 (compute capability 12.0), which needs "
+      "driver branch 570 or newer"), "Install NVIDIA driver 570.86.16 or newer."),
+    ("a workstation card is listed later than its chip is driven", "535.104.05",
+     ["NVIDIA RTX PRO 5000 Blackwell"], "needs driver branch 570", "570.153.02"),
+    ("a driver older than any of the table", "390.157", ["NVIDIA GeForce RTX 5090"],
+     "needs driver branch 570", "570.86.16"),
+    ("a branch alone, a GPU by its number", "550", ["12.0"],
+     "does not support a GPU of compute capability 12.0", "Install NVIDIA driver 570 or newer."),
+    ("a data-centre GPU", "570.211.01", ["NVIDIA B300 SXM6 AC"], "needs driver branch 580",
+     "580.82.07"),
+    ("a laptop", "515.105.01", ["NVIDIA GeForce RTX 4090 Laptop GPU"], "needs driver branch 520",
+     "525.89.02"),
+    ("a small chip that came after the large ones", "520.61.05", ["NVIDIA GeForce RTX 4060"],
+     "needs driver branch 525", "525.147.05"),
+    ("a driver that dropped it", "595.45.04", ["Tesla P40"], "no longer supports Tesla P40",
+     "driver branch 580"),
+    ("no driver drives both", "470.82.01", ["Tesla K80", "NVIDIA L40S"],
+     "does not support NVIDIA L40S", "NVIDIA L40S needs 520 or newer, Tesla K80 470 or older"),
 )  # fmt: skip
 def test_a_driver_that_cannot_drive_a_gpu_is_refused(
     driver: str, gpus: list[str], words: str, fix: str
@@ -247,17 +242,15 @@ def test_the_driver_of_jetpack_has_the_cuda_of_its_branch() -> None:
     assert other.verdict == "minor-version"
 
 
-@pytest.mark.parametrize(
+@cases(
     "words",
-    [
-        pytest.param(["plan"], id="plan"),
-        pytest.param(["plan", "--matrix"], id="plan --matrix"),
-        pytest.param(["plan", "--explain"], id="plan --explain"),
-        pytest.param(["plan", "--json"], id="plan --json"),
-        pytest.param(["lock", "--output", "pylock.toml"], id="lock"),
-        pytest.param(["build", "--dry-run"], id="build --dry-run"),
-        pytest.param(["build"], id="build"),
-    ],
+    ("plan", ["plan"]),
+    ("plan --matrix", ["plan", "--matrix"]),
+    ("plan --explain", ["plan", "--explain"]),
+    ("plan --json", ["plan", "--json"]),
+    ("lock", ["lock", "--output", "pylock.toml"]),
+    ("build --dry-run", ["build", "--dry-run"]),
+    ("build", ["build"]),
 )
 def test_every_command_ends_with_the_host_unfit(
     words: list[str],
@@ -276,12 +269,10 @@ def test_every_command_ends_with_the_host_unfit(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("facts", "request_", "exit_code"),
-    [
-        pytest.param(host("595.45.04", "Tesla P40"), Request(), 4, id="the host has to change"),
-        pytest.param(host("515.65.01", "8.6"), Request(cuda="12.1"), 3, id="the request may"),
-    ],
+@cases(
+    "facts request_ exit_code",
+    ("the host has to change", host("595.45.04", "Tesla P40"), Request(), 4),
+    ("the request may", host("515.65.01", "8.6"), Request(cuda="12.1"), 3),
 )
 def test_a_refusal_has_the_exit_code_of_what_has_to_change(
     facts: HostFacts, request_: Request, exit_code: int
@@ -291,20 +282,16 @@ def test_a_refusal_has_the_exit_code_of_what_has_to_change(
     assert caught.value.exit_code == exit_code
 
 
-@pytest.mark.parametrize(
-    ("driver", "gpu", "cuda", "fix"),
-    [
-        pytest.param("470.57.02", "NVIDIA GeForce GTX 1080 Ti", "12.1",
-                     "Upgrade the NVIDIA driver to 525.60.13 or newer (branch 580 at most).",
-                     id="the driver runs all of its major"),
-        pytest.param("440.33", "NVIDIA GeForce GTX 1080 Ti", "11.7",
-                     "Upgrade the NVIDIA driver to 450.80.02 or newer (branch 580 at most).",
-                     id="before CUDA 11 a driver runs its own CUDA"),
-        pytest.param("535.104.05", "NVIDIA GeForce RTX 3090", "13.0",
-                     "Upgrade the NVIDIA driver to 580 or newer.", id="every newer one drives it"),
-        pytest.param("535.104.05", "Quadro P6000", "13.0", "Use --cuda 12.6.",
-                     id="no build for that CUDA has code for it"),
-    ],
+@cases(
+    "driver gpu cuda fix",
+    ("the driver runs all of its major", "470.57.02", "NVIDIA GeForce GTX 1080 Ti", "12.1",
+     "Upgrade the NVIDIA driver to 525.60.13 or newer (branch 580 at most)."),
+    ("before CUDA 11 a driver runs its own CUDA", "440.33", "NVIDIA GeForce GTX 1080 Ti", "11.7",
+     "Upgrade the NVIDIA driver to 450.80.02 or newer (branch 580 at most)."),
+    ("every newer one drives it", "535.104.05", "NVIDIA GeForce RTX 3090", "13.0",
+     "Upgrade the NVIDIA driver to 580 or newer."),
+    ("no build for that CUDA has code for it", "535.104.05", "Quadro P6000", "13.0",
+     "Use --cuda 12.6."),
 )  # fmt: skip
 def test_an_upgrade_is_advised_only_where_it_helps(
     driver: str, gpu: str, cuda: str, fix: str
@@ -321,21 +308,16 @@ def test_no_upgrade_is_advised_to_a_driver_that_dropped_the_gpu() -> None:
     assert "Driver 525.60.13 no longer supports Tesla K80." in found.message
 
 
-@pytest.mark.parametrize(
-    ("facts", "request_", "fix"),
-    [
-        pytest.param(host("535.104.05", "NVIDIA H100 PCIe"), Request(cuda="11.7"),
-                     "Use --cuda 11.8, or use --cuda 12.6.",
-                     id="the CUDA whose builds have code"),
-        pytest.param(host("535.104.05", "NVIDIA GeForce RTX 5090"), Request(cuda="11.7"),
-                     "Install NVIDIA driver 570.86.16 or newer, and use --cuda 12.8",
-                     id="also where the driver has to change first"),
-        pytest.param(host("470.256.02", "Tesla K40c"), Request(),
-                     "The catalog has no build of PyTorch with code for Tesla K40c.",
-                     id="there is none at all"),
-        pytest.param(host("540.4.0", "Orin", arch="aarch64"), Request(),
-                     "Use NVIDIA's own builds of PyTorch for Orin:", id="a Jetson has its own"),
-    ],
+@cases(
+    "facts request_ fix",
+    ("the CUDA whose builds have code", host("535.104.05", "NVIDIA H100 PCIe"),
+     Request(cuda="11.7"), "Use --cuda 11.8, or use --cuda 12.6."),
+    ("also where the driver has to change first", host("535.104.05", "NVIDIA GeForce RTX 5090"),
+     Request(cuda="11.7"), "Install NVIDIA driver 570.86.16 or newer, and use --cuda 12.8"),
+    ("there is none at all", host("470.256.02", "Tesla K40c"), Request(),
+     "The catalog has no build of PyTorch with code for Tesla K40c."),
+    ("a Jetson has its own", host("540.4.0", "Orin", arch="aarch64"), Request(),
+     "Use NVIDIA's own builds of PyTorch for Orin:"),
 )  # fmt: skip
 def test_a_gpu_without_code_is_told_which_builds_have_it(
     facts: HostFacts, request_: Request, fix: str
@@ -345,15 +327,13 @@ def test_a_gpu_without_code_is_told_which_builds_have_it(
     assert fix in made.error.fix
 
 
-@pytest.mark.parametrize(
-    ("gpu", "arch"),
-    [
-        pytest.param("GH200", "aarch64", id="Grace Hopper"),
-        pytest.param("NVIDIA GB200", "aarch64", id="Grace Blackwell"),
-        pytest.param("DGX Spark", "aarch64", id="a desktop with Grace"),
-        pytest.param("Jetson AGX Thor", "aarch64", id="a Jetson"),
-        pytest.param("H200", "x86_64", id="a card for any machine"),
-    ],
+@cases(
+    "gpu arch",
+    ("Grace Hopper", "GH200", "aarch64"),
+    ("Grace Blackwell", "NVIDIA GB200", "aarch64"),
+    ("a desktop with Grace", "DGX Spark", "aarch64"),
+    ("a Jetson", "Jetson AGX Thor", "aarch64"),
+    ("a card for any machine", "H200", "x86_64"),
 )
 def test_a_gpu_that_is_part_of_a_machine_says_what_machine_it_is(
     gpu: str, arch: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

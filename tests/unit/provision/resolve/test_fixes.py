@@ -8,8 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import pytest
-
 from provision.catalog.loading import load
 from provision.model.plan import HostFacts, Plan, Request
 from provision.model.request import parse_request
@@ -17,6 +15,7 @@ from provision.resolve import resolve
 from provision.resolve.cures import NO_CURE
 from provision.resolve.packages import companions_of, ties
 from provision.resolve.specifiers import version
+from tests.kit.cases import cases
 from tests.kit.fixes import ways, with_alternative, without_limit
 from tests.kit.hosts import host
 from tests.unit.provision.resolve.test_companions import (
@@ -255,22 +254,19 @@ def test_every_fix_that_a_plan_prints_plans() -> None:
     assert tried.count["no cure"] >= 3
 
 
-@pytest.mark.parametrize(
-    ("gpu", "driver", "request_", "fix"),
-    [
-        pytest.param("A100", "515.65.01", Request(framework_version="==2.1.0", cuda="11.7"),
-                     "Use --cuda 11.8, or use --framework-version 2.0.1.",
-                     id="a release that has no build for the CUDA"),
-        pytest.param("H100", "535.104.05", Request(framework_version="==2.0.1", cuda="11.7"),
-                     "Use --cuda 11.8.", id="the CUDA without code for the GPU"),
-        pytest.param("RTX 4090", "580.95.05",
-                     Request(framework_version="==2.11.0", python="3.12", base="bootstrap"),
-                     "Use --python 3.11, or remove --base.", id="a base without that Python"),
-        pytest.param("RTX 4090", "580.95.05",
-                     Request(framework_version="==2.11.0", python="3.12", apt=("git",)),
-                     "Use --python 3.11, or remove --apt.",
-                     id="Debian packages, which only such a base takes"),
-    ],
+@cases(
+    "gpu driver request_ fix",
+    ("a release that has no build for the CUDA", "A100", "515.65.01",
+     Request(framework_version="==2.1.0", cuda="11.7"),
+     "Use --cuda 11.8, or use --framework-version 2.0.1."),
+    ("the CUDA without code for the GPU", "H100", "535.104.05",
+     Request(framework_version="==2.0.1", cuda="11.7"), "Use --cuda 11.8."),
+    ("a base without that Python", "RTX 4090", "580.95.05",
+     Request(framework_version="==2.11.0", python="3.12", base="bootstrap"),
+     "Use --python 3.11, or remove --base."),
+    ("Debian packages, which only such a base takes", "RTX 4090", "580.95.05",
+     Request(framework_version="==2.11.0", python="3.12", apt=("git",)),
+     "Use --python 3.11, or remove --apt."),
 )  # fmt: skip
 def test_the_smallest_changes_are_named(gpu: str, driver: str, request_: Request, fix: str) -> None:
     error = resolve([host(driver, gpu)], request_, CATALOG).error

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from provision.catalog.loading import load
 from provision.model.plan import HostFacts, Plan, Request
 from provision.model.request import parse_request
 from provision.resolve import resolve
+from tests.kit.cases import cases
 from tests.kit.hosts import host
 
 CATALOG = load()
@@ -25,58 +24,55 @@ def jax(version: str | None = None, cuda: str | None = None) -> Request:
     return parse_request(framework="jax", framework_version=version, cuda=cuda)
 
 
-@pytest.mark.parametrize(
-    ("request_", "facts", "verdict", "version", "cuda"),
-    [
-        pytest.param(tensorflow(), host("580.95.05", "8.6"), "direct", "2.21.0", "12.5",
-                     id="the newest release, with the CUDA it was built on"),
-        pytest.param(tensorflow(), host("535.104.05", "8.6"), "minor-version", "2.21.0", "12.5",
-                     id="by minor-version where the driver is older"),
-        pytest.param(tensorflow(), host("450.80.02", "7.0"), "minor-version", "2.14.1", "11.8",
-                     id="driver 450 gets the last release on CUDA 11"),
-        pytest.param(tensorflow(), host("450.80.02", "8.0"), "minor-version", "2.11.1", "11.2",
-                     id="but no PTX that it cannot compile, nor a base that it does not start"),
-        pytest.param(tensorflow(), host("470.82.01", "8.6"), "minor-version", "2.14.1", "11.8",
-                     id="a driver that can compile that PTX takes it"),
-        pytest.param(tensorflow(), host("535.104.05", "9.0"), "minor-version", "2.16.2", "12.3",
-                     id="an H100 on 535 gets the last release whose PTX it compiles"),
-        pytest.param(tensorflow("2.20.0"), host("580.95.05", "10.0"), "none", "", "",
-                     id="PTX for sm_90a suits no Blackwell GPU"),
-        pytest.param(tensorflow("2.11.0"), host("515.65.01", "8.6"), "direct", "2.11.0", "11.2",
-                     id="a release that takes CUDA from the system"),
-        pytest.param(tensorflow(cuda="11.8"), host("535.104.05", "8.6"), "direct", "2.14.1", "11.8",
-                     id="the newest on the CUDA asked for"),
-        pytest.param(tensorflow(), host("580.95.05", "6.1"), "direct", "2.21.0", "12.5",
-                     id="sm_60 code runs on a Pascal card"),
-        pytest.param(tensorflow(), host("580.95.05", "5.2"), "direct", "2.16.2", "12.3",
-                     id="a Maxwell card gets the last release with its code"),
-        pytest.param(tensorflow("<2.21"), host("580.95.05", "NVIDIA GeForce RTX 5090"), "none", "",
-                     "", id="no release has code for 12.0, and PTX for sm_90a does not run there"),
-        pytest.param(tensorflow(), host("580.95.05", "NVIDIA GeForce RTX 5090"), "direct", "2.21.0",
-                     "12.5", id="2.21 has PTX that every later GPU compiles"),
-        pytest.param(tensorflow(), host("580.95.05", "9.0", arch="aarch64"), "none", None, None,
-                     id="the wheels for aarch64 are CPU builds"),
-        pytest.param(jax(), host("580.95.05", "12.0"), "direct", "0.12.0.1", "13.0",
-                     id="JAX with the highest CUDA that the driver supports"),
-        pytest.param(jax(), host("570.124.06", "12.0"), "direct", "0.12.0.1", "12.8",
-                     id="and on an older driver with the plugin for CUDA 12"),
-        pytest.param(jax(), host("535.104.05", "8.6"), "minor-version", "0.12.0.1", "12.6",
-                     id="no toolkit that it can stand beside is native to driver 535"),
-        pytest.param(jax("0.4.30"), host("535.104.05", "8.6"), "direct", "0.4.30", "12.2",
-                     id="an older JAX stands beside an older toolkit"),
-        pytest.param(jax("0.6.1"), host("580.95.05", "8.6"), "direct", "0.6.1", "12.8",
-                     id="one that is not beside the newest of its major"),
-        pytest.param(jax("0.4.32"), host("580.95.05", "8.6"), "none", "", None,
-                     id="one whose parts do not belong together is not offered"),
-        pytest.param(tensorflow("2.15.0"), host("580.95.05", "8.6"), "none", "", "",
-                     id="nor one whose extra cannot be installed"),
-        pytest.param(jax(), host("580.95.05", "7.0"), "direct", "0.12.0.1", "12.9",
-                     id="CUDA 13 cannot compile for a V100, 12 can"),
-        pytest.param(jax(cuda="12.6"), host("580.95.05", "12.0"), "none", "", "12.6",
-                     id="CUDA 12.6 cannot compile for 12.0"),
-        pytest.param(jax(), host("515.65.01", "8.6"), "none", "", None,
-                     id="no plugin runs on a driver for CUDA 11"),
-    ],
+@cases(
+    "request_ facts verdict version cuda",
+    ("the newest release, with the CUDA it was built on", tensorflow(), host("580.95.05", "8.6"),
+     "direct", "2.21.0", "12.5"),
+    ("by minor-version where the driver is older", tensorflow(), host("535.104.05", "8.6"),
+     "minor-version", "2.21.0", "12.5"),
+    ("driver 450 gets the last release on CUDA 11", tensorflow(), host("450.80.02", "7.0"),
+     "minor-version", "2.14.1", "11.8"),
+    ("but no PTX that it cannot compile, nor a base that it does not start", tensorflow(),
+     host("450.80.02", "8.0"), "minor-version", "2.11.1", "11.2"),
+    ("a driver that can compile that PTX takes it", tensorflow(), host("470.82.01", "8.6"),
+     "minor-version", "2.14.1", "11.8"),
+    ("an H100 on 535 gets the last release whose PTX it compiles", tensorflow(),
+     host("535.104.05", "9.0"), "minor-version", "2.16.2", "12.3"),
+    ("PTX for sm_90a suits no Blackwell GPU", tensorflow("2.20.0"), host("580.95.05", "10.0"),
+     "none", "", ""),
+    ("a release that takes CUDA from the system", tensorflow("2.11.0"), host("515.65.01", "8.6"),
+     "direct", "2.11.0", "11.2"),
+    ("the newest on the CUDA asked for", tensorflow(cuda="11.8"), host("535.104.05", "8.6"),
+     "direct", "2.14.1", "11.8"),
+    ("sm_60 code runs on a Pascal card", tensorflow(), host("580.95.05", "6.1"), "direct", "2.21.0",
+     "12.5"),
+    ("a Maxwell card gets the last release with its code", tensorflow(), host("580.95.05", "5.2"),
+     "direct", "2.16.2", "12.3"),
+    ("no release has code for 12.0, and PTX for sm_90a does not run there", tensorflow("<2.21"),
+     host("580.95.05", "NVIDIA GeForce RTX 5090"), "none", "", ""),
+    ("2.21 has PTX that every later GPU compiles", tensorflow(),
+     host("580.95.05", "NVIDIA GeForce RTX 5090"), "direct", "2.21.0", "12.5"),
+    ("the wheels for aarch64 are CPU builds", tensorflow(),
+     host("580.95.05", "9.0", arch="aarch64"), "none", None, None),
+    ("JAX with the highest CUDA that the driver supports", jax(), host("580.95.05", "12.0"),
+     "direct", "0.12.0.1", "13.0"),
+    ("and on an older driver with the plugin for CUDA 12", jax(), host("570.124.06", "12.0"),
+     "direct", "0.12.0.1", "12.8"),
+    ("no toolkit that it can stand beside is native to driver 535", jax(),
+     host("535.104.05", "8.6"), "minor-version", "0.12.0.1", "12.6"),
+    ("an older JAX stands beside an older toolkit", jax("0.4.30"), host("535.104.05", "8.6"),
+     "direct", "0.4.30", "12.2"),
+    ("one that is not beside the newest of its major", jax("0.6.1"), host("580.95.05", "8.6"),
+     "direct", "0.6.1", "12.8"),
+    ("one whose parts do not belong together is not offered", jax("0.4.32"),
+     host("580.95.05", "8.6"), "none", "", None),
+    ("nor one whose extra cannot be installed", tensorflow("2.15.0"), host("580.95.05", "8.6"),
+     "none", "", ""),
+    ("CUDA 13 cannot compile for a V100, 12 can", jax(), host("580.95.05", "7.0"), "direct",
+     "0.12.0.1", "12.9"),
+    ("CUDA 12.6 cannot compile for 12.0", jax(cuda="12.6"), host("580.95.05", "12.0"), "none", "",
+     "12.6"),
+    ("no plugin runs on a driver for CUDA 11", jax(), host("515.65.01", "8.6"), "none", "", None),
 )  # fmt: skip
 def test_what_comes_out(
     request_: Request, facts: HostFacts, verdict: str, version: str | None, cuda: str | None
@@ -122,14 +118,12 @@ def test_a_tensorflow_that_brings_cuda_gets_a_base_without() -> None:
     assert (made.cudnn, made.nccl) == ("9.3.0.75", "2.21.5")
 
 
-@pytest.mark.parametrize(
-    ("request_", "facts", "pin"),
-    [
-        pytest.param(tensorflow("2.20.0"), host("580.95.05", "7.0"), "9.10.2.21",
-                     id="a V100 keeps the last cuDNN that lists it"),
-        pytest.param(jax(), host("580.95.05", "6.1"), "9.10.2.21", id="and so does Pascal"),
-        pytest.param(jax(), host("570.124.06", "8.6"), "9.28.0.42", id="others get the newest"),
-    ],
+@cases(
+    "request_ facts pin",
+    ("a V100 keeps the last cuDNN that lists it", tensorflow("2.20.0"), host("580.95.05", "7.0"),
+     "9.10.2.21"),
+    ("and so does Pascal", jax(), host("580.95.05", "6.1"), "9.10.2.21"),
+    ("others get the newest", jax(), host("570.124.06", "8.6"), "9.28.0.42"),
 )  # fmt: skip
 def test_an_open_range_of_cudnn_is_closed_for_the_oldest_gpu(
     request_: Request, facts: HostFacts, pin: str
@@ -140,13 +134,11 @@ def test_an_open_range_of_cudnn_is_closed_for_the_oldest_gpu(
     assert "cudnn-chosen" in {reason.code for reason in made.reasons}
 
 
-@pytest.mark.parametrize(
-    ("version", "requirement"),
-    [
-        pytest.param("2.11.0", "tensorflow==2.11.0", id="up to 2.11 it is the same content"),
-        pytest.param("2.12.0", "tensorflow==2.12.0", id="2.12.0 is a stub"),
-        pytest.param(None, "tensorflow[and-cuda]==2.21.0", id="nothing follows"),
-    ],
+@cases(
+    "version requirement",
+    ("up to 2.11 it is the same content", "2.11.0", "tensorflow==2.11.0"),
+    ("2.12.0 is a stub", "2.12.0", "tensorflow==2.12.0"),
+    ("nothing follows", None, "tensorflow[and-cuda]==2.21.0"),
 )
 def test_tensorflow_gpu_is_answered_with_its_replacement(
     version: str | None, requirement: str
@@ -170,16 +162,14 @@ def test_jax_locks_the_toolkit_that_was_chosen() -> None:
     assert any(line.endswith("==12.8.*") for line in made.requirements)
 
 
-@pytest.mark.parametrize(
-    ("driver", "gpu", "cuda", "package", "base"),
-    [
-        pytest.param("535.104.05", "NVIDIA A100-SXM4-80GB", "13.0", "cuda-compat-13-0",
-                     "13.0.2-base-ubuntu24.04", id="an A100 on 535"),
-        pytest.param("470.82.01", "Tesla V100-SXM2-16GB", "12.4", "cuda-compat-12-4",
-                     "12.4.1-base-ubuntu22.04", id="a V100 on 470"),
-        pytest.param("535.104.05", "9.0", "13.0", "cuda-compat-13-0", "13.0.2-base-ubuntu24.04",
-                     id="a capability that only data-centre GPUs have"),
-    ],
+@cases(
+    "driver gpu cuda package base",
+    ("an A100 on 535", "535.104.05", "NVIDIA A100-SXM4-80GB", "13.0", "cuda-compat-13-0",
+     "13.0.2-base-ubuntu24.04"),
+    ("a V100 on 470", "470.82.01", "Tesla V100-SXM2-16GB", "12.4", "cuda-compat-12-4",
+     "12.4.1-base-ubuntu22.04"),
+    ("a capability that only data-centre GPUs have", "535.104.05", "9.0", "13.0",
+     "cuda-compat-13-0", "13.0.2-base-ubuntu24.04"),
 )  # fmt: skip
 def test_forward_compatibility_brings_its_package(
     driver: str, gpu: str, cuda: str, package: str, base: str
@@ -191,14 +181,12 @@ def test_forward_compatibility_brings_its_package(
     assert "needs-cuda-compat" in {warning.code for warning in made.warnings}
 
 
-@pytest.mark.parametrize(
-    ("driver", "gpu"),
-    [
-        pytest.param("535.104.05", "NVIDIA GeForce RTX 4090", id="never on a GeForce"),
-        pytest.param("535.104.05", "NVIDIA RTX A6000", id="nor where only some servers have it"),
-        pytest.param("535.104.05", "8.6", id="nor on a capability that GeForce cards share"),
-        pytest.param("525.147.05", "NVIDIA A100-SXM4-80GB", id="nor on a branch not listed"),
-    ],
+@cases(
+    "driver gpu",
+    ("never on a GeForce", "535.104.05", "NVIDIA GeForce RTX 4090"),
+    ("nor where only some servers have it", "535.104.05", "NVIDIA RTX A6000"),
+    ("nor on a capability that GeForce cards share", "535.104.05", "8.6"),
+    ("nor on a branch not listed", "525.147.05", "NVIDIA A100-SXM4-80GB"),
 )
 def test_forward_compatibility_is_refused_elsewhere(driver: str, gpu: str) -> None:
     made = plan(Request(cuda="13.0"), host(driver, gpu))
@@ -213,15 +201,13 @@ def test_debian_has_no_cuda_compat() -> None:
     assert made.error.code == "no-compat-base"
 
 
-@pytest.mark.parametrize(
-    ("gpu", "runs", "code"),
-    [
-        pytest.param("NVIDIA L40S", "sm_86 binary", None, id="8.9 runs sm_86"),
-        pytest.param("10.3", "sm_100 binary", None, id="10.3 runs sm_100"),
-        pytest.param("12.1", "sm_120 binary", None, id="12.1 runs sm_120"),
-        pytest.param("10.7", "sm_100 binary", "binary-unproven", id="nobody has shown it on 10.7"),
-        pytest.param("12.9", "sm_120 binary", "binary-unproven", id="nor on what nobody knows"),
-    ],
+@cases(
+    "gpu runs code",
+    ("8.9 runs sm_86", "NVIDIA L40S", "sm_86 binary", None),
+    ("10.3 runs sm_100", "10.3", "sm_100 binary", None),
+    ("12.1 runs sm_120", "12.1", "sm_120 binary", None),
+    ("nobody has shown it on 10.7", "10.7", "sm_100 binary", "binary-unproven"),
+    ("nor on what nobody knows", "12.9", "sm_120 binary", "binary-unproven"),
 )
 def test_code_of_a_lower_minor_runs_with_a_note(gpu: str, runs: str, code: str | None) -> None:
     """A note where it is known to run, a warning where nobody has shown it."""
@@ -233,27 +219,20 @@ def test_code_of_a_lower_minor_runs_with_a_note(gpu: str, runs: str, code: str |
     assert code in warned if code else "binary-unproven" not in warned
 
 
-@pytest.mark.parametrize(
-    ("base", "facts", "code"),
-    [
-        pytest.param("nvidia/cuda:12.8.1-devel-ubuntu22.04",
-                     host("535.104.05", "NVIDIA GeForce RTX 4090"), "base-refuses-to-start",
-                     id="a GeForce below the image's CUDA is refused"),
-        pytest.param("nvidia/cuda:12.8.1-devel-ubuntu22.04",
-                     host("535.104.05", "NVIDIA GeForce RTX 4090", "NVIDIA L40S"),
-                     "base-refuses-to-start", id="one GPU that is refused is enough"),
-        pytest.param("m.example/nvidia/cuda:12.8.1-devel-ubuntu22.04",
-                     host("535.104.05", "NVIDIA GeForce RTX 4090"), "base-refuses-to-start",
-                     id="from a mirror too"),
-        pytest.param("nvidia/cuda:12.8.1-devel-ubuntu22.04", host("535.104.05", "NVIDIA L40S"),
-                     None, id="a data-centre GPU is listed for its branch"),
-        pytest.param("nvidia/cuda:12.4.1-devel-ubuntu22.04",
-                     host("535.104.05", "NVIDIA GeForce RTX 4090"), None,
-                     id="older images list GeForce too"),
-        pytest.param("nvidia/cuda:12.8.1-devel-ubuntu22.04",
-                     host("570.124.06", "NVIDIA GeForce RTX 4090"), None,
-                     id="a driver for that CUDA starts it on anything"),
-    ],
+@cases(
+    "base facts code",
+    ("a GeForce below the image's CUDA is refused", "nvidia/cuda:12.8.1-devel-ubuntu22.04",
+     host("535.104.05", "NVIDIA GeForce RTX 4090"), "base-refuses-to-start"),
+    ("one GPU that is refused is enough", "nvidia/cuda:12.8.1-devel-ubuntu22.04",
+     host("535.104.05", "NVIDIA GeForce RTX 4090", "NVIDIA L40S"), "base-refuses-to-start"),
+    ("from a mirror too", "m.example/nvidia/cuda:12.8.1-devel-ubuntu22.04",
+     host("535.104.05", "NVIDIA GeForce RTX 4090"), "base-refuses-to-start"),
+    ("a data-centre GPU is listed for its branch", "nvidia/cuda:12.8.1-devel-ubuntu22.04",
+     host("535.104.05", "NVIDIA L40S"), None),
+    ("older images list GeForce too", "nvidia/cuda:12.4.1-devel-ubuntu22.04",
+     host("535.104.05", "NVIDIA GeForce RTX 4090"), None),
+    ("a driver for that CUDA starts it on anything", "nvidia/cuda:12.8.1-devel-ubuntu22.04",
+     host("570.124.06", "NVIDIA GeForce RTX 4090"), None),
 )  # fmt: skip
 def test_the_start_rule_of_a_base(base: str, facts: HostFacts, code: str | None) -> None:
     cuda = base.rpartition(":")[2][:4]
@@ -330,12 +309,10 @@ def test_ten_thousand_equal_nodes_are_one_row() -> None:
     assert len(plan(Request(), *nodes).gpus) == 2
 
 
-@pytest.mark.parametrize(
-    ("gpu", "warns"),
-    [
-        pytest.param("RTX 5080", True, id="CUDA 12.5 does not know compute capability 12.0"),
-        pytest.param("H100", False, id="it knows 9.0"),
-    ],
+@cases(
+    "gpu warns",
+    ("CUDA 12.5 does not know compute capability 12.0", "RTX 5080", True),
+    ("it knows 9.0", "H100", False),
 )
 def test_xla_aborts_where_its_cuda_is_older_than_the_gpu(gpu: str, warns: bool) -> None:  # noqa: FBT001
     made = plan(tensorflow("2.21.0"), host("580.95.05", gpu))

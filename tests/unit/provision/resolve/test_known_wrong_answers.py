@@ -12,6 +12,7 @@ import pytest
 from provision.catalog.loading import load
 from provision.model.plan import HostFacts, Plan, Request
 from provision.resolve import resolve
+from tests.kit.cases import cases
 from tests.kit.hosts import host
 
 CATALOG = load()
@@ -94,16 +95,14 @@ def test_the_right_answer(case: Case) -> None:
     assert case.runs in {None, made.gpus[0].runs}
 
 
-@pytest.mark.parametrize(
-    ("release_", "gpu", "driver", "tag"),
-    [
-        pytest.param("2.8.0", "8.6", "580.95.05", "cu128", id="PyPI's build, not the highest CUDA"),
-        pytest.param("2.7.1", "8.9", "570.124.06", "cu126", id="nor the driver's own CUDA"),
-        pytest.param("2.8.0", "8.6", "550.120", "cu126", id="the nearest above the driver's CUDA"),
-        pytest.param("2.8.0", "8.0", "535.183.06", "cu126", id="and above an older one"),
-        pytest.param("2.8.0", "6.1", "580.95.05", "cu126", id="PyPI's build lacks the GPU"),
-        pytest.param(None, "8.6", "550.120", "cu126", id="without a pin the nearest, too"),
-    ],
+@cases(
+    "release_ gpu driver tag",
+    ("PyPI's build, not the highest CUDA", "2.8.0", "8.6", "580.95.05", "cu128"),
+    ("nor the driver's own CUDA", "2.7.1", "8.9", "570.124.06", "cu126"),
+    ("the nearest above the driver's CUDA", "2.8.0", "8.6", "550.120", "cu126"),
+    ("and above an older one", "2.8.0", "8.0", "535.183.06", "cu126"),
+    ("PyPI's build lacks the GPU", "2.8.0", "6.1", "580.95.05", "cu126"),
+    ("without a pin the nearest, too", None, "8.6", "550.120", "cu126"),
 )
 def test_a_pinned_release_is_the_build_that_its_users_have(
     release_: str | None, gpu: str, driver: str, tag: str

@@ -17,6 +17,7 @@ from provision.errors import NothingCompatibleError
 from provision.model.plan import HostFacts, Plan, Request
 from provision.model.planfile import plan_from_json, plan_to_json
 from provision.resolve import matrix, resolve
+from tests.kit.cases import cases
 from tests.kit.hosts import host
 
 CATALOG = load()
@@ -37,26 +38,21 @@ def plan(*hosts: HostFacts, request: Request | None = None) -> Plan:
     return resolve(hosts, request or Request(), CATALOG)
 
 
-@pytest.mark.parametrize(
-    ("hosts", "limiting", "because"),
-    [
-        pytest.param([OLD, NEW], ["old"], "CUDA 13.0 needs driver 580 or newer; found 470.82.01",
-                     id="an old driver"),
-        pytest.param([PASCAL, NEW], ["pascal"],
-                     "PyTorch 2.14.1+cu130 has no code for NVIDIA GeForce GTX 1080 Ti (compute",
-                     id="an old GPU"),
-        pytest.param([NEW, NEWEST], ["new"], "CUDA 13.2 runs on it by minor-version compatibility",
-                     id="a driver that runs it, and not natively"),
-        pytest.param([BLANK, NEW], ["blank"], "The driver or a GPU there is unknown.",
-                     id="a host of which nothing is known"),
-        pytest.param([OLD, named("older", "460.32.03", "8.6"), NEW], ["old", "older"],
-                     "needs driver 580 or newer",
-                     id="two together, since neither alone makes a difference"),
-        pytest.param([named("a", "470.82.01", "8.6"), named("b", "470.82.01", "8.6"), NEW],
-                     ["a", "b"], "needs driver 580", id="two equal hosts"),
-        pytest.param([OLD, named("mid", "550.54.14", "8.6"), NEWEST, NEW], ["old"], "needs driver",
-                     id="the worst of three steps"),
-    ],
+@cases(
+    "hosts limiting because",
+    ("an old driver", [OLD, NEW], ["old"], "CUDA 13.0 needs driver 580 or newer; found 470.82.01"),
+    ("an old GPU", [PASCAL, NEW], ["pascal"],
+     "PyTorch 2.14.1+cu130 has no code for NVIDIA GeForce GTX 1080 Ti (compute"),
+    ("a driver that runs it, and not natively", [NEW, NEWEST], ["new"],
+     "CUDA 13.2 runs on it by minor-version compatibility"),
+    ("a host of which nothing is known", [BLANK, NEW], ["blank"],
+     "The driver or a GPU there is unknown."),
+    ("two together, since neither alone makes a difference",
+     [OLD, named("older", "460.32.03", "8.6"), NEW], ["old", "older"], "needs driver 580 or newer"),
+    ("two equal hosts", [named("a", "470.82.01", "8.6"), named("b", "470.82.01", "8.6"), NEW],
+     ["a", "b"], "needs driver 580"),
+    ("the worst of three steps", [OLD, named("mid", "550.54.14", "8.6"), NEWEST, NEW], ["old"],
+     "needs driver"),
 )  # fmt: skip
 def test_the_hosts_that_hold_the_others_back_are_named(
     hosts: list[HostFacts], limiting: list[str], because: str
@@ -69,13 +65,11 @@ def test_the_hosts_that_hold_the_others_back_are_named(
     assert (limit.framework_version, limit.wheel_tag) == (rest.framework_version, rest.wheel_tag)
 
 
-@pytest.mark.parametrize(
+@cases(
     "hosts",
-    [
-        pytest.param([NEW], id="one host"),
-        pytest.param([NEW, named("twin", "580.95.05", "NVIDIA A100-SXM4-80GB")], id="equal hosts"),
-        pytest.param([NEW, named("other", "580.95.05", "8.6")], id="hosts that want the same"),
-    ],
+    ("one host", [NEW]),
+    ("equal hosts", [NEW, named("twin", "580.95.05", "NVIDIA A100-SXM4-80GB")]),
+    ("hosts that want the same", [NEW, named("other", "580.95.05", "8.6")]),
 )
 def test_where_no_host_holds_the_others_back_none_is_named(hosts: list[HostFacts]) -> None:
     assert plan(*hosts).limited_by is None

@@ -8,6 +8,7 @@ from provision.catalog.loading import load
 from provision.model.plan import Framework, HostFacts
 from provision.model.request import parse_request
 from provision.resolve import resolve
+from tests.kit.cases import cases
 from tests.kit.hosts import host
 
 CATALOG = load()
@@ -15,30 +16,26 @@ NEWEST = "620.70.06"
 OLDER = "615.71.09"
 
 
-@pytest.mark.parametrize(
-    ("framework", "cuda", "facts", "verdict", "answer"),
-    [
-        pytest.param("jax", "13.5", host(NEWEST, "9.0"), "direct", "13.5",
-                     id="JAX stands beside the toolkit's wheels, native to its branch"),
-        pytest.param("jax", None, host(NEWEST, "10.0"), "direct", "13.5",
-                     id="and takes it unasked where the driver has it"),
-        pytest.param("jax", "13.5", host(OLDER, "9.0"), "minor-version", "13.5",
-                     id="the branch before runs it by minor-version"),
-        pytest.param("jax", None, host(OLDER, "9.0"), "direct", "13.4",
-                     id="unasked that one gets its own CUDA"),
-        pytest.param("jax", "13.5", host("580.65.06", "9.0"), "minor-version", "13.5",
-                     id="the floor of CUDA 13 is enough"),
-        pytest.param("jax", "13.5", host("575.57.08", "8.6"), "none", "13.5",
-                     id="below the floor a consumer card is refused"),
-        pytest.param("jax", "13.5", host(NEWEST, "7.5"), "direct", "13.5",
-                     id="CUDA 13.5 still compiles for Turing"),
-        pytest.param("pytorch", None, host(NEWEST, "9.0"), "direct", "13.2",
-                     id="PyTorch's newest build runs on the newest driver"),
-        pytest.param("pytorch", None, host(NEWEST, "7.0"), "none", None,
-                     id="a V100 is not driven by a branch of open modules alone"),
-        pytest.param("tensorflow", None, host(NEWEST, "8.6"), "direct", "12.5",
-                     id="TensorFlow runs its older CUDA there"),
-    ],
+@cases(
+    "framework cuda facts verdict answer",
+    ("JAX stands beside the toolkit's wheels, native to its branch", "jax", "13.5",
+     host(NEWEST, "9.0"), "direct", "13.5"),
+    ("and takes it unasked where the driver has it", "jax", None, host(NEWEST, "10.0"), "direct",
+     "13.5"),
+    ("the branch before runs it by minor-version", "jax", "13.5", host(OLDER, "9.0"),
+     "minor-version", "13.5"),
+    ("unasked that one gets its own CUDA", "jax", None, host(OLDER, "9.0"), "direct", "13.4"),
+    ("the floor of CUDA 13 is enough", "jax", "13.5", host("580.65.06", "9.0"), "minor-version",
+     "13.5"),
+    ("below the floor a consumer card is refused", "jax", "13.5", host("575.57.08", "8.6"), "none",
+     "13.5"),
+    ("CUDA 13.5 still compiles for Turing", "jax", "13.5", host(NEWEST, "7.5"), "direct", "13.5"),
+    ("PyTorch's newest build runs on the newest driver", "pytorch", None, host(NEWEST, "9.0"),
+     "direct", "13.2"),
+    ("a V100 is not driven by a branch of open modules alone", "pytorch", None, host(NEWEST, "7.0"),
+     "none", None),
+    ("TensorFlow runs its older CUDA there", "tensorflow", None, host(NEWEST, "8.6"), "direct",
+     "12.5"),
 )  # fmt: skip
 def test_what_comes_out(
     framework: Framework, cuda: str | None, facts: HostFacts, verdict: str, answer: str | None

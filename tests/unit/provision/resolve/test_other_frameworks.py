@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from provision.catalog.loading import load
 from provision.model.plan import Plan
 from provision.model.request import parse_request
@@ -15,6 +13,7 @@ from provision.resolve.other_frameworks import partners
 from provision.resolve.packages import frameworks_in, seen_by
 from provision.resolve.rules.base import python_tags_of
 from provision.resolve.specifiers import version
+from tests.kit.cases import cases
 from tests.kit.hosts import host
 
 CATALOG = load()
@@ -26,20 +25,16 @@ def plan(*companions: str, facts: object = H100, **asked: str) -> Plan:
     return resolve([facts], request, CATALOG)  # type: ignore[list-item]
 
 
-@pytest.mark.parametrize(
-    ("framework", "beside", "line", "cuda"),
-    [
-        pytest.param("pytorch", "jax", r"jax\[cuda13\]<=[\d.]+,>=[\d.]+", "13", id="JAX has both"),
-        pytest.param("pytorch", "tensorflow", r"tensorflow\[and-cuda\]<=[\d.]+,>=[\d.]+", "12",
-                     id="TensorFlow decides the CUDA of PyTorch"),
-        pytest.param("jax", "torch", r"torch<=[\d.]+,>=[\d.]+", "13", id="PyTorch beside JAX"),
-        pytest.param("tensorflow", "torch", r"torch<=[\d.]+,>=[\d.]+", "12",
-                     id="PyTorch beside TensorFlow"),
-        pytest.param("jax", "tensorflow", r"tensorflow\[and-cuda\]<=[\d.]+,>=[\d.]+", "12",
-                     id="TensorFlow decides the CUDA of JAX"),
-        pytest.param("tensorflow", "jax", r"jax\[cuda12\]<=[\d.]+,>=[\d.]+", "12",
-                     id="JAX beside TensorFlow"),
-    ],
+@cases(
+    "framework beside line cuda",
+    ("JAX has both", "pytorch", "jax", r"jax\[cuda13\]<=[\d.]+,>=[\d.]+", "13"),
+    ("TensorFlow decides the CUDA of PyTorch", "pytorch", "tensorflow",
+     r"tensorflow\[and-cuda\]<=[\d.]+,>=[\d.]+", "12"),
+    ("PyTorch beside JAX", "jax", "torch", r"torch<=[\d.]+,>=[\d.]+", "13"),
+    ("PyTorch beside TensorFlow", "tensorflow", "torch", r"torch<=[\d.]+,>=[\d.]+", "12"),
+    ("TensorFlow decides the CUDA of JAX", "jax", "tensorflow",
+     r"tensorflow\[and-cuda\]<=[\d.]+,>=[\d.]+", "12"),
+    ("JAX beside TensorFlow", "tensorflow", "jax", r"jax\[cuda12\]<=[\d.]+,>=[\d.]+", "12"),
 )  # fmt: skip
 def test_the_second_framework_gets_the_cuda_of_the_first(
     framework: str, beside: str, line: str, cuda: str
@@ -81,21 +76,15 @@ def test_the_python_is_one_of_both() -> None:
     assert made.python in {one for build in builds for one in python_tags_of(build)}
 
 
-@pytest.mark.parametrize(
-    ("companion", "asked", "words", "fix"),
-    [
-        pytest.param(
-            "tensorflow==2.21.0", {"cuda": "13.0"},
-            "TensorFlow for these hosts is built for CUDA 12, but PyTorch 2.14.1+cu130 for",
-            "Use --cuda 12.9", id="for another CUDA"),
-        pytest.param(
-            "jax==0.4.1", {}, "No release of JAX that 'jax==0.4.1' allows runs on these hosts",
-            "Use --with jax.", id="a release without wheels for CUDA"),
-        pytest.param(
-            "tensorflow", {"python": "3.14", "cuda": "12.6"},
-            "has no wheel for Python 3.14; it has Python 3.",
-            "Use --python 3.", id="no Python of both"),
-    ],
+@cases(
+    "companion asked words fix",
+    ("for another CUDA", "tensorflow==2.21.0", {"cuda": "13.0"},
+     "TensorFlow for these hosts is built for CUDA 12, but PyTorch 2.14.1+cu130 for",
+     "Use --cuda 12.9"),
+    ("a release without wheels for CUDA", "jax==0.4.1", {},
+     "No release of JAX that 'jax==0.4.1' allows runs on these hosts", "Use --with jax."),
+    ("no Python of both", "tensorflow", {"python": "3.14", "cuda": "12.6"},
+     "has no wheel for Python 3.14; it has Python 3.", "Use --python 3."),
 )  # fmt: skip
 def test_frameworks_that_do_not_go_together_are_refused(
     companion: str, asked: dict[str, str], words: str, fix: str

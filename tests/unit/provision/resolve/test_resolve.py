@@ -21,6 +21,7 @@ from provision.resolve.builds import build_of, builds_of
 from provision.resolve.fleet import GpuKind
 from provision.resolve.rules.base import choose_python, python_tags_of
 from provision.resolve.rules.gpu_code import code_for, ptx_blocker
+from tests.kit.cases import cases
 from tests.kit.hosts import host
 
 CATALOG = load()
@@ -32,68 +33,63 @@ def plan(request: Request, *hosts: HostFacts) -> Plan:
     return resolve(hosts, request, CATALOG)
 
 
-@pytest.mark.parametrize(
-    ("driver", "gpus", "request_", "verdict", "tag"),
-    [
-        pytest.param("515.65.01", ["NVIDIA GeForce RTX 3090"], Request(cuda="11.7"),
-                     "direct", "cu117", id="the driver's own CUDA on a card the wheel knows"),
-        pytest.param("550.54.14", ["8.0"], Request(cuda="11.7"),
-                     "direct", "cu117", id="a newer driver runs an older CUDA"),
-        pytest.param("470.82.01", ["8.6"], Request(cuda="11.7"),
-                     "minor-version", "cu117", id="driver 470 runs 11.7 by minor-version"),
-        pytest.param("450.80.02", ["7.0"], Request(cuda="11.7"),
-                     "minor-version", "cu117", id="the floor itself is enough"),
-        pytest.param("450.80.01", ["NVIDIA GeForce RTX 2080 Ti"], Request(cuda="11.7"),
-                     "none", None, id="just below the floor is not"),
-        pytest.param("515.65.01", ["8.6"], Request(cuda="12.1"),
-                     "none", None, id="an 11.x driver refuses 12.x on an unknown kind of card"),
-        pytest.param("525.60.13", ["8.6"], Request(cuda="12.1"),
-                     "minor-version", "cu121", id="the 12.x floor runs a later 12.x"),
-        pytest.param("525.60.11", ["8.6"], Request(cuda="12.1"),
-                     "none", None, id="a 525 before the floor does not"),
-        pytest.param("535.104.05", ["NVIDIA H100 80GB HBM3"], Request(cuda="11.7"),
-                     "none", None, id="cu117 stops at sm_86 and has no PTX for an H100"),
-        pytest.param("580.95.05", ["NVIDIA GeForce RTX 5090"], Request(cuda="11.7"),
-                     "none", None, id="nor for an RTX 5090"),
-        pytest.param("535.104.05", ["NVIDIA L40S"], Request(cuda="11.7"),
-                     "direct", "cu117", id="sm_86 code runs on an 8.9"),
-        pytest.param(None, ["8.6"], Request(cuda="11.7"),
-                     "unverified", "cu117", id="no driver in sight is unverified and still a plan"),
-        pytest.param("515.65.01", [], Request(cuda="11.7"),
-                     "unverified", "cu117", id="no GPU in sight is unverified too"),
-        pytest.param("580.95.05", ["NVIDIA GeForce GTX 1080 Ti"], Request(),
-                     "direct", "cu126", id="a Pascal card gets the last build with its code"),
-        pytest.param("580.95.05", ["NVIDIA GeForce GTX 1080 Ti"], Request(cuda="12.8"),
-                     "none", None, id="and is refused a build without it"),
-        pytest.param("580.95.05", ["Tesla V100-SXM2-16GB"], Request(),
-                     "direct", "cu126", id="a Volta card likewise"),
-        pytest.param("535.104.05", ["NVIDIA A10"], Request(),
-                     "minor-version", "cu126", id="driver 535 gets a 12.x build, never 13.x"),
-        pytest.param("580.95.05", ["NVIDIA GeForce RTX 5070"], Request(cuda="12.6"),
-                     "none", None, id="cu126 has no code for an RTX 5070"),
-        pytest.param("580.95.05", ["NVIDIA GeForce GTX 1080 Ti", "NVIDIA GeForce RTX 5090"],
-                     Request(), "none", None, id="no build has code for Pascal and Blackwell"),
-        pytest.param("515.65.01", ["8.6"], Request(cuda="11.5"),
-                     "none", None, id="PyTorch was never built for 11.5"),
-        pytest.param("470.82.01", ["Tesla V100-SXM2-16GB"], Request(cuda="12.4"),
-                     "forward", "cu124", id="cuda-compat carries 12.4 onto a data-centre 470"),
-        pytest.param("470.82.01", ["NVIDIA GeForce RTX 3090"], Request(cuda="12.4"),
-                     "none", None, id="and never onto a GeForce"),
-        pytest.param("595.45.04", ["Tesla V100-SXM2-16GB"], Request(),
-                     "none", None, id="driver 595 does not drive a V100 at all"),
-        pytest.param("535", ["8.6"], Request(cuda="12.1"),
-                     "direct", "cu121", id="a branch alone is its newest release"),
-        pytest.param("525", ["8.6"], Request(cuda="12.4"),
-                     "minor-version", "cu124", id="which is at the floor, where some are not"),
-        pytest.param("999.10", ["8.6"], Request(cuda="11.7"),
-                     "direct", "cu117", id="a driver newer than any known is backward compatible"),
-        pytest.param("470.256.02", ["Tesla K80"], Request(cuda="11.7"),
-                     "minor-version", "cu117", id="the last Kepler driver runs sm_37 code"),
-        pytest.param("470.256.02", ["Tesla K80"], Request(),
-                     "minor-version", "cu117", id="cu118 is newer, but its cuDNN dropped Kepler"),
-        pytest.param("580.95.05", ["8.7"], Request(cuda="12.8"),
-                     "none", None, id="desktop binaries do not run on Tegra"),
-    ],
+@cases(
+    "driver gpus request_ verdict tag",
+    ("the driver's own CUDA on a card the wheel knows", "515.65.01", ["NVIDIA GeForce RTX 3090"],
+     Request(cuda="11.7"), "direct", "cu117"),
+    ("a newer driver runs an older CUDA", "550.54.14", ["8.0"], Request(cuda="11.7"), "direct",
+     "cu117"),
+    ("driver 470 runs 11.7 by minor-version", "470.82.01", ["8.6"], Request(cuda="11.7"),
+     "minor-version", "cu117"),
+    ("the floor itself is enough", "450.80.02", ["7.0"], Request(cuda="11.7"), "minor-version",
+     "cu117"),
+    ("just below the floor is not", "450.80.01", ["NVIDIA GeForce RTX 2080 Ti"],
+     Request(cuda="11.7"), "none", None),
+    ("an 11.x driver refuses 12.x on an unknown kind of card", "515.65.01", ["8.6"],
+     Request(cuda="12.1"), "none", None),
+    ("the 12.x floor runs a later 12.x", "525.60.13", ["8.6"], Request(cuda="12.1"),
+     "minor-version", "cu121"),
+    ("a 525 before the floor does not", "525.60.11", ["8.6"], Request(cuda="12.1"), "none", None),
+    ("cu117 stops at sm_86 and has no PTX for an H100", "535.104.05", ["NVIDIA H100 80GB HBM3"],
+     Request(cuda="11.7"), "none", None),
+    ("nor for an RTX 5090", "580.95.05", ["NVIDIA GeForce RTX 5090"], Request(cuda="11.7"), "none",
+     None),
+    ("sm_86 code runs on an 8.9", "535.104.05", ["NVIDIA L40S"], Request(cuda="11.7"), "direct",
+     "cu117"),
+    ("no driver in sight is unverified and still a plan", None, ["8.6"], Request(cuda="11.7"),
+     "unverified", "cu117"),
+    ("no GPU in sight is unverified too", "515.65.01", [], Request(cuda="11.7"), "unverified",
+     "cu117"),
+    ("a Pascal card gets the last build with its code", "580.95.05", ["NVIDIA GeForce GTX 1080 Ti"],
+     Request(), "direct", "cu126"),
+    ("and is refused a build without it", "580.95.05", ["NVIDIA GeForce GTX 1080 Ti"],
+     Request(cuda="12.8"), "none", None),
+    ("a Volta card likewise", "580.95.05", ["Tesla V100-SXM2-16GB"], Request(), "direct", "cu126"),
+    ("driver 535 gets a 12.x build, never 13.x", "535.104.05", ["NVIDIA A10"], Request(),
+     "minor-version", "cu126"),
+    ("cu126 has no code for an RTX 5070", "580.95.05", ["NVIDIA GeForce RTX 5070"],
+     Request(cuda="12.6"), "none", None),
+    ("no build has code for Pascal and Blackwell", "580.95.05",
+     ["NVIDIA GeForce GTX 1080 Ti", "NVIDIA GeForce RTX 5090"], Request(), "none", None),
+    ("PyTorch was never built for 11.5", "515.65.01", ["8.6"], Request(cuda="11.5"), "none", None),
+    ("cuda-compat carries 12.4 onto a data-centre 470", "470.82.01", ["Tesla V100-SXM2-16GB"],
+     Request(cuda="12.4"), "forward", "cu124"),
+    ("and never onto a GeForce", "470.82.01", ["NVIDIA GeForce RTX 3090"], Request(cuda="12.4"),
+     "none", None),
+    ("driver 595 does not drive a V100 at all", "595.45.04", ["Tesla V100-SXM2-16GB"], Request(),
+     "none", None),
+    ("a branch alone is its newest release", "535", ["8.6"], Request(cuda="12.1"), "direct",
+     "cu121"),
+    ("which is at the floor, where some are not", "525", ["8.6"], Request(cuda="12.4"),
+     "minor-version", "cu124"),
+    ("a driver newer than any known is backward compatible", "999.10", ["8.6"],
+     Request(cuda="11.7"), "direct", "cu117"),
+    ("the last Kepler driver runs sm_37 code", "470.256.02", ["Tesla K80"], Request(cuda="11.7"),
+     "minor-version", "cu117"),
+    ("cu118 is newer, but its cuDNN dropped Kepler", "470.256.02", ["Tesla K80"], Request(),
+     "minor-version", "cu117"),
+    ("desktop binaries do not run on Tegra", "580.95.05", ["8.7"], Request(cuda="12.8"), "none",
+     None),
 )  # fmt: skip
 def test_what_comes_out(
     driver: str | None, gpus: list[str], request_: Request, verdict: str, tag: str | None
@@ -103,28 +99,25 @@ def test_what_comes_out(
     assert (made.error is None) == (verdict != "none")
 
 
-@pytest.mark.parametrize(
-    ("made", "code", "words"),
-    [
-        pytest.param(plan(Request(cuda="11.7"), host("535.104.05", "NVIDIA H100 80GB HBM3")),
-                     "no-gpu-code", "stops at sm_86, and it has no PTX", id="H100"),
-        pytest.param(plan(Request(cuda="12.1"), host("515.65.01", "8.6")),
-                     "driver-too-old", "525.60.13", id="the floor is named"),
-        pytest.param(plan(Request(cuda="11.7", python="3.12"), host("515.65.01", "8.6")),
-                     "no-wheel-for-python", "Python 3.8 to 3.11", id="the Pythons are named"),
-        pytest.param(plan(Request(cuda="13.0", python="3.11"),
-                          host("535.104.05", "NVIDIA A100-SXM4-80GB")),
-                     "no-compat-base", "needs driver 580 or newer; found 535.104.05",
-                     id="the driver is the reason, before the bases that make up for it"),
-        pytest.param(plan(Request(cuda="11.5"), host("515.65.01", "8.6")),
-                     "no-such-build", "no build of PyTorch for CUDA 11.5", id="never built"),
-        pytest.param(plan(Request(cuda="11.7"), host("515.65.01", "8.6", arch="aarch64")),
-                     "no-such-build", "aarch64", id="not for this CPU"),
-        pytest.param(plan(Request(), host("595.45.04", "Tesla V100-SXM2-16GB")),
-                     "gpu-not-driven", "no longer supports", id="the driver dropped it"),
-        pytest.param(plan(Request(), host(), host()._replace(arch="aarch64")),
-                     "mixed-cpu-architectures", "aarch64, x86_64", id="two CPU architectures"),
-    ],
+@cases(
+    "made code words",
+    ("H100", plan(Request(cuda="11.7"), host("535.104.05", "NVIDIA H100 80GB HBM3")), "no-gpu-code",
+     "stops at sm_86, and it has no PTX"),
+    ("the floor is named", plan(Request(cuda="12.1"), host("515.65.01", "8.6")), "driver-too-old",
+     "525.60.13"),
+    ("the Pythons are named", plan(Request(cuda="11.7", python="3.12"), host("515.65.01", "8.6")),
+     "no-wheel-for-python", "Python 3.8 to 3.11"),
+    ("the driver is the reason, before the bases that make up for it",
+     plan(Request(cuda="13.0", python="3.11"), host("535.104.05", "NVIDIA A100-SXM4-80GB")),
+     "no-compat-base", "needs driver 580 or newer; found 535.104.05"),
+    ("never built", plan(Request(cuda="11.5"), host("515.65.01", "8.6")), "no-such-build",
+     "no build of PyTorch for CUDA 11.5"),
+    ("not for this CPU", plan(Request(cuda="11.7"), host("515.65.01", "8.6", arch="aarch64")),
+     "no-such-build", "aarch64"),
+    ("the driver dropped it", plan(Request(), host("595.45.04", "Tesla V100-SXM2-16GB")),
+     "gpu-not-driven", "no longer supports"),
+    ("two CPU architectures", plan(Request(), host(), host()._replace(arch="aarch64")),
+     "mixed-cpu-architectures", "aarch64, x86_64"),
 )  # fmt: skip
 def test_a_refusal_says_why(made: Plan, code: str, words: str) -> None:
     assert made.error is not None
@@ -157,17 +150,14 @@ def test_companions_follow_the_release() -> None:
     assert {"torchvision==0.14.1", "torchaudio==0.13.1", "x>1"} < set(made.requirements)
 
 
-@pytest.mark.parametrize(
-    ("request_", "build"),
-    [
-        pytest.param(Request(), "2.10.0+cu128", id="nothing was asked for"),
-        pytest.param(Request(cuda="12.1"), "2.4.1+cu121", id="the CUDA asked for is on PyPI"),
-        pytest.param(Request(cuda="11.8"), "2.10.0+cu128", id="the CUDA asked for never was"),
-        pytest.param(Request(framework_version="==2.5.1"), "2.5.1+cu124",
-                     id="the release is there with another CUDA"),
-        pytest.param(Request(cuda="12.6", framework_version="==2.5.1"), "2.7.1+cu126",
-                     id="the CUDA counts more than the release"),
-    ],
+@cases(
+    "request_ build",
+    ("nothing was asked for", Request(), "2.10.0+cu128"),
+    ("the CUDA asked for is on PyPI", Request(cuda="12.1"), "2.4.1+cu121"),
+    ("the CUDA asked for never was", Request(cuda="11.8"), "2.10.0+cu128"),
+    ("the release is there with another CUDA", Request(framework_version="==2.5.1"), "2.5.1+cu124"),
+    ("the CUDA counts more than the release", Request(cuda="12.6", framework_version="==2.5.1"),
+     "2.7.1+cu126"),
 )  # fmt: skip
 def test_the_nearest_that_one_index_has(request_: Request, build: str) -> None:
     made = nearest_at("pypi", [host("550.54.14", "8.6")], request_, CATALOG)
@@ -186,30 +176,26 @@ def test_a_named_index_is_asked_first() -> None:
     assert made.index_url == "https://m.example/s"
 
 
-@pytest.mark.parametrize(
-    ("request_", "facts", "python"),
-    [
-        pytest.param(Request(cuda="11.7"), {"python": "3.11"}, "3.10",
-                     id="3.11 was the newest Python on the day of PyTorch 2.0.1"),
-        pytest.param(Request(cuda="11.7"), {"python": "3.14"}, "3.10",
-                     id="the Python of the machine that asks does not matter"),
-        pytest.param(Request(cuda="11.7"), {}, "3.10", id="nor whether it is known"),
-        pytest.param(Request(cuda="11.7", python="3.9"), {"python": "3.10"}, "3.9", id="asked for"),
-        pytest.param(Request(framework_version="==2.1.0"), {"python": "3.10"}, "3.11",
-                     id="3.12 had been out for two days"),
-        pytest.param(Request(framework_version="==2.4.1"), {"python": "3.12"}, "3.11",
-                     id="3.12 was the newest for another month"),
-        pytest.param(Request(framework_version="==2.5.1"), {"python": "3.13"}, "3.12",
-                     id="3.13 was three weeks old"),
-        pytest.param(Request(framework="tensorflow", framework_version="==2.16.2"), {}, "3.11",
-                     id="TensorFlow by its own day"),
-        pytest.param(Request(framework="jax", framework_version="==0.4.30"), {}, "3.11",
-                     id="JAX by its own day"),
-        pytest.param(Request(cuda="11.7", base="bootstrap"), {"python": "3.10"}, "3.11",
-                     id="a bootstrap base has Debian's Pythons only"),
-        pytest.param(Request(base="bootstrap"), {"python": "3.13"}, "3.11",
-                     id="and the suite to prefer decides which"),
-    ],
+@cases(
+    "request_ facts python",
+    ("3.11 was the newest Python on the day of PyTorch 2.0.1", Request(cuda="11.7"),
+     {"python": "3.11"}, "3.10"),
+    ("the Python of the machine that asks does not matter", Request(cuda="11.7"),
+     {"python": "3.14"}, "3.10"),
+    ("nor whether it is known", Request(cuda="11.7"), {}, "3.10"),
+    ("asked for", Request(cuda="11.7", python="3.9"), {"python": "3.10"}, "3.9"),
+    ("3.12 had been out for two days", Request(framework_version="==2.1.0"), {"python": "3.10"},
+     "3.11"),
+    ("3.12 was the newest for another month", Request(framework_version="==2.4.1"),
+     {"python": "3.12"}, "3.11"),
+    ("3.13 was three weeks old", Request(framework_version="==2.5.1"), {"python": "3.13"}, "3.12"),
+    ("TensorFlow by its own day", Request(framework="tensorflow", framework_version="==2.16.2"), {},
+     "3.11"),
+    ("JAX by its own day", Request(framework="jax", framework_version="==0.4.30"), {}, "3.11"),
+    ("a bootstrap base has Debian's Pythons only", Request(cuda="11.7", base="bootstrap"),
+     {"python": "3.10"}, "3.11"),
+    ("and the suite to prefer decides which", Request(base="bootstrap"), {"python": "3.13"},
+     "3.11"),
 )  # fmt: skip
 def test_python_is_chosen(request_: Request, facts: dict[str, str], python: str) -> None:
     driver = "515.65.01" if request_.cuda else "550.54.14"
@@ -219,18 +205,15 @@ def test_python_is_chosen(request_: Request, facts: dict[str, str], python: str)
     assert made.base.python == python
 
 
-@pytest.mark.parametrize(
-    ("settled", "asked", "chosen", "why"),
-    [
-        pytest.param({"3.9", "3.10"}, None, "3.10", "3.11 was the newest Python when PyTorch",
-                     id="the newest that had a successor"),
-        pytest.param({"3.9", "3.10", "3.11"}, None, "3.11", "the newest that both the wheels and",
-                     id="all of them had one"),
-        pytest.param(set[str](), None, "3.8", "3.9 was the newest Python when PyTorch",
-                     id="none had one: the oldest"),
-        pytest.param({"3.9", "3.10"}, "3.11", "3.11", "as requested", id="what is asked for"),
-        pytest.param({"3.9", "3.10"}, "3.13", None, "as requested", id="without a wheel"),
-    ],
+@cases(
+    "settled asked chosen why",
+    ("the newest that had a successor", {"3.9", "3.10"}, None, "3.10",
+     "3.11 was the newest Python when PyTorch"),
+    ("all of them had one", {"3.9", "3.10", "3.11"}, None, "3.11",
+     "the newest that both the wheels and"),
+    ("none had one: the oldest", set[str](), None, "3.8", "3.9 was the newest Python when PyTorch"),
+    ("what is asked for", {"3.9", "3.10"}, "3.11", "3.11", "as requested"),
+    ("without a wheel", {"3.9", "3.10"}, "3.13", None, "as requested"),
 )  # fmt: skip
 def test_which_python_is_settled_decides(
     settled: set[str], asked: str | None, chosen: str | None, why: str
@@ -280,19 +263,15 @@ def test_the_choice_of_python_is_explained() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("request_", "driver", "gpu", "words"),
-    [
-        pytest.param(Request(), "570.172.08", "8.6", "the newest that fits;",
-                     id="nothing newer fits"),
-        pytest.param(Request(), "470.256.02", "Tesla K80",
-                     "the newest that fits and whose cuDNN supports every GPU (that of 2.7.1 does",
-                     id="the cuDNN of a newer one has dropped the GPU"),
-        pytest.param(Request(), "470.82.01", "NVIDIA A100-SXM4-80GB",
-                     "the newest that fits without cuda-compat (", id="a newer one needs more"),
-        pytest.param(Request(framework_version="==2.0.1"), "570.172.08", "8.6",
-                     "the requested release;", id="it was requested"),
-    ],
+@cases(
+    "request_ driver gpu words",
+    ("nothing newer fits", Request(), "570.172.08", "8.6", "the newest that fits;"),
+    ("the cuDNN of a newer one has dropped the GPU", Request(), "470.256.02", "Tesla K80",
+     "the newest that fits and whose cuDNN supports every GPU (that of 2.7.1 does"),
+    ("a newer one needs more", Request(), "470.82.01", "NVIDIA A100-SXM4-80GB",
+     "the newest that fits without cuda-compat ("),
+    ("it was requested", Request(framework_version="==2.0.1"), "570.172.08", "8.6",
+     "the requested release;"),
 )  # fmt: skip
 def test_why_no_newer_build_was_chosen(
     request_: Request, driver: str, gpu: str, words: str
@@ -308,15 +287,13 @@ def test_a_base_that_nobody_knows_has_a_python_that_nobody_knows() -> None:
     assert "base-python-not-known" not in {warning.code for warning in told.warnings}
 
 
-@pytest.mark.parametrize(
-    ("base", "python", "glibc"),
-    [
-        pytest.param("python:3.9-slim-bookworm", "3.9", "2.36", id="an official image"),
-        pytest.param("m.example/x/python:3.10-slim-trixie", "3.10", "2.41", id="a mirror"),
-        pytest.param("nvidia/cuda:11.7.1-devel-ubuntu22.04", "3.10", "2.35", id="NVIDIA's image"),
-        pytest.param("team/base:7", "3.10", None, id="an image that nobody knows"),
-    ],
-)  # fmt: skip
+@cases(
+    "base python glibc",
+    ("an official image", "python:3.9-slim-bookworm", "3.9", "2.36"),
+    ("a mirror", "m.example/x/python:3.10-slim-trixie", "3.10", "2.41"),
+    ("NVIDIA's image", "nvidia/cuda:11.7.1-devel-ubuntu22.04", "3.10", "2.35"),
+    ("an image that nobody knows", "team/base:7", "3.10", None),
+)
 def test_a_named_base_brings_its_own_python(base: str, python: str, glibc: str | None) -> None:
     made = plan(Request(cuda="11.7", base=base), host("515.65.01", "8.6", python="3.11"))
     assert made.base is not None
@@ -330,14 +307,12 @@ def test_a_devel_image_stands_on_nvidia_s() -> None:
     assert made.python == "3.10"
 
 
-@pytest.mark.parametrize(
-    ("request_", "code"),
-    [
-        pytest.param(Request(cuda="13.0", flavour="devel", base="bootstrap"), None,
-                     id="NVIDIA's packages for 13.0 hold nvcc"),
-        pytest.param(Request(cuda="11.7", flavour="devel", base="bootstrap"), "no-devel-base",
-                     id="those for 11.7 do not"),
-    ],
+@cases(
+    "request_ code",
+    ("NVIDIA's packages for 13.0 hold nvcc",
+     Request(cuda="13.0", flavour="devel", base="bootstrap"), None),
+    ("those for 11.7 do not", Request(cuda="11.7", flavour="devel", base="bootstrap"),
+     "no-devel-base"),
 )  # fmt: skip
 def test_a_devel_image_without_a_registry(request_: Request, code: str | None) -> None:
     made = plan(request_, host("580.95.05", "8.6"))
@@ -425,18 +400,16 @@ def best_verdict(build: TorchBuild) -> str:
     return plan(request, facts).verdict
 
 
-@pytest.mark.parametrize(
-    ("sm", "ptx", "capability", "tegra", "code"),
-    [
-        pytest.param([(8, 0), (8, 6)], None, (8, 6), False, "sm_86", id="its own binary"),
-        pytest.param([(8, 0)], None, (8, 6), False, "sm_80 binary", id="a lower minor's binary"),
-        pytest.param([(8, 6)], None, (8, 0), False, "none", id="never a higher minor's"),
-        pytest.param([(7, 5)], None, (8, 0), False, "none", id="never another major's"),
-        pytest.param([(7, 5)], (7, 5), (8, 0), False, "PTX", id="PTX runs on anything later"),
-        pytest.param([(8, 0)], (9, 0), (7, 5), False, "none", id="PTX of a later one does not"),
-        pytest.param([(8, 0)], None, (8, 7), True, "none", id="Tegra takes only its own"),
-        pytest.param([], None, (8, 0), False, "unknown", id="nobody has read what is in it"),
-    ],
+@cases(
+    "sm ptx capability tegra code",
+    ("its own binary", [(8, 0), (8, 6)], None, (8, 6), False, "sm_86"),
+    ("a lower minor's binary", [(8, 0)], None, (8, 6), False, "sm_80 binary"),
+    ("never a higher minor's", [(8, 6)], None, (8, 0), False, "none"),
+    ("never another major's", [(7, 5)], None, (8, 0), False, "none"),
+    ("PTX runs on anything later", [(7, 5)], (7, 5), (8, 0), False, "PTX"),
+    ("PTX of a later one does not", [(8, 0)], (9, 0), (7, 5), False, "none"),
+    ("Tegra takes only its own", [(8, 0)], None, (8, 7), True, "none"),
+    ("nobody has read what is in it", [], None, (8, 0), False, "unknown"),
 )
 def test_which_code_runs(
     sm: list[ComputeCapability],

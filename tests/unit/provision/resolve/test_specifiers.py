@@ -13,6 +13,7 @@ from packaging.specifiers import SpecifierSet
 
 from provision.catalog.loading import load
 from provision.resolve.specifiers import within
+from tests.kit.cases import cases
 
 CATALOG = load()
 NUMBERS = st.lists(st.integers(0, 30), min_size=1, max_size=4).map(
@@ -31,16 +32,14 @@ def test_it_says_what_packaging_says(release: str, clauses: list[tuple[str, str]
     assert within(release, specifier) == SpecifierSet(specifier).contains(release)
 
 
-@pytest.mark.parametrize(
-    ("release", "specifier", "expected"),
-    [
-        pytest.param("12.4", "<13.0,>=12.1.105", True, id="within a range"),
-        pytest.param("12.4", ">=12.4.1", False, id="below a patch release"),
-        pytest.param("9.10.2.21", " >= 9.3 , < 10.0 ", True, id="blanks, and ten after nine"),
-        pytest.param("9.0", "", True, id="nothing asked for"),
-        pytest.param("9.0.0.312.post1", "<10.0,>=9.0", True, id="a post-release"),
-        pytest.param("9.0.post1", ">9.0", False, id="which is not above its own number"),
-    ],
+@cases(
+    "release specifier expected",
+    ("within a range", "12.4", "<13.0,>=12.1.105", True),
+    ("below a patch release", "12.4", ">=12.4.1", False),
+    ("blanks, and ten after nine", "9.10.2.21", " >= 9.3 , < 10.0 ", True),
+    ("nothing asked for", "9.0", "", True),
+    ("a post-release", "9.0.0.312.post1", "<10.0,>=9.0", True),
+    ("which is not above its own number", "9.0.post1", ">9.0", False),
 )
 def test_releases_are_compared_as_numbers(release: str, specifier: str, *, expected: bool) -> None:
     assert within(release, specifier) is expected

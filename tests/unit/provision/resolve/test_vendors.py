@@ -10,41 +10,40 @@ from provision.catalog.loading import load
 from provision.cli import main as cli
 from provision.model.plan import HostFacts, Request
 from provision.resolve import resolve
+from tests.kit.cases import cases
 from tests.kit.hosts import host
 
 CATALOG = load()
 
 
-@pytest.mark.parametrize(
-    ("name", "vendor"),
-    [
-        pytest.param("AMD Radeon RX 7900 XTX", "AMD", id="as the driver prints it"),
-        pytest.param("Radeon RX 580 Series", "AMD", id="without the maker"),
-        pytest.param("RX 7900", "AMD", id="as people say it"),
-        pytest.param("RX6800XT", "AMD", id="in one word"),
-        pytest.param("rx vega 64", "AMD", id="in small letters"),
-        pytest.param("AMD Instinct MI300X", "AMD", id="a data-centre GPU"),
-        pytest.param("MI250", "AMD", id="a data-centre GPU by its number"),
-        pytest.param("gfx1100", "AMD", id="by its architecture"),
-        pytest.param("Intel(R) Arc(TM) A770 Graphics", "Intel", id="Intel's own spelling"),
-        pytest.param("Arc B580", "Intel", id="Intel's as people say it"),
-        pytest.param("A770", "Intel", id="Intel's by its number"),
-        pytest.param("Intel UHD Graphics 770", "Intel", id="a processor's graphics"),
-        pytest.param("Gaudi 3", "Intel", id="an accelerator"),
-        pytest.param("Apple M3 Max", "Apple", id="Apple's"),
-        pytest.param("TPU v5e", "Google", id="Google's"),
-        pytest.param("RTX 3090", None, id="an NVIDIA GPU"),
-        pytest.param("NVIDIA RTX 9999", None, id="an NVIDIA GPU that nobody knows"),
-        pytest.param("RTX 6090", None, id="one that nobody knows, without the maker"),
-        pytest.param("NVIDIA Arc A770", None, id="the maker's own word counts"),
-        pytest.param("A100", None, id="a number that only looks like Intel's"),
-        pytest.param("RTX A500", None, id="a workstation card that is not listed"),
-        pytest.param("GTX 680", None, id="a card older than the table"),
-        pytest.param("Quadro M1000M", None, id="a mobile card older than the table"),
-        pytest.param("GRID A100-10C", None, id="a slice of a card"),
-        pytest.param("Graphics Device", None, id="a name that says nothing"),
-        pytest.param("", None, id="nothing"),
-    ],
+@cases(
+    "name vendor",
+    ("as the driver prints it", "AMD Radeon RX 7900 XTX", "AMD"),
+    ("without the maker", "Radeon RX 580 Series", "AMD"),
+    ("as people say it", "RX 7900", "AMD"),
+    ("in one word", "RX6800XT", "AMD"),
+    ("in small letters", "rx vega 64", "AMD"),
+    ("a data-centre GPU", "AMD Instinct MI300X", "AMD"),
+    ("a data-centre GPU by its number", "MI250", "AMD"),
+    ("by its architecture", "gfx1100", "AMD"),
+    ("Intel's own spelling", "Intel(R) Arc(TM) A770 Graphics", "Intel"),
+    ("Intel's as people say it", "Arc B580", "Intel"),
+    ("Intel's by its number", "A770", "Intel"),
+    ("a processor's graphics", "Intel UHD Graphics 770", "Intel"),
+    ("an accelerator", "Gaudi 3", "Intel"),
+    ("Apple's", "Apple M3 Max", "Apple"),
+    ("Google's", "TPU v5e", "Google"),
+    ("an NVIDIA GPU", "RTX 3090", None),
+    ("an NVIDIA GPU that nobody knows", "NVIDIA RTX 9999", None),
+    ("one that nobody knows, without the maker", "RTX 6090", None),
+    ("the maker's own word counts", "NVIDIA Arc A770", None),
+    ("a number that only looks like Intel's", "A100", None),
+    ("a workstation card that is not listed", "RTX A500", None),
+    ("a card older than the table", "GTX 680", None),
+    ("a mobile card older than the table", "Quadro M1000M", None),
+    ("a slice of a card", "GRID A100-10C", None),
+    ("a name that says nothing", "Graphics Device", None),
+    ("nothing", "", None),
 )
 def test_another_maker_is_known_by_the_name(name: str, vendor: str | None) -> None:
     assert CATALOG.other_vendor(name) == vendor

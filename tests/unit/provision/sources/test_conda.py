@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from provision.errors import BadInputError
 from provision.sources.conda import conda_specifier, read_environment, read_pixi
 from tests import ROOT
+from tests.kit.cases import cases
 from tests.kit.projects import project
 
 ENVIRONMENT = """\
@@ -78,17 +79,14 @@ def test_a_manifest_of_pixi(tmp_path: Path) -> None:
     assert found.itself
 
 
-@pytest.mark.parametrize(
-    ("environments", "names", "left_out"),
-    [
-        pytest.param("", ["numpy", "six"], ["features gpu, dev (pixi.toml)"], id="none is named"),
-        pytest.param('default = ["gpu"]', ["numpy", "six", "torch", "timm"],
-                     ["feature dev (pixi.toml)"], id="a feature of the default environment"),
-        pytest.param('default = { features = ["gpu"], no-default-feature = true }',
-                     ["torch", "timm"], ["feature dev (pixi.toml)"], id="only features"),
-        pytest.param('test = ["dev"]', ["numpy", "six"], ["features gpu, dev (pixi.toml)"],
-                     id="another environment"),
-    ],
+@cases(
+    "environments names left_out",
+    ("none is named", "", ["numpy", "six"], ["features gpu, dev (pixi.toml)"]),
+    ("a feature of the default environment", 'default = ["gpu"]', ["numpy", "six", "torch", "timm"],
+     ["feature dev (pixi.toml)"]),
+    ("only features", 'default = { features = ["gpu"], no-default-feature = true }',
+     ["torch", "timm"], ["feature dev (pixi.toml)"]),
+    ("another environment", 'test = ["dev"]', ["numpy", "six"], ["features gpu, dev (pixi.toml)"]),
 )  # fmt: skip
 def test_the_default_environment_of_pixi(
     environments: str, names: list[str], left_out: list[str], tmp_path: Path
@@ -116,24 +114,22 @@ pytest = "*"
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "specifier"),
-    [
-        pytest.param("=1.24", "==1.24.*", id="the beginning of a version"),
-        pytest.param("=1.24.3", "==1.24.3", id="a whole version"),
-        pytest.param("==1.24", "==1.24", id="two equals signs"),
-        pytest.param("=1.24.3=py310_0", "==1.24.3", id="a build string"),
-        pytest.param("1.24.*", "==1.24.*", id="a wildcard"),
-        pytest.param("=1.24*", "==1.24.*", id="a wildcard without a dot"),
-        pytest.param(">=1.2,<2", "<2,>=1.2", id="a range"),
-        pytest.param("", "", id="any"),
-        pytest.param("*", "", id="a star"),
-        pytest.param("1.2|1.4", None, id="alternatives"),
-        pytest.param(">=1.2|<1", None, id="alternative ranges"),
-        pytest.param("=1.2.3=*cuda*", "==1.2.3", id="a pattern of builds"),
-        pytest.param("~=1.2", "~=1.2", id="a compatible release"),
-        pytest.param("latest", None, id="a word"),
-    ],
+@cases(
+    "text specifier",
+    ("the beginning of a version", "=1.24", "==1.24.*"),
+    ("a whole version", "=1.24.3", "==1.24.3"),
+    ("two equals signs", "==1.24", "==1.24"),
+    ("a build string", "=1.24.3=py310_0", "==1.24.3"),
+    ("a wildcard", "1.24.*", "==1.24.*"),
+    ("a wildcard without a dot", "=1.24*", "==1.24.*"),
+    ("a range", ">=1.2,<2", "<2,>=1.2"),
+    ("any", "", ""),
+    ("a star", "*", ""),
+    ("alternatives", "1.2|1.4", None),
+    ("alternative ranges", ">=1.2|<1", None),
+    ("a pattern of builds", "=1.2.3=*cuda*", "==1.2.3"),
+    ("a compatible release", "~=1.2", "~=1.2"),
+    ("a word", "latest", None),
 )
 def test_versions_of_conda(text: str, specifier: str | None) -> None:
     assert conda_specifier(text) == specifier
@@ -144,15 +140,11 @@ def test_no_version_is_a_bug(text: str) -> None:
     conda_specifier(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        pytest.param("dependencies: [", "not valid YAML", id="broken YAML"),
-        pytest.param("a: " + "[" * 1_000, "environment.yml", id="nested too deeply"),
-        pytest.param(
-            "dependencies:\n  - pip:\n    - a b c", "line 3", id="a malformed requirement"
-        ),
-    ],
+@cases(
+    "text words",
+    ("broken YAML", "dependencies: [", "not valid YAML"),
+    ("nested too deeply", "a: " + "[" * 1_000, "environment.yml"),
+    ("a malformed requirement", "dependencies:\n  - pip:\n    - a b c", "line 3"),
 )
 def test_what_cannot_be_read_is_refused(text: str, words: str, tmp_path: Path) -> None:
     path = project(tmp_path, {"environment.yml": text}) / "environment.yml"
@@ -184,25 +176,23 @@ def test_the_names_are_sorted_and_in_lower_case() -> None:
     assert not {*data["pypi"], *data["same"]} & {*data["system"]}
 
 
-@pytest.mark.parametrize(
-    ("line", "packages", "left_out", "missing"),
-    [
-        pytest.param("mamba-ssm", ["mamba-ssm"], 0, 0, id="the same name on PyPI"),
-        pytest.param("typing_extensions>=4", ["typing_extensions>=4"], 0, 0, id="as conda spells"),
-        pytest.param("faiss-gpu=1.8", ["faiss-gpu-cu12==1.8.*"], 0, 0, id="another name on PyPI"),
-        pytest.param("libxcb", [], 1, 0, id="a C library by its name's form"),
-        pytest.param("librosa", ["librosa"], 0, 0, id="a Python package with that form"),
-        pytest.param("libpysal", ["libpysal"], 0, 0, id="another one with that form"),
-        pytest.param("cuda-python=12.6", ["cuda-python==12.6.*"], 0, 0, id="CUDA for Python"),
-        pytest.param("cuda-nvtx-dev", [], 1, 0, id="a part of CUDA by its name's form"),
-        pytest.param("libusb1", [], 0, 1, id="a form that Python packages have, too"),
-        pytest.param("gst-python", [], 0, 1, id="the Python package of a C library"),
-        pytest.param("python-xxhash", ["xxhash"], 0, 0, id="the Python package beside a C library"),
-        pytest.param("xxhash", [], 1, 0, id="a C library with a Python package of its name"),
-        pytest.param("cudatoolkit", [], 1, 0, id="CUDA without a version"),
-        pytest.param("r-base", [], 0, 1, id="a language"),
-        pytest.param("numpy=1.2|1.4", [], 0, 1, id="a version that PyPI's notation has not"),
-    ],
+@cases(
+    "line packages left_out missing",
+    ("the same name on PyPI", "mamba-ssm", ["mamba-ssm"], 0, 0),
+    ("as conda spells", "typing_extensions>=4", ["typing_extensions>=4"], 0, 0),
+    ("another name on PyPI", "faiss-gpu=1.8", ["faiss-gpu-cu12==1.8.*"], 0, 0),
+    ("a C library by its name's form", "libxcb", [], 1, 0),
+    ("a Python package with that form", "librosa", ["librosa"], 0, 0),
+    ("another one with that form", "libpysal", ["libpysal"], 0, 0),
+    ("CUDA for Python", "cuda-python=12.6", ["cuda-python==12.6.*"], 0, 0),
+    ("a part of CUDA by its name's form", "cuda-nvtx-dev", [], 1, 0),
+    ("a form that Python packages have, too", "libusb1", [], 0, 1),
+    ("the Python package of a C library", "gst-python", [], 0, 1),
+    ("the Python package beside a C library", "python-xxhash", ["xxhash"], 0, 0),
+    ("a C library with a Python package of its name", "xxhash", [], 1, 0),
+    ("CUDA without a version", "cudatoolkit", [], 1, 0),
+    ("a language", "r-base", [], 0, 1),
+    ("a version that PyPI's notation has not", "numpy=1.2|1.4", [], 0, 1),
 )
 def test_what_conda_calls_a_package(
     line: str, packages: list[str], left_out: int, missing: int, tmp_path: Path

@@ -18,6 +18,7 @@ from provision.model.plan import Request
 from provision.sources.declaration import allowed_by, pythons_of
 from provision.sources.errors import ProjectError
 from provision.sources.find import MOST_PACKAGES, ProjectPath, project_path, read_project
+from tests.kit.cases import cases
 from tests.kit.projects import project
 
 OF_UV = """\
@@ -44,16 +45,14 @@ ALL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("files", "source", "release"),
-    [
-        pytest.param([*ALL], "pylock.toml", "2.4.0", id="everything at once"),
-        pytest.param([*ALL][1:], "uv.lock", "2.5.1", id="without a pylock.toml"),
-        pytest.param([*ALL][2:], "requirements.txt", "2.3.0", id="without a lock"),
-        pytest.param([*ALL][3:], "pyproject.toml", "2.2.0", id="without requirements"),
-        pytest.param([*ALL][4:], "environment.yml", "2.1.0", id="conda and pixi"),
-        pytest.param([*ALL][5:], "pixi.toml", "2.0.1", id="pixi alone"),
-    ],
+@cases(
+    "files source release",
+    ("everything at once", [*ALL], "pylock.toml", "2.4.0"),
+    ("without a pylock.toml", [*ALL][1:], "uv.lock", "2.5.1"),
+    ("without a lock", [*ALL][2:], "requirements.txt", "2.3.0"),
+    ("without requirements", [*ALL][3:], "pyproject.toml", "2.2.0"),
+    ("conda and pixi", [*ALL][4:], "environment.yml", "2.1.0"),
+    ("pixi alone", [*ALL][5:], "pixi.toml", "2.0.1"),
 )
 def test_the_most_authoritative_file_is_read(
     files: list[str], source: str, release: str, tmp_path: Path
@@ -98,32 +97,28 @@ def test_a_lock_of_another_tool_is_said_with_the_command_that_exports_it(tmp_pat
     assert any("poetry export" in note for note in notes)
 
 
-@pytest.mark.parametrize(
-    ("text", "python"),
-    [
-        pytest.param("3.11\n", "3.11", id="a minor version"),
-        pytest.param("# why\n\n3.11.4\n3.10\n", "3.11", id="the first of several"),
-        pytest.param("cpython-3.12.1-linux-x86_64-gnu", "3.12", id="as uv writes it in full"),
-        pytest.param("pypy3.10", None, id="another Python"),
-        pytest.param("system", None, id="a word"),
-        pytest.param("", None, id="nothing"),
-    ],
+@cases(
+    "text python",
+    ("a minor version", "3.11\n", "3.11"),
+    ("the first of several", "# why\n\n3.11.4\n3.10\n", "3.11"),
+    ("as uv writes it in full", "cpython-3.12.1-linux-x86_64-gnu", "3.12"),
+    ("another Python", "pypy3.10", None),
+    ("a word", "system", None),
+    ("nothing", "", None),
 )
 def test_the_python_of_a_checkout(text: str, python: str | None, tmp_path: Path) -> None:
     found = read_project(project(tmp_path, {"requirements.txt": "torch", ".python-version": text}))
     assert (found.python.text if found.python else None) == python
 
 
-@pytest.mark.parametrize(
-    ("specifier", "first", "last"),
-    [
-        pytest.param(">=3.10,<3.12", "3.10", "3.11", id="a range"),
-        pytest.param(">=3.10.4,<3.11", "3.10", "3.10", id="a bound within a minor version"),
-        pytest.param("==3.11.*", "3.11", "3.11", id="a wildcard"),
-        pytest.param("==3.11.4", "3.11", "3.11", id="a patch release"),
-        pytest.param("~=3.11", "3.11", "3.15", id="a compatible release"),
-        pytest.param("<=3.11", "3.6", "3.11", id="an upper bound"),
-    ],
+@cases(
+    "specifier first last",
+    ("a range", ">=3.10,<3.12", "3.10", "3.11"),
+    ("a bound within a minor version", ">=3.10.4,<3.11", "3.10", "3.10"),
+    ("a wildcard", "==3.11.*", "3.11", "3.11"),
+    ("a patch release", "==3.11.4", "3.11", "3.11"),
+    ("a compatible release", "~=3.11", "3.11", "3.15"),
+    ("an upper bound", "<=3.11", "3.6", "3.11"),
 )
 def test_the_pythons_of_a_range(specifier: str, first: str, last: str) -> None:
     found = allowed_by(specifier, [f"3.{minor}" for minor in range(6, 16)])
@@ -135,25 +130,20 @@ def test_the_known_pythons_are_those_of_the_catalog() -> None:
     assert pythons_of(catalog)[-1] == catalog.pythons[-1].python
 
 
-@pytest.mark.parametrize(
-    ("files", "fix"),
-    [
-        pytest.param({}, "--with", id="an empty directory"),
-        pytest.param({"setup.py": "print()"}, "--with", id="a setup.py without setup()"),
-        pytest.param({"requirements/prod.txt": ""}, "provision lock requirements/prod.txt",
-                     id="a folder of lists"),
-        pytest.param({"requirements-gpu.txt": "six", "README.txt": "six"},
-                     "provision lock requirements-gpu.txt", id="another name"),
-        pytest.param({"api/pyproject.toml": STANDARD, "web/package.json": "{}"},
-                     "provision lock api", id="a project one folder below"),
-        pytest.param({"environment-a.yml": OF_CONDA, "environment-b.yml": OF_CONDA},
-                     "provision lock environment-a.yml or provision lock environment-b.yml",
-                     id="two environments"),
-        pytest.param({"pyproject.toml": "[tool.ruff]"}, "--with", id="only a tool's settings"),
-        pytest.param({"build.sh": "make", "install.sh": "pip install six"}, "install.sh",
-                     id="a script"),
-        pytest.param({"pylock.toml": OURS}, "--with", id="only our own lock"),
-    ],
+@cases(
+    "files fix",
+    ("an empty directory", {}, "--with"),
+    ("a setup.py without setup()", {"setup.py": "print()"}, "--with"),
+    ("a folder of lists", {"requirements/prod.txt": ""}, "provision lock requirements/prod.txt"),
+    ("another name", {"requirements-gpu.txt": "six", "README.txt": "six"},
+     "provision lock requirements-gpu.txt"),
+    ("a project one folder below", {"api/pyproject.toml": STANDARD, "web/package.json": "{}"},
+     "provision lock api"),
+    ("two environments", {"environment-a.yml": OF_CONDA, "environment-b.yml": OF_CONDA},
+     "provision lock environment-a.yml or provision lock environment-b.yml"),
+    ("only a tool's settings", {"pyproject.toml": "[tool.ruff]"}, "--with"),
+    ("a script", {"build.sh": "make", "install.sh": "pip install six"}, "install.sh"),
+    ("only our own lock", {"pylock.toml": OURS}, "--with"),
 )  # fmt: skip
 def test_a_directory_that_declares_nothing_is_refused(
     files: dict[str, str], fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -168,18 +158,14 @@ def test_a_directory_that_declares_nothing_is_refused(
         assert read_project(*project_path(command)).declared.packages
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        pytest.param("conda.yaml", "channels: [x]\ndependencies: [pytorch=2.1]\n", id="conda.yaml"),
-        pytest.param("env.yml", "dependencies: [pytorch=2.1]\n", id="env.yml"),
-        pytest.param("environment-train.yml", "channels: [x]\ndependencies: [pytorch=2.1]\n",
-                     id="one by its content"),
-        pytest.param("setup.py",
-                     "import setuptools\nsetuptools.setup(install_requires=['torch==2.1'])\n",
-                     id="setup.py"),
-        pytest.param("setup.cfg", "[options]\ninstall_requires =\n  torch==2.1\n", id="setup.cfg"),
-    ],
+@cases(
+    "name text",
+    ("conda.yaml", "conda.yaml", "channels: [x]\ndependencies: [pytorch=2.1]\n"),
+    ("env.yml", "env.yml", "dependencies: [pytorch=2.1]\n"),
+    ("one by its content", "environment-train.yml", "channels: [x]\ndependencies: [pytorch=2.1]\n"),
+    ("setup.py", "setup.py",
+     "import setuptools\nsetuptools.setup(install_requires=['torch==2.1'])\n"),
+    ("setup.cfg", "setup.cfg", "[options]\ninstall_requires =\n  torch==2.1\n"),
 )  # fmt: skip
 def test_a_file_of_another_name_is_found(name: str, text: str, tmp_path: Path) -> None:
     found = read_project(project(tmp_path, {name: text, "compose.yml": "services: {a: {}}\n"}))
@@ -187,17 +173,14 @@ def test_a_file_of_another_name_is_found(name: str, text: str, tmp_path: Path) -
     assert [one.name for one in found.declared.packages] == ["torch"]
 
 
-@pytest.mark.parametrize(
-    ("named", "root", "sources"),
-    [
-        pytest.param("requirements-gpu.txt", ".", ["requirements-gpu.txt, line 1"], id="by name"),
-        pytest.param("api", "api", ["requirements.txt, line 1"], id="a folder"),
-        pytest.param("api/requirements.txt", "api", ["requirements.txt, line 1"], id="its file"),
-        pytest.param("requirements/prod.txt", ".",
-                     ["requirements/base.txt, line 1", "requirements/prod.txt, line 2"],
-                     id="in a folder of lists"),
-        pytest.param("deploy.yaml", ".", ["deploy.yaml, line 1"], id="an environment"),
-    ],
+@cases(
+    "named root sources",
+    ("by name", "requirements-gpu.txt", ".", ["requirements-gpu.txt, line 1"]),
+    ("a folder", "api", "api", ["requirements.txt, line 1"]),
+    ("its file", "api/requirements.txt", "api", ["requirements.txt, line 1"]),
+    ("in a folder of lists", "requirements/prod.txt", ".",
+     ["requirements/base.txt, line 1", "requirements/prod.txt, line 2"]),
+    ("an environment", "deploy.yaml", ".", ["deploy.yaml, line 1"]),
 )  # fmt: skip
 def test_a_file_is_read_by_its_name(
     named: str, root: str, sources: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -216,13 +199,11 @@ def test_a_file_is_read_by_its_name(
     assert [one.where for one in read_project(*place).declared.packages] == sources
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "words"),
-    [
-        pytest.param("compose.yml", "services: {a: {}}", "declares no packages", id="compose"),
-        pytest.param("main.py", "", "is not a file that declares packages", id="code"),
-        pytest.param("notes.txt", "", "declares no packages", id="an empty list"),
-    ],
+@cases(
+    "name text words",
+    ("compose", "compose.yml", "services: {a: {}}", "declares no packages"),
+    ("code", "main.py", "", "is not a file that declares packages"),
+    ("an empty list", "notes.txt", "", "declares no packages"),
 )
 def test_a_named_file_that_declares_nothing_is_refused(
     name: str, text: str, words: str, tmp_path: Path
@@ -234,14 +215,12 @@ def test_a_named_file_that_declares_nothing_is_refused(
     assert "requirements file" in caught.value.fix
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        pytest.param("none", "There is no file or directory", id="a missing one"),
-        pytest.param("/dev/null", "neither a directory nor a regular file", id="a device"),
-        pytest.param("a" * 5000, "There is no file or directory", id="a name that is too long"),
-        pytest.param("a\0b", "There is no file or directory", id="a NUL"),
-    ],
+@cases(
+    "name words",
+    ("a missing one", "none", "There is no file or directory"),
+    ("a device", "/dev/null", "neither a directory nor a regular file"),
+    ("a name that is too long", "a" * 5000, "There is no file or directory"),
+    ("a NUL", "a\0b", "There is no file or directory"),
 )
 def test_what_is_no_project_is_refused(
     name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -258,14 +237,12 @@ def test_a_lock_does_not_replace_the_file_that_declares(tmp_path: Path) -> None:
     found.refuse_to_replace(tmp_path / "pylock.gpu.toml")
 
 
-@pytest.mark.parametrize(
+@cases(
     "make",
-    [
-        pytest.param(lambda path: path.symlink_to("/dev/zero"), id="a device"),
-        pytest.param(Path.mkdir, id="a directory"),
-        pytest.param(os.mkfifo, id="a pipe"),
-        pytest.param(lambda path: path.symlink_to(path), id="a link to itself"),
-    ],
+    ("a device", lambda path: path.symlink_to("/dev/zero")),
+    ("a directory", Path.mkdir),
+    ("a pipe", os.mkfifo),
+    ("a link to itself", lambda path: path.symlink_to(path)),
 )
 def test_what_is_no_regular_file_is_not_read(
     make: Callable[[Path], object], tmp_path: Path
@@ -323,17 +300,13 @@ def test_no_text_takes_long_or_is_a_bug(name: str, tmp_path: Path) -> None:
         read_code(root)
 
 
-@pytest.mark.parametrize(
-    ("said", "expected"),
-    [
-        pytest.param("", (), id="no table"),
-        pytest.param("[tool.gpu-provision]\napt = ['git', 'ffmpeg']\n", ("ffmpeg", "git"),
-                     id="a list"),
-        pytest.param("[tool.gpu-provision]\napt = 'git'\n", "is not a list of names", id="a text"),
-        pytest.param("[tool.gpu-provision]\napt = ['git=1']\n",
-                     "[tool.gpu-provision] apt 'git=1' is not the name of a Debian package",
-                     id="a version"),
-    ],
+@cases(
+    "said expected",
+    ("no table", "", ()),
+    ("a list", "[tool.gpu-provision]\napt = ['git', 'ffmpeg']\n", ("ffmpeg", "git")),
+    ("a text", "[tool.gpu-provision]\napt = 'git'\n", "is not a list of names"),
+    ("a version", "[tool.gpu-provision]\napt = ['git=1']\n",
+     "[tool.gpu-provision] apt 'git=1' is not the name of a Debian package"),
 )  # fmt: skip
 @pytest.mark.parametrize("file", ["pyproject.toml", "requirements.txt"])
 def test_the_debian_packages_of_a_project_are_in_its_pyproject(

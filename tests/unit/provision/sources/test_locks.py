@@ -10,6 +10,7 @@ from provision.sources.declaration import Declaration
 from provision.sources.errors import ProjectError
 from provision.sources.locks import read_uv_lock
 from provision.sources.pylock import read_pylock
+from tests.kit.cases import cases
 from tests.kit.projects import project
 
 UV = """\
@@ -213,21 +214,20 @@ def test_the_lock_that_provision_writes_is_not_a_declaration(tmp_path: Path) -> 
     assert read_pylock(path, tmp_path) is None
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "words"),
-    [
-        pytest.param("uv.lock", "version = 2", "version 1", id="a later uv.lock"),
-        pytest.param("uv.lock", "version = 1\n[[package]]\nname = 1", "version 1", id="a number"),
-        pytest.param("uv.lock", "version = ", "not valid TOML", id="broken TOML"),
-        pytest.param("uv.lock", 'version = 1\n[[package]]\nname = "a b"\nversion = "1"\n'
-                     'source = { registry = "x" }', "line 3", id="a name that is not valid"),
-        pytest.param("pylock.toml", "packages = []", "PEP 751", id="no version"),
-        pytest.param("pylock.toml", 'lock-version = "1.0"', "PEP 751", id="no packages"),
-        pytest.param("pylock.toml", 'lock-version = "1.0"\npackages = 3', "PEP 751",
-                     id="a number of packages"),
-        pytest.param("pylock.toml", 'lock-version = "1.0"\n[[packages]]\nname = "a"\n'
-                     'version = "1"\nmarker = "x in extras"', "marker", id="a malformed marker"),
-    ],
+@cases(
+    "name text words",
+    ("a later uv.lock", "uv.lock", "version = 2", "version 1"),
+    ("a number", "uv.lock", "version = 1\n[[package]]\nname = 1", "version 1"),
+    ("broken TOML", "uv.lock", "version = ", "not valid TOML"),
+    ("a name that is not valid", "uv.lock",
+     'version = 1\n[[package]]\nname = "a b"\nversion = "1"\nsource = { registry = "x" }',
+     "line 3"),
+    ("no version", "pylock.toml", "packages = []", "PEP 751"),
+    ("no packages", "pylock.toml", 'lock-version = "1.0"', "PEP 751"),
+    ("a number of packages", "pylock.toml", 'lock-version = "1.0"\npackages = 3', "PEP 751"),
+    ("a malformed marker", "pylock.toml",
+     'lock-version = "1.0"\n[[packages]]\nname = "a"\nversion = "1"\nmarker = "x in extras"',
+     "marker"),
 )  # fmt: skip
 def test_what_cannot_be_read_is_refused(name: str, text: str, words: str, tmp_path: Path) -> None:
     path = project(tmp_path, {name: text}) / name

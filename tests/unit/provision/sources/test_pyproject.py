@@ -12,6 +12,7 @@ from provision.model.plan import DeclaredIndex
 from provision.sources.errors import ProjectError
 from provision.sources.poetry import poetry_specifier
 from provision.sources.pyproject import read_pyproject
+from tests.kit.cases import cases
 from tests.kit.projects import project
 
 STANDARD = """\
@@ -81,22 +82,13 @@ def test_poetry_s_table(tmp_path: Path) -> None:
     assert [one.name for one in found.missing] == ["local"]
 
 
-@pytest.mark.parametrize(
-    ("files", "lines"),
-    [
-        pytest.param(
-            {"reqs.txt": "six\n", "tools": "file = ['reqs.txt']"}, ["reqs.txt, line 1"], id="a file"
-        ),
-        pytest.param(
-            {"setup.py": "setup(install_requires=['six'])"}, ["setup.py, line 1"], id="setup.py"
-        ),
-        pytest.param(
-            {"setup.cfg": "[options]\ninstall_requires = six\n"}, ["setup.cfg, line 2"],
-            id="setup.cfg",
-        ),
-        pytest.param({}, [], id="another backend"),
-    ],
-)  # fmt: skip
+@cases(
+    "files lines",
+    ("a file", {"reqs.txt": "six\n", "tools": "file = ['reqs.txt']"}, ["reqs.txt, line 1"]),
+    ("setup.py", {"setup.py": "setup(install_requires=['six'])"}, ["setup.py, line 1"]),
+    ("setup.cfg", {"setup.cfg": "[options]\ninstall_requires = six\n"}, ["setup.cfg, line 2"]),
+    ("another backend", {}, []),
+)
 def test_dependencies_that_setuptools_reads_elsewhere(
     files: dict[str, str], lines: list[str], tmp_path: Path
 ) -> None:
@@ -110,23 +102,21 @@ def test_dependencies_that_setuptools_reads_elsewhere(
     assert bool(found.missing) == (not lines)
 
 
-@pytest.mark.parametrize(
-    ("text", "specifier"),
-    [
-        pytest.param("^1.2.3", ">=1.2.3,<2", id="a caret"),
-        pytest.param("^0.2.3", ">=0.2.3,<0.3", id="a caret below 1"),
-        pytest.param("^0.0.3", ">=0.0.3,<0.0.4", id="a caret below 0.1"),
-        pytest.param("^0.0", ">=0.0,<0.1", id="a caret of zeros"),
-        pytest.param("~1.2.3", ">=1.2.3,<1.3", id="a tilde"),
-        pytest.param("~1", ">=1,<2", id="a tilde of a major"),
-        pytest.param("1.2.3", "==1.2.3", id="a bare version"),
-        pytest.param("1.2.*", "==1.2.*", id="a wildcard"),
-        pytest.param("*", "", id="any"),
-        pytest.param(">=1, <2, !=1.5", ">=1,<2,!=1.5", id="a list"),
-        pytest.param("=1.2", "==1.2", id="one equals sign"),
-        pytest.param("1.2 || 2.0", None, id="alternatives"),
-        pytest.param("^x", None, id="no version"),
-    ],
+@cases(
+    "text specifier",
+    ("a caret", "^1.2.3", ">=1.2.3,<2"),
+    ("a caret below 1", "^0.2.3", ">=0.2.3,<0.3"),
+    ("a caret below 0.1", "^0.0.3", ">=0.0.3,<0.0.4"),
+    ("a caret of zeros", "^0.0", ">=0.0,<0.1"),
+    ("a tilde", "~1.2.3", ">=1.2.3,<1.3"),
+    ("a tilde of a major", "~1", ">=1,<2"),
+    ("a bare version", "1.2.3", "==1.2.3"),
+    ("a wildcard", "1.2.*", "==1.2.*"),
+    ("any", "*", ""),
+    ("a list", ">=1, <2, !=1.5", ">=1,<2,!=1.5"),
+    ("one equals sign", "=1.2", "==1.2"),
+    ("alternatives", "1.2 || 2.0", None),
+    ("no version", "^x", None),
 )
 def test_poetry_s_constraints(text: str, specifier: str | None) -> None:
     assert poetry_specifier(text) == specifier
@@ -137,18 +127,14 @@ def test_no_constraint_is_a_bug(text: str) -> None:
     poetry_specifier(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        pytest.param("[project", "is not valid TOML", id="broken TOML"),
-        pytest.param("a = " + "[" * 20_000, "is not valid TOML", id="nested too deeply"),
-        pytest.param("[project]\ndependencies = ['a b']", "line 2", id="a malformed requirement"),
-        pytest.param("[project]\ndependencies = [7]", "'[7]'", id="a number"),
-        pytest.param(
-            "[project]\nrequires-python = 'new'\ndependencies = []", "line 2", id="Python"
-        ),
-        pytest.param("[tool.poetry.dependencies]\na = '1 || 2'", "'1 || 2'", id="Poetry"),
-    ],
+@cases(
+    "text words",
+    ("broken TOML", "[project", "is not valid TOML"),
+    ("nested too deeply", "a = " + "[" * 20_000, "is not valid TOML"),
+    ("a malformed requirement", "[project]\ndependencies = ['a b']", "line 2"),
+    ("a number", "[project]\ndependencies = [7]", "'[7]'"),
+    ("Python", "[project]\nrequires-python = 'new'\ndependencies = []", "line 2"),
+    ("Poetry", "[tool.poetry.dependencies]\na = '1 || 2'", "'1 || 2'"),
 )
 def test_what_cannot_be_read_is_refused(text: str, words: str, tmp_path: Path) -> None:
     path = project(tmp_path, {"pyproject.toml": text}) / "pyproject.toml"
@@ -157,13 +143,11 @@ def test_what_cannot_be_read_is_refused(text: str, words: str, tmp_path: Path) -
     assert words in caught.value.message
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
-    [
-        pytest.param("[tool.ruff]\nline-length = 100", id="a tool's settings"),
-        pytest.param("", id="nothing"),
-        pytest.param("project = 1", id="a number for a table"),
-    ],
+    ("a tool's settings", "[tool.ruff]\nline-length = 100"),
+    ("nothing", ""),
+    ("a number for a table", "project = 1"),
 )
 def test_what_declares_nothing_is_passed_over(text: str, tmp_path: Path) -> None:
     path = project(tmp_path, {"pyproject.toml": text}) / "pyproject.toml"

@@ -6,6 +6,7 @@ import pytest
 
 from provision.sources.poetry import poetry_dependencies
 from provision.sources.pyproject_file import PyprojectFile
+from tests.kit.cases import cases
 
 GROUPS = """\
 [project.optional-dependencies]
@@ -56,21 +57,18 @@ def test_groups_that_include_each_other_take_no_time(length: int, times: int) ->
     assert [one.name for one in file.groups["g0"]] == ["six"]
 
 
-@pytest.mark.parametrize(
-    ("row", "written", "unknown"),
-    [
-        pytest.param("^1.2", "six<2,>=1.2", None, id="a constraint"),
-        pytest.param({"version": "*", "extras": ["a", "b"]}, "six[a,b]", None, id="extras"),
-        pytest.param(
-            {"version": "1", "markers": "extra == 'a' or os_name == 'posix'", "python": "~3.11"},
-            "six==1 ; (extra == 'a' or os_name == 'posix') and python_version >= '3.11' and "
-            "python_version < '3.12'", None, id="markers and a Python",
-        ),
-        pytest.param({"version": "1", "python": "3.11.4"},
-                     "six==1 ; python_full_version == '3.11.4'", None, id="one Python"),
-        pytest.param("1.2 || 2", "six", "1.2 || 2", id="alternatives"),
-        pytest.param({"version": "1", "python": "x"}, "six==1", "x", id="a word for a Python"),
-    ],
+@cases(
+    "row written unknown",
+    ("a constraint", "^1.2", "six<2,>=1.2", None),
+    ("extras", {"version": "*", "extras": ["a", "b"]}, "six[a,b]", None),
+    ("markers and a Python",
+     {"version": "1", "markers": "extra == 'a' or os_name == 'posix'", "python": "~3.11"},
+     ("six==1 ; (extra == 'a' or os_name == 'posix') and python_version >= '3.11' and "
+      "python_version < '3.12'"), None),
+    ("one Python", {"version": "1", "python": "3.11.4"}, "six==1 ; python_full_version == '3.11.4'",
+     None),
+    ("alternatives", "1.2 || 2", "six", "1.2 || 2"),
+    ("a word for a Python", {"version": "1", "python": "x"}, "six==1", "x"),
 )  # fmt: skip
 def test_a_dependency_of_poetry_in_the_standard_s_notation(
     row: object, written: str, unknown: str | None

@@ -14,6 +14,7 @@ from provision.model.plan import DeclaredIndex
 from provision.sources.declaration import Declaration, Declared
 from provision.sources.errors import ProjectError
 from provision.sources.requirements import pip_lines, read_requirements
+from tests.kit.cases import cases
 from tests.kit.projects import project
 
 HASH = "a" * 64
@@ -25,23 +26,20 @@ def read(root: Path, **files: str) -> Declaration:
     return read_requirements(project(root, named) / "requirements.txt", root)
 
 
-@pytest.mark.parametrize(
-    ("line", "packages"),
-    [
-        pytest.param("torch==2.5.1", ["torch==2.5.1"], id="a pin"),
-        pytest.param("torch == 2.5.1  # why", ["torch==2.5.1"], id="blanks and a comment"),
-        pytest.param("a[x,y]>=1", ["a[x,y]>=1"], id="extras"),
-        pytest.param(f"a==1 \\\n  --hash=sha256:{HASH}", ["a==1"], id="a hash on its own line"),
-        pytest.param('a; sys_platform == "win32"', [], id="a marker for another system"),
-        pytest.param('a; python_version < "3.9"', ['a; python_version < "3.9"'],
-                     id="a marker that a Python may meet"),
-        pytest.param("a @ https://h.example/a-1-py3-none-any.whl",
-                     ["a @ https://h.example/a-1-py3-none-any.whl"], id="a wheel by its address"),
-        pytest.param("https://h.example/a-1-py3-none-any.whl",
-                     ["a @ https://h.example/a-1-py3-none-any.whl"], id="only its address"),
-        pytest.param("", [], id="nothing"),
-        pytest.param("--only-binary :all:", [], id="an option that holds anyway"),
-    ],
+@cases(
+    "line packages",
+    ("a pin", "torch==2.5.1", ["torch==2.5.1"]),
+    ("blanks and a comment", "torch == 2.5.1  # why", ["torch==2.5.1"]),
+    ("extras", "a[x,y]>=1", ["a[x,y]>=1"]),
+    ("a hash on its own line", f"a==1 \\\n  --hash=sha256:{HASH}", ["a==1"]),
+    ("a marker for another system", 'a; sys_platform == "win32"', []),
+    ("a marker that a Python may meet", 'a; python_version < "3.9"', ['a; python_version < "3.9"']),
+    ("a wheel by its address", "a @ https://h.example/a-1-py3-none-any.whl",
+     ["a @ https://h.example/a-1-py3-none-any.whl"]),
+    ("only its address", "https://h.example/a-1-py3-none-any.whl",
+     ["a @ https://h.example/a-1-py3-none-any.whl"]),
+    ("nothing", "", []),
+    ("an option that holds anyway", "--only-binary :all:", []),
 )  # fmt: skip
 def test_what_a_line_declares(line: str, packages: list[str], tmp_path: Path) -> None:
     found = read(tmp_path, requirements_txt=line)
@@ -49,24 +47,19 @@ def test_what_a_line_declares(line: str, packages: list[str], tmp_path: Path) ->
     assert (found.left_out, found.missing) == ((), ())
 
 
-@pytest.mark.parametrize(
-    ("line", "text"),
-    [
-        pytest.param("git+https://u:secret@h.example/a.git#egg=a", "a @ git+https://h.example/a.git",
-                     id="a name behind it, as pip has it"),
-        pytest.param("git+https://u:secret@h.example/o/Some_Fork.git@feature/x",
-                     "Some_Fork @ git+https://h.example/o/Some_Fork.git@feature/x",
-                     id="no name: that of the repository"),
-        pytest.param("-e git+ssh://git@h.example/o/a.git@1f2e#egg=a[b]&subdirectory=py/a",
-                     "a[b] @ git+ssh://git@h.example/o/a.git@1f2e#subdirectory=py/a",
-                     id="editable, with an extra and a directory"),
-        pytest.param("a @ git+https://h.example/a.git@v1 ; python_version >= '3.8'",
-                     'a @ git+https://h.example/a.git@v1 ; python_version >= "3.8"',
-                     id="a name and a marker"),
-        pytest.param("git+https://h.example/a.git ; python_version >= '3.8'",
-                     'a @ git+https://h.example/a.git ; python_version >= "3.8"',
-                     id="a marker without a name"),
-    ],
+@cases(
+    "line text",
+    ("a name behind it, as pip has it", "git+https://u:secret@h.example/a.git#egg=a",
+     "a @ git+https://h.example/a.git"),
+    ("no name: that of the repository", "git+https://u:secret@h.example/o/Some_Fork.git@feature/x",
+     "Some_Fork @ git+https://h.example/o/Some_Fork.git@feature/x"),
+    ("editable, with an extra and a directory",
+     "-e git+ssh://git@h.example/o/a.git@1f2e#egg=a[b]&subdirectory=py/a",
+     "a[b] @ git+ssh://git@h.example/o/a.git@1f2e#subdirectory=py/a"),
+    ("a name and a marker", "a @ git+https://h.example/a.git@v1 ; python_version >= '3.8'",
+     'a @ git+https://h.example/a.git@v1 ; python_version >= "3.8"'),
+    ("a marker without a name", "git+https://h.example/a.git ; python_version >= '3.8'",
+     'a @ git+https://h.example/a.git ; python_version >= "3.8"'),
 )  # fmt: skip
 def test_a_repository_is_a_package(line: str, text: str, tmp_path: Path) -> None:
     found = read(tmp_path, requirements_txt=line)
@@ -76,18 +69,15 @@ def test_a_repository_is_a_package(line: str, text: str, tmp_path: Path) -> None
     assert ("secret" in one.address) is ("secret" in line)
 
 
-@pytest.mark.parametrize(
-    ("line", "text", "address"),
-    [
-        pytest.param("a @ git+https://${TOKEN}@h.example/a.git@v1", "a @ git+https://h.example/a.git@v1",
-                     "git+https://s3cret@h.example/a.git@v1", id="a token"),
-        pytest.param("git+https://oauth2:${TOKEN}@h.example/a.git@v1#egg=a",
-                     "a @ git+https://h.example/a.git@v1",
-                     "git+https://oauth2:s3cret@h.example/a.git@v1#egg=a", id="without a name"),
-        pytest.param("a @ https://u:${TOKEN}@h.example/a-1-py3-none-any.whl",
-                     "a @ https://h.example/a-1-py3-none-any.whl",
-                     "https://u:s3cret@h.example/a-1-py3-none-any.whl", id="a wheel"),
-    ],
+@cases(
+    "line text address",
+    ("a token", "a @ git+https://${TOKEN}@h.example/a.git@v1", "a @ git+https://h.example/a.git@v1",
+     "git+https://s3cret@h.example/a.git@v1"),
+    ("without a name", "git+https://oauth2:${TOKEN}@h.example/a.git@v1#egg=a",
+     "a @ git+https://h.example/a.git@v1", "git+https://oauth2:s3cret@h.example/a.git@v1#egg=a"),
+    ("a wheel", "a @ https://u:${TOKEN}@h.example/a-1-py3-none-any.whl",
+     "a @ https://h.example/a-1-py3-none-any.whl",
+     "https://u:s3cret@h.example/a-1-py3-none-any.whl"),
 )  # fmt: skip
 def test_a_variable_of_a_login_is_replaced_and_not_shown(
     line: str, text: str, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -97,16 +87,14 @@ def test_a_variable_of_a_login_is_replaced_and_not_shown(
     assert (one.text, one.address) == (text, address)
 
 
-@pytest.mark.parametrize(
-    ("line", "why"),
-    [
-        pytest.param("a @ git+https://${UNSET_TOKEN}@h.example/a.git", "UNSET_TOKEN is not set",
-                     id="a variable that is not set"),
-        pytest.param("a @ git+https://h.example/${TOKEN}.git", "replaced in a login only",
-                     id="a path, which would be shown"),
-        pytest.param("a @ git+https://${token}@h.example/a.git", "replaced in a login only",
-                     id="a name that pip does not replace"),
-    ],
+@cases(
+    "line why",
+    ("a variable that is not set", "a @ git+https://${UNSET_TOKEN}@h.example/a.git",
+     "UNSET_TOKEN is not set"),
+    ("a path, which would be shown", "a @ git+https://h.example/${TOKEN}.git",
+     "replaced in a login only"),
+    ("a name that pip does not replace", "a @ git+https://${token}@h.example/a.git",
+     "replaced in a login only"),
 )  # fmt: skip
 def test_other_variables_are_named(
     line: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -123,28 +111,23 @@ def test_an_index_with_a_variable_in_its_login_is_asked_with_the_users_own(tmp_p
     assert one.url == "https://h.example/simple"
 
 
-@pytest.mark.parametrize(
-    ("line", "listed", "name"),
-    [
-        pytest.param("git+https://u:secret@h.example/o/pytorch@1f2e#egg=torch",
-                     "the plan chooses the build", "torch", id="a framework's repository"),
-        pytest.param("hg+https://u:secret@h.example/o/fork#egg=fork", "hg+https://h.example/o/fork",
-                     "fork", id="another kind of repository"),
-        pytest.param("./wheels/a-1-py3-none-any.whl", "./wheels", "a",
-                     id="a file of this machine"),
-        pytest.param("-e ../other", "../other", "other", id="another project"),
-        pytest.param("https://h.example/a.tar.gz", "a.tar.gz", "a-tar-gz",
-                     id="a source archive"),
-        pytest.param("--index-url https://h.example/${TOKEN}/simple",
-                     "--index-url https://h.example/", "", id="an index with a variable"),
-        pytest.param("--extra-index-url https://download.pytorch.org/whl/nightly/cu126",
-                     "to use it: --index URL", "", id="a nightly index"),
-        pytest.param("--find-links=wheels", "wheels", "", id="a folder of wheels"),
-        pytest.param("--pre", "--pre", "", id="an option"),
-        pytest.param("-r https://h.example/more.txt", "more.txt", "include",
-                     id="a file on a server"),
-        pytest.param("a==${VERSION}", "a==${VERSION}", "a", id="a variable"),
-    ],
+@cases(
+    "line listed name",
+    ("a framework's repository", "git+https://u:secret@h.example/o/pytorch@1f2e#egg=torch",
+     "the plan chooses the build", "torch"),
+    ("another kind of repository", "hg+https://u:secret@h.example/o/fork#egg=fork",
+     "hg+https://h.example/o/fork", "fork"),
+    ("a file of this machine", "./wheels/a-1-py3-none-any.whl", "./wheels", "a"),
+    ("another project", "-e ../other", "../other", "other"),
+    ("a source archive", "https://h.example/a.tar.gz", "a.tar.gz", "a-tar-gz"),
+    ("an index with a variable", "--index-url https://h.example/${TOKEN}/simple",
+     "--index-url https://h.example/", ""),
+    ("a nightly index", "--extra-index-url https://download.pytorch.org/whl/nightly/cu126",
+     "to use it: --index URL", ""),
+    ("a folder of wheels", "--find-links=wheels", "wheels", ""),
+    ("an option", "--pre", "--pre", ""),
+    ("a file on a server", "-r https://h.example/more.txt", "more.txt", "include"),
+    ("a variable", "a==${VERSION}", "a==${VERSION}", "a"),
 )  # fmt: skip
 def test_what_is_not_taken_is_listed(line: str, listed: str, name: str, tmp_path: Path) -> None:
     """What is required and cannot be installed is missing, by a name; the rest is a note."""
@@ -226,16 +209,14 @@ def test_what_cannot_be_read_is_refused_with_its_place(
     assert caught.value.fix
 
 
-@pytest.mark.parametrize(
-    ("line", "target"),
-    [
-        pytest.param("-r ../shadow", "", id="above the project"),
-        pytest.param("-c ../shadow", "", id="as a constraint"),
-        pytest.param("-r ../gone", "", id="whether it exists is not said"),
-        pytest.param("-r deps/link.txt", "../../shadow", id="by a link"),
-        pytest.param("--requirement={root}/../shadow", "", id="by its whole path"),
-        pytest.param(None, "../shadow", id="the requirements themselves are a link"),
-    ],
+@cases(
+    "line target",
+    ("above the project", "-r ../shadow", ""),
+    ("as a constraint", "-c ../shadow", ""),
+    ("whether it exists is not said", "-r ../gone", ""),
+    ("by a link", "-r deps/link.txt", "../../shadow"),
+    ("by its whole path", "--requirement={root}/../shadow", ""),
+    ("the requirements themselves are a link", None, "../shadow"),
 )
 def test_no_file_outside_of_the_project_is_read(
     line: str | None, target: str, tmp_path: Path
@@ -278,16 +259,14 @@ def test_a_checkout_of_git_is_one_project(
             read_requirements(root / "requirements.txt", root)
 
 
-@pytest.mark.parametrize(
+@cases(
     "line",
-    [
-        pytest.param("a @@ https://u:5ecret@h.example/a.whl", id="a login"),
-        pytest.param("a @@ https://u:5ecret/x@h.example/a.whl", id="a password with a slash"),
-        pytest.param("a @@ https://h.example/a.whl?X-Amz-Signature=5ecret", id="a signature"),
-        pytest.param("a==https://u:5ecret@h.example", id="where a version belongs"),
-        pytest.param("a==1 ; os_name == 'https://u:5ecret@h.example", id="in a marker"),
-        pytest.param("a[https://u:5ecret@h.example]]==1", id="in an extra"),
-    ],
+    ("a login", "a @@ https://u:5ecret@h.example/a.whl"),
+    ("a password with a slash", "a @@ https://u:5ecret/x@h.example/a.whl"),
+    ("a signature", "a @@ https://h.example/a.whl?X-Amz-Signature=5ecret"),
+    ("where a version belongs", "a==https://u:5ecret@h.example"),
+    ("in a marker", "a==1 ; os_name == 'https://u:5ecret@h.example"),
+    ("in an extra", "a[https://u:5ecret@h.example]]==1"),
 )
 def test_a_malformed_line_is_quoted_without_its_secrets(line: str, tmp_path: Path) -> None:
     try:
@@ -300,14 +279,12 @@ def test_a_malformed_line_is_quoted_without_its_secrets(line: str, tmp_path: Pat
     assert "5ecret" not in said
 
 
-@pytest.mark.parametrize(
+@cases(
     "whole",
-    [
-        pytest.param(f"https://u:5ecret@{WHEEL}", id="a login"),
-        pytest.param(f"https://u:5ecret%2Fx@{WHEEL}", id="a password with a slash"),
-        pytest.param(f"https://{WHEEL}?X-Amz-Signature=5ecret&X-Amz-Date=1", id="a signature"),
-        pytest.param(f"https://{WHEEL}?raw=true", id="a query that is not secret"),
-    ],
+    ("a login", f"https://u:5ecret@{WHEEL}"),
+    ("a password with a slash", f"https://u:5ecret%2Fx@{WHEEL}"),
+    ("a signature", f"https://{WHEEL}?X-Amz-Signature=5ecret&X-Amz-Date=1"),
+    ("a query that is not secret", f"https://{WHEEL}?raw=true"),
 )
 @pytest.mark.parametrize("form", ["a @ {}", "a[x] @ {} ; python_version > '3'", "{}"])
 def test_the_whole_address_of_a_wheel_is_kept_apart(whole: str, form: str, tmp_path: Path) -> None:

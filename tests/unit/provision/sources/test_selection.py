@@ -8,6 +8,7 @@ import pytest
 
 from provision.sources.errors import ProjectError, ProjectIncompleteError
 from provision.sources.find import Project, read_project
+from tests.kit.cases import cases
 from tests.kit.projects import project
 
 EXTRAS = """\
@@ -117,23 +118,19 @@ def read(root: Path, kind: str) -> Project:
     return read_project(project(root, files[kind]))
 
 
-@pytest.mark.parametrize(
-    ("kind", "extras", "groups", "packages"),
-    [
-        pytest.param("extras", [], [], ["six", "fastapi", "rich"],
-                     id="default groups, but those for development"),
-        pytest.param("extras", ["GPU"], [], ["six", "torch==2.6.0", "h5py", "fastapi", "rich"],
-                     id="an extra that names another one of the project"),
-        pytest.param("extras", ["io", "io"], ["dev"], ["six", "h5py", "ruff", "fastapi", "rich"],
-                     id="a group for development that is named"),
-        pytest.param("poetry", [], [], ["six", "fastapi"], id="groups of Poetry"),
-        pytest.param("poetry", [], ["train"], ["six", "torch==2.6.0", "fastapi"],
-                     id="an optional group of Poetry"),
-        pytest.param("lock", [], [], ["six==1.17", "rich==2"],
-                     id="the default group of a lock, without what another extra brings"),
-        pytest.param("lock", ["gpu"], [], ["six==1.17", "torch==2.6.0", "rich==2"],
-                     id="an extra of a lock, at its version"),
-    ],
+@cases(
+    "kind extras groups packages",
+    ("default groups, but those for development", "extras", [], [], ["six", "fastapi", "rich"]),
+    ("an extra that names another one of the project", "extras", ["GPU"], [],
+     ["six", "torch==2.6.0", "h5py", "fastapi", "rich"]),
+    ("a group for development that is named", "extras", ["io", "io"], ["dev"],
+     ["six", "h5py", "ruff", "fastapi", "rich"]),
+    ("groups of Poetry", "poetry", [], [], ["six", "fastapi"]),
+    ("an optional group of Poetry", "poetry", [], ["train"], ["six", "torch==2.6.0", "fastapi"]),
+    ("the default group of a lock, without what another extra brings", "lock", [], [],
+     ["six==1.17", "rich==2"]),
+    ("an extra of a lock, at its version", "lock", ["gpu"], [],
+     ["six==1.17", "torch==2.6.0", "rich==2"]),
 )  # fmt: skip
 def test_what_is_installed(
     kind: str, extras: list[str], groups: list[str], packages: list[str], tmp_path: Path
@@ -155,21 +152,15 @@ def test_what_is_not_installed_is_listed_with_its_option(tmp_path: Path) -> None
     assert "groups log, dev (pyproject.toml; to add one: --group log)" in said
 
 
-@pytest.mark.parametrize(
-    ("kind", "extras", "groups", "without", "words", "fix"),
-    [
-        pytest.param("extras", ["cuda"], [], [], "has no extra cuda", "cpu, gpu, io, fork",
-                     id="an unknown extra"),
-        pytest.param("poetry", ["cuda"], [], [], "has no extra cuda", "Remove --extra",
-                     id="no extras at all"),
-        pytest.param("extras", [], ["gpu"], [], "has no group gpu", "serve", id="an unknown group"),
-        pytest.param("extras", ["cpu", "gpu"], [], [], "exclude each other", "--extra cpu",
-                     id="extras that conflict"),
-        pytest.param("lock", ["cpu", "gpu"], [], [], "exclude each other", "--extra cpu",
-                     id="extras that conflict in a lock"),
-        pytest.param("extras", [], [], ["numpy"], "requires no numpy", "--without numpy",
-                     id="nothing to leave out"),
-    ],
+@cases(
+    "kind extras groups without words fix",
+    ("an unknown extra", "extras", ["cuda"], [], [], "has no extra cuda", "cpu, gpu, io, fork"),
+    ("no extras at all", "poetry", ["cuda"], [], [], "has no extra cuda", "Remove --extra"),
+    ("an unknown group", "extras", [], ["gpu"], [], "has no group gpu", "serve"),
+    ("extras that conflict", "extras", ["cpu", "gpu"], [], [], "exclude each other", "--extra cpu"),
+    ("extras that conflict in a lock", "lock", ["cpu", "gpu"], [], [], "exclude each other",
+     "--extra cpu"),
+    ("nothing to leave out", "extras", [], [], ["numpy"], "requires no numpy", "--without numpy"),
 )  # fmt: skip
 def test_a_choice_that_the_project_does_not_have_is_refused(
     kind: str, extras: list[str], groups: list[str], without: list[str], words: str, fix: str,

@@ -8,43 +8,41 @@ import pytest
 
 from provision.sources.errors import ProjectError
 from provision.sources.setup_script import read_setup_cfg, read_setup_py
+from tests.kit.cases import cases
 from tests.kit.projects import project
 
 NEEDS = {"reqs.txt": "six==1.16.0\nidna\n", "deps/gpu.txt": "attrs\n"}
 
 
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        pytest.param("setup(install_requires=['six', \"idna>=3\"])", ["six", "idna"], id="a list"),
-        pytest.param("A = ('six',)\nsetup(install_requires=A + ['idna'])", ["six", "idna"],
-                     id="a sum"),
-        pytest.param("A = ['six']\nsetup(install_requires=[*A, 'idna'])", ["six", "idna"],
-                     id="a list in a list"),
-        pytest.param("S = 'six'\nsetup(install_requires=[S])", ["six"], id="a name"),
-        pytest.param("setup(install_requires='six\\nidna')", ["six", "idna"], id="one text"),
-        pytest.param("K = {'install_requires': ['six']}\nsetup(**K)", ["six"], id="a table"),
-        pytest.param("if __name__ == '__main__':\n    setuptools.setup(install_requires=['six'])",
-                     ["six"], id="called as a program"),
-        pytest.param("setup(install_requires=open('reqs.txt').read().splitlines())",
-                     ["six", "idna"], id="lines of a file"),
-        pytest.param("setup(install_requires=open('reqs.txt').readlines())", ["six", "idna"],
-                     id="readlines"),
-        pytest.param("setup(install_requires=open('reqs.txt').read().strip().split('\\n'))",
-                     ["six", "idna"], id="split"),
-        pytest.param(
-            "with open('reqs.txt', encoding='utf-8') as f:\n    R = f.read().splitlines()\n"
-            "setup(install_requires=R)", ["six", "idna"], id="a file that is opened before"),
-        pytest.param("here = os.path.dirname(os.path.abspath(__file__))\n"
-                     "with open(os.path.join(here, 'deps', 'gpu.txt')) as f:\n"
-                     "    R = [x.strip() for x in f if x.strip() and not x.startswith('#')]\n"
-                     "setup(install_requires=R)", ["attrs"], id="a path that is joined"),
-        pytest.param("setup(install_requires=(Path(__file__).parent / 'deps/gpu.txt')"
-                     ".read_text().splitlines())", ["attrs"], id="a path of pathlib"),
-        pytest.param("def needs():\n    'R'\n    with open('reqs.txt') as f:\n"
-                     "        return f.read().splitlines()\nsetup(install_requires=needs())",
-                     ["six", "idna"], id="a function"),
-    ],
+@cases(
+    "text names",
+    ("a list", "setup(install_requires=['six', \"idna>=3\"])", ["six", "idna"]),
+    ("a sum", "A = ('six',)\nsetup(install_requires=A + ['idna'])", ["six", "idna"]),
+    ("a list in a list", "A = ['six']\nsetup(install_requires=[*A, 'idna'])", ["six", "idna"]),
+    ("a name", "S = 'six'\nsetup(install_requires=[S])", ["six"]),
+    ("one text", "setup(install_requires='six\\nidna')", ["six", "idna"]),
+    ("a table", "K = {'install_requires': ['six']}\nsetup(**K)", ["six"]),
+    ("called as a program",
+     "if __name__ == '__main__':\n    setuptools.setup(install_requires=['six'])", ["six"]),
+    ("lines of a file", "setup(install_requires=open('reqs.txt').read().splitlines())",
+     ["six", "idna"]),
+    ("readlines", "setup(install_requires=open('reqs.txt').readlines())", ["six", "idna"]),
+    ("split", "setup(install_requires=open('reqs.txt').read().strip().split('\\n'))",
+     ["six", "idna"]),
+    ("a file that is opened before",
+     ("with open('reqs.txt', encoding='utf-8') as f:\n    R = f.read().splitlines()\n"
+      "setup(install_requires=R)"), ["six", "idna"]),
+    ("a path that is joined",
+     ("here = os.path.dirname(os.path.abspath(__file__))\n"
+      "with open(os.path.join(here, 'deps', 'gpu.txt')) as f:\n"
+      "    R = [x.strip() for x in f if x.strip() and not x.startswith('#')]\n"
+      "setup(install_requires=R)"), ["attrs"]),
+    ("a path of pathlib",
+     "setup(install_requires=(Path(__file__).parent / 'deps/gpu.txt').read_text().splitlines())",
+     ["attrs"]),
+    ("a function",
+     ("def needs():\n    'R'\n    with open('reqs.txt') as f:\n"
+      "        return f.read().splitlines()\nsetup(install_requires=needs())"), ["six", "idna"]),
 )  # fmt: skip
 def test_what_is_written_is_read(text: str, names: list[str], tmp_path: Path) -> None:
     root = project(tmp_path, {**NEEDS, "setup.py": text})
@@ -53,31 +51,23 @@ def test_what_is_written_is_read(text: str, names: list[str], tmp_path: Path) ->
     assert [one.name for one in found.packages] == names
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        pytest.param("setup(\n  install_requires=needs())", 2, id="an unknown function"),
-        pytest.param("setup(install_requires=[\n 'six',\n f'idna=={V}'])", 3, id="an f-string"),
-        pytest.param("A = ['six']\nA.append('idna')\nsetup(install_requires=A)", 3,
-                     id="a list that grows"),
-        pytest.param("A = ['six']\nif X:\n  A = ['idna']\nsetup(install_requires=A)", 4,
-                     id="bound twice"),
-        pytest.param("if X:\n  A = ['six']\nsetup(install_requires=A)", 3,
-                     id="bound on a condition"),
-        pytest.param("A = ['six']\nA += ['idna']\nsetup(install_requires=A)", 3, id="added to"),
-        pytest.param("setup(**K)", 1, id="an unknown table"),
-        pytest.param("A = A\nsetup(install_requires=A)", 1, id="a name for itself"),
-        pytest.param("setup(install_requires=open('none.txt').readlines())", 1, id="no such file"),
-        pytest.param("setup(install_requires=[x for x in open('reqs.txt') if 'six' in x])", 1,
-                     id="a filter"),
-        pytest.param("setup(install_requires=open(F).readlines())", 1, id="an unknown file"),
-        pytest.param("setup(install_requires=['six'] if X else [])", 1, id="a condition"),
-        pytest.param(
-            "def f():\n  return f()\nsetup(install_requires=f())", 2, id="a function of itself"
-        ),
-        pytest.param("print 1", 1, id="Python 2"),
-    ],
-)  # fmt: skip
+@cases(
+    "text line",
+    ("an unknown function", "setup(\n  install_requires=needs())", 2),
+    ("an f-string", "setup(install_requires=[\n 'six',\n f'idna=={V}'])", 3),
+    ("a list that grows", "A = ['six']\nA.append('idna')\nsetup(install_requires=A)", 3),
+    ("bound twice", "A = ['six']\nif X:\n  A = ['idna']\nsetup(install_requires=A)", 4),
+    ("bound on a condition", "if X:\n  A = ['six']\nsetup(install_requires=A)", 3),
+    ("added to", "A = ['six']\nA += ['idna']\nsetup(install_requires=A)", 3),
+    ("an unknown table", "setup(**K)", 1),
+    ("a name for itself", "A = A\nsetup(install_requires=A)", 1),
+    ("no such file", "setup(install_requires=open('none.txt').readlines())", 1),
+    ("a filter", "setup(install_requires=[x for x in open('reqs.txt') if 'six' in x])", 1),
+    ("an unknown file", "setup(install_requires=open(F).readlines())", 1),
+    ("a condition", "setup(install_requires=['six'] if X else [])", 1),
+    ("a function of itself", "def f():\n  return f()\nsetup(install_requires=f())", 2),
+    ("Python 2", "print 1", 1),
+)
 def test_what_is_computed_is_refused_at_its_line(text: str, line: int, tmp_path: Path) -> None:
     root = project(tmp_path, {**NEEDS, "setup.py": text})
     with pytest.raises(ProjectError, match=rf"setup\.py, line {line}\b") as caught:
@@ -140,14 +130,12 @@ def test_the_extras_of_a_setup_script(
     assert len(found.left_out) == notes
 
 
-@pytest.mark.parametrize(
-    ("text", "lines"),
-    [
-        pytest.param("[options]\ninstall_requires =\n    six==1.16.0\n    idna\n",
-                     ["setup.cfg, line 3", "setup.cfg, line 4"], id="a list"),
-        pytest.param("[options]\ninstall_requires = file: reqs.txt\n",
-                     ["reqs.txt, line 1", "reqs.txt, line 2"], id="a file"),
-    ],
+@cases(
+    "text lines",
+    ("a list", "[options]\ninstall_requires =\n    six==1.16.0\n    idna\n",
+     ["setup.cfg, line 3", "setup.cfg, line 4"]),
+    ("a file", "[options]\ninstall_requires = file: reqs.txt\n",
+     ["reqs.txt, line 1", "reqs.txt, line 2"]),
 )  # fmt: skip
 def test_a_configuration_is_read(text: str, lines: list[str], tmp_path: Path) -> None:
     root = project(tmp_path, {**NEEDS, "setup.cfg": text})

@@ -10,6 +10,7 @@ from provision.lock.labels import CUT, cut_of, labels_for
 from provision.lock.lockfile import Lock
 from provision.model.plan import Gpu, HostFacts
 from provision.verification.cut import OtherGpuError, refuse_other_gpus
+from tests.kit.cases import cases
 from tests.kit.fake_engine import PLAN
 
 LOCK = Lock(text="the lock", plan=PLAN, wheels=())
@@ -33,22 +34,20 @@ def test_another_label_is_refused(text: str) -> None:
         cut_of({CUT: text}, "it")
 
 
-@pytest.mark.parametrize(
-    ("label", "gpus", "refused"),
-    [
-        pytest.param(None, (V100,), None, id="nothing was removed"),
-        pytest.param("sm_86", (A40,), None, id="its GPU"),
-        pytest.param("sm_70,sm_86", (A40, V100), None, id="both of its GPUs"),
-        pytest.param("sm_86", (V100,), "a Tesla V100-SXM2-16GB (sm_70)", id="another GPU"),
-        pytest.param("sm_86", (A40, V100), "sm_70", id="another beside its own"),
-        pytest.param("sm_80", (A40,), "sm_86", id="a later minor, which would take other code"),
-        pytest.param("sm_86", (), None, id="no GPU"),
-        pytest.param("sm_86", None, None, id="GPUs not known"),
-        pytest.param("sm_86", (Gpu(name="x"),), None, id="a GPU of unknown capability"),
-        pytest.param("sm_86", (Gpu(name="NVIDIA A40"),), None, id="its GPU by name alone"),
-        pytest.param("sm_80", (Gpu(name="NVIDIA A40"),), "a NVIDIA A40 (sm_86)", id="another so"),
-        pytest.param("sm_86", (Gpu(compute_capability=(9, 0)),), "a GPU (sm_90)", id="no name"),
-    ],
+@cases(
+    "label gpus refused",
+    ("nothing was removed", None, (V100,), None),
+    ("its GPU", "sm_86", (A40,), None),
+    ("both of its GPUs", "sm_70,sm_86", (A40, V100), None),
+    ("another GPU", "sm_86", (V100,), "a Tesla V100-SXM2-16GB (sm_70)"),
+    ("another beside its own", "sm_86", (A40, V100), "sm_70"),
+    ("a later minor, which would take other code", "sm_80", (A40,), "sm_86"),
+    ("no GPU", "sm_86", (), None),
+    ("GPUs not known", "sm_86", None, None),
+    ("a GPU of unknown capability", "sm_86", (Gpu(name="x"),), None),
+    ("its GPU by name alone", "sm_86", (Gpu(name="NVIDIA A40"),), None),
+    ("another so", "sm_80", (Gpu(name="NVIDIA A40"),), "a NVIDIA A40 (sm_86)"),
+    ("no name", "sm_86", (Gpu(compute_capability=(9, 0)),), "a GPU (sm_90)"),
 )
 def test_refusal(label: str | None, gpus: tuple[Gpu, ...] | None, refused: str | None) -> None:
     labels = {} if label is None else {CUT: label}

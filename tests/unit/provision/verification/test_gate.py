@@ -24,6 +24,7 @@ from provision.attestation.record.verdict import Judgement, RecordChange
 from provision.model.plan import HostFacts
 from provision.verification.gate import GateRule, answer_of_records, in_words
 from provision.verification.record_check import Checked
+from tests.kit.cases import cases
 from tests.kit.fake_engine import (
     FACTS,
     H100,
@@ -150,25 +151,20 @@ def aged(days: float) -> Callable[[dict[str, Any]], None]:
     return lambda p: p.update(time=then.strftime("%Y-%m-%dT%H:%M:%SZ"))
 
 
-@pytest.mark.parametrize(
-    ("edit", "facts", "words", "code"),
-    [
-        pytest.param(None, FACTS, [], None, id="a record of today"),
-        pytest.param(aged(0.9), FACTS, [], None, id="a record of yesterday"),
-        pytest.param(aged(1.1), FACTS, [], "record-too-old", id="a record older than a day"),
-        pytest.param(aged(6), FACTS, ["--max-age", "7d"], None, id="a week is allowed"),
-        pytest.param(aged(0.03), FACTS, ["--max-age", "30min"], "record-too-old",
-                     id="half an hour is allowed"),
-        pytest.param(None, FACTS, ["--level", "full"], "record-lower-level",
-                     id="a lower level than asked for"),
-        pytest.param(None, FACTS, ["--level", "standard"], None, id="the level that was asked for"),
-        pytest.param(None, FACTS._replace(driver="580.95.05"), [], "record-driver-changed",
-                     id="the driver was updated"),
-        pytest.param(None, FACTS._replace(gpus=(H100._replace(uuid="GPU-2"),)), [],
-                     "record-other-cards", id="another card of the same kind"),
-        pytest.param(None, FACTS._replace(gpus=(H100, H100)), [], "record-missing",
-                     id="a card more"),
-    ],
+@cases(
+    "edit facts words code",
+    ("a record of today", None, FACTS, [], None),
+    ("a record of yesterday", aged(0.9), FACTS, [], None),
+    ("a record older than a day", aged(1.1), FACTS, [], "record-too-old"),
+    ("a week is allowed", aged(6), FACTS, ["--max-age", "7d"], None),
+    ("half an hour is allowed", aged(0.03), FACTS, ["--max-age", "30min"], "record-too-old"),
+    ("a lower level than asked for", None, FACTS, ["--level", "full"], "record-lower-level"),
+    ("the level that was asked for", None, FACTS, ["--level", "standard"], None),
+    ("the driver was updated", None, FACTS._replace(driver="580.95.05"), [],
+     "record-driver-changed"),
+    ("another card of the same kind", None, FACTS._replace(gpus=(H100._replace(uuid="GPU-2"),)), [],
+     "record-other-cards"),
+    ("a card more", None, FACTS._replace(gpus=(H100, H100)), [], "record-missing"),
 )  # fmt: skip
 def test_what_counts_is_a_recent_record_of_this_very_node(
     here: Place,
@@ -187,13 +183,11 @@ def test_what_counts_is_a_recent_record_of_this_very_node(
     assert found["by"] == (None if code else "record")
 
 
-@pytest.mark.parametrize(
-    ("verdict", "opens", "code"),
-    [
-        pytest.param("fit", True, None, id="fit"),
-        pytest.param("unfit", False, "gate-unfit", id="unfit"),
-        pytest.param("no-verdict", None, "gate-no-verdict", id="no verdict"),
-    ],
+@cases(
+    "verdict opens code",
+    ("fit", "fit", True, None),
+    ("unfit", "unfit", False, "gate-unfit"),
+    ("no verdict", "no-verdict", None, "gate-no-verdict"),
 )
 def test_a_test_decides(here: Place, verdict: str, opens: object, code: str | None) -> None:
     here.engine.suite = says(report(verdict)) if verdict != "no-verdict" else no_gpu_ran
@@ -297,13 +291,11 @@ def test_a_failure_of_long_ago_is_tested_again(here: Place) -> None:
     assert found["by"] == "test"
 
 
-@pytest.mark.parametrize(
+@cases(
     "spoil",
-    [
-        pytest.param(lambda text: text[:-20], id="cut short"),
-        pytest.param(lambda text: text.replace('"eyJ', '"eyK'), id="another payload"),
-        pytest.param(lambda _: "", id="empty"),
-    ],
+    ("cut short", lambda text: text[:-20]),
+    ("another payload", lambda text: text.replace('"eyJ', '"eyK')),
+    ("empty", lambda _: ""),
 )
 def test_a_damaged_record_opens_nothing(here: Place, spoil: Callable[[str], str]) -> None:
     assert main("verify", TAG).code == 0
@@ -315,17 +307,15 @@ def test_a_damaged_record_opens_nothing(here: Place, spoil: Callable[[str], str]
 # --- what goes wrong ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        pytest.param(["--max-age", "day"], "is not an age", id="an age in words"),
-        pytest.param(["--max-age", "-1h"], "", id="a negative age"),
-        pytest.param(["--max-age", "999999d"], "is not an age", id="an age beyond all bounds"),
-        pytest.param(["--level", "x"], "Unknown --level", id="no level"),
-        pytest.param(["--timeout", "0"], "--timeout", id="no time"),
-        pytest.param(["--trust", "no.pem"], "there is no such file", id="no key"),
-        pytest.param(["--no-test", "--again"], "not allowed with", id="a test and none"),
-    ],
+@cases(
+    "words message",
+    ("an age in words", ["--max-age", "day"], "is not an age"),
+    ("a negative age", ["--max-age", "-1h"], ""),
+    ("an age beyond all bounds", ["--max-age", "999999d"], "is not an age"),
+    ("no level", ["--level", "x"], "Unknown --level"),
+    ("no time", ["--timeout", "0"], "--timeout"),
+    ("no key", ["--trust", "no.pem"], "there is no such file"),
+    ("a test and none", ["--no-test", "--again"], "not allowed with"),
 )
 def test_wrong_usage(here: Place, words: list[str], message: str) -> None:
     here.engine.suite = nothing_runs
@@ -475,15 +465,13 @@ def test_the_gate_opens_only_by_a_fit_record_that_nothing_contradicts(
         assert found.fix is None or TAG in found.fix
 
 
-@pytest.mark.parametrize(
-    ("age", "words"),
-    [
-        pytest.param(timedelta(seconds=-3), "0 s", id="a clock that was set back"),
-        pytest.param(timedelta(seconds=119), "119 s", id="less than two minutes"),
-        pytest.param(timedelta(minutes=90), "90 min", id="less than two hours"),
-        pytest.param(timedelta(hours=47), "47 h", id="less than two days"),
-        pytest.param(timedelta(days=9), "9 d", id="days"),
-    ],
+@cases(
+    "age words",
+    ("a clock that was set back", timedelta(seconds=-3), "0 s"),
+    ("less than two minutes", timedelta(seconds=119), "119 s"),
+    ("less than two hours", timedelta(minutes=90), "90 min"),
+    ("less than two days", timedelta(hours=47), "47 h"),
+    ("days", timedelta(days=9), "9 d"),
 )
 def test_an_age_in_words(age: timedelta, words: str) -> None:
     assert in_words(age) == words

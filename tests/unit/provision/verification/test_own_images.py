@@ -26,6 +26,7 @@ from provision.verification.own_images import (
     list_images,
     remove_images,
 )
+from tests.kit.cases import cases
 from tests.kit.fake_engine import Engine
 from tests.kit.oci_images import a_tar, write_image
 from tests.kit.sandbox_images import entry, image, layer
@@ -41,24 +42,22 @@ BUILDKIT = [
 PROJECT = ["ADD project.tar.gz / # buildkit", "WORKDIR /app", 'CMD ["python3" "train.py"]']
 
 
-@pytest.mark.parametrize(
-    ("history", "whole"),
-    [
-        pytest.param(OCI, True, id="made from wheels"),
-        pytest.param([*OCI, "gpu-provision: the project in /app"], True, id="with a project"),
-        pytest.param(BUILDKIT, True, id="made by an engine"),
-        pytest.param([*BUILDKIT, *PROJECT], True, id="by an engine, with a project"),
-        pytest.param([*BUILDKIT[:3], *(f"/bin/sh -c #(nop)  {step}" for step in BUILDKIT[3:])],
-                     True, id="as older engines write settings"),
-        pytest.param([*OCI, "RUN pip install x # buildkit"], False, id="a user's step on top"),
-        pytest.param([*OCI, "WORKDIR /x", "CMD []"], False, id="only settings on top of wheels"),
-        pytest.param([*BUILDKIT, "ENV A=1"], False, id="a variable on top"),
-        pytest.param([*BUILDKIT, 'CMD ["sh"]'], False, id="another command on top"),
-        pytest.param([*BUILDKIT, "WORKDIR /x", "CMD []"], False, id="both settings once more"),
-        pytest.param([*BUILDKIT, ""], False, id="docker commit"),
-        pytest.param(["RUN echo gpu-provision:", "CMD []"], False, id="never ours"),
-        pytest.param([], False, id="nothing is known of its steps"),
-    ],
+@cases(
+    "history whole",
+    ("made from wheels", OCI, True),
+    ("with a project", [*OCI, "gpu-provision: the project in /app"], True),
+    ("made by an engine", BUILDKIT, True),
+    ("by an engine, with a project", [*BUILDKIT, *PROJECT], True),
+    ("as older engines write settings",
+     [*BUILDKIT[:3], *(f"/bin/sh -c #(nop)  {step}" for step in BUILDKIT[3:])], True),
+    ("a user's step on top", [*OCI, "RUN pip install x # buildkit"], False),
+    ("only settings on top of wheels", [*OCI, "WORKDIR /x", "CMD []"], False),
+    ("a variable on top", [*BUILDKIT, "ENV A=1"], False),
+    ("another command on top", [*BUILDKIT, 'CMD ["sh"]'], False),
+    ("both settings once more", [*BUILDKIT, "WORKDIR /x", "CMD []"], False),
+    ("docker commit", [*BUILDKIT, ""], False),
+    ("never ours", ["RUN echo gpu-provision:", "CMD []"], False),
+    ("nothing is known of its steps", [], False),
 )  # fmt: skip
 def test_an_image_on_top_of_ours_is_the_users(history: Sequence[str], *, whole: bool) -> None:
     assert is_whole(history) is whole
@@ -255,15 +254,13 @@ def test_files_that_a_running_build_may_need_stay(machine: Machine) -> None:
     build.close()
 
 
-@pytest.mark.parametrize(
-    ("text", "removed"),
-    [
-        pytest.param("app:1", ["app:1"], id="one of two names"),
-        pytest.param("plain", ["plain:latest"], id="a name without a tag"),
-        pytest.param(f"sha256:{1:064x}", ["app:1", "app:2"], id="an ID means all its names"),
-        pytest.param("000000", None, id="the beginning of three IDs means all three"),
-        pytest.param("docker-daemon:app:2", ["app:2"], id="as skopeo writes it"),
-    ],
+@cases(
+    "text removed",
+    ("one of two names", "app:1", ["app:1"]),
+    ("a name without a tag", "plain", ["plain:latest"]),
+    ("an ID means all its names", f"sha256:{1:064x}", ["app:1", "app:2"]),
+    ("the beginning of three IDs means all three", "000000", None),
+    ("as skopeo writes it", "docker-daemon:app:2", ["app:2"]),
 )
 def test_what_a_name_means(machine: Machine, text: str, removed: list[str] | None) -> None:
     machine.docker.images = [
@@ -276,16 +273,12 @@ def test_what_a_name_means(machine: Machine, text: str, removed: list[str] | Non
     assert machine.docker.removed == (everything if removed is None else removed)
 
 
-@pytest.mark.parametrize(
-    ("text", "message", "fix"),
-    [
-        pytest.param("app:9", "There is no image app:9", "Did you mean app:1", id="a typing error"),
-        pytest.param(
-            "debian:12", "not built by gpu-provision", "docker rmi debian:12", id="not ours"
-        ),
-        pytest.param("/tmp/x", "place of your own", "rm -r /tmp/x", id="a path"),
-        pytest.param("docker://h/x:1", "in a registry", "provision ls", id="a registry's"),
-    ],
+@cases(
+    "text message fix",
+    ("a typing error", "app:9", "There is no image app:9", "Did you mean app:1"),
+    ("not ours", "debian:12", "not built by gpu-provision", "docker rmi debian:12"),
+    ("a path", "/tmp/x", "place of your own", "rm -r /tmp/x"),
+    ("a registry's", "docker://h/x:1", "in a registry", "provision ls"),
 )
 def test_what_is_not_removed(machine: Machine, text: str, message: str, fix: str) -> None:
     machine.docker = FakeEngineImages(images=[in_docker("app:1")], others=("debian:12",))
@@ -336,14 +329,12 @@ PODMAN = {
 }
 
 
-@pytest.mark.parametrize(
-    ("about", "names", "held", "made"),
-    [
-        pytest.param(DOCKER, 1, 1, 1795947237, id="Docker: the time of the name, if not its own"),
-        pytest.param(PODMAN, 1, 0, 1795943637, id="podman: without the registry that it invents"),
-        pytest.param({**DOCKER, "Metadata": {}}, 1, 1, None, id="a reproducible image has no time"),
-        pytest.param({"Id": "c", "RepoTags": None, "Created": 7}, 0, 0, None, id="little is known"),
-    ],
+@cases(
+    "about names held made",
+    ("Docker: the time of the name, if not its own", DOCKER, 1, 1, 1795947237),
+    ("podman: without the registry that it invents", PODMAN, 1, 0, 1795943637),
+    ("a reproducible image has no time", {**DOCKER, "Metadata": {}}, 1, 1, None),
+    ("little is known", {"Id": "c", "RepoTags": None, "Created": 7}, 0, 0, None),
 )
 def test_what_an_engine_says(
     about: dict[str, Any], names: int, held: int, made: int | None

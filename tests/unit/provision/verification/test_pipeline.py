@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from provision.host.gpu_request import gpus_to_request
 from provision.model.plan import Engine, Gpu, HostFacts
 from provision.verification.suite import gpu_runtime_warning, proven, run_command
+from tests.kit.cases import cases
 
 GPU = Gpu(name="NVIDIA GeForce RTX 3090", compute_capability=(8, 6))
 
@@ -19,20 +18,16 @@ def docker(*cdi: str, runtime: bool | None) -> Engine:
     return Engine(name="docker", server="26.1", gpu_runtime=runtime, cdi_devices=cdi)
 
 
-@pytest.mark.parametrize(
-    ("facts", "asked", "warned"),
-    [
-        pytest.param(host(docker(runtime=True)), "runtime", False, id="the NVIDIA runtime"),
-        pytest.param(host(docker("nvidia.com/gpu=0", runtime=False)), "cdi", False, id="CDI only"),
-        pytest.param(
-            host(docker("nvidia.com/gpu=0", runtime=True)), "runtime", False, id="both are there"
-        ),
-        pytest.param(host(docker(runtime=False)), "runtime", True, id="neither, which is told"),
-        pytest.param(host(docker(runtime=None)), "runtime", False, id="an engine that cannot tell"),
-        pytest.param(host(docker(runtime=False), gpus=()), "none", False, id="no GPUs at all"),
-        pytest.param(host(docker(runtime=False), gpus=None), "none", False, id="GPUs not known"),
-        pytest.param(host(), "runtime", False, id="an engine that was not looked at"),
-    ],
+@cases(
+    "facts asked warned",
+    ("the NVIDIA runtime", host(docker(runtime=True)), "runtime", False),
+    ("CDI only", host(docker("nvidia.com/gpu=0", runtime=False)), "cdi", False),
+    ("both are there", host(docker("nvidia.com/gpu=0", runtime=True)), "runtime", False),
+    ("neither, which is told", host(docker(runtime=False)), "runtime", True),
+    ("an engine that cannot tell", host(docker(runtime=None)), "runtime", False),
+    ("no GPUs at all", host(docker(runtime=False), gpus=()), "none", False),
+    ("GPUs not known", host(docker(runtime=False), gpus=None), "none", False),
+    ("an engine that was not looked at", host(), "runtime", False),
 )
 def test_gpus_are_asked_for_as_the_engine_can_give_them(
     facts: HostFacts, asked: str, *, warned: bool
@@ -41,13 +36,11 @@ def test_gpus_are_asked_for_as_the_engine_can_give_them(
     assert (gpu_runtime_warning(facts) is not None) == warned
 
 
-@pytest.mark.parametrize(
-    ("gpus", "notes", "words"),
-    [
-        pytest.param("runtime", (), "--gpus all", id="by the runtime"),
-        pytest.param("cdi", (), "--device nvidia.com/gpu=all", id="by CDI"),
-        pytest.param("none", (), "--ulimit memlock=-1", id="limits as proven"),
-    ],
+@cases(
+    "gpus notes words",
+    ("by the runtime", "runtime", (), "--gpus all"),
+    ("by CDI", "cdi", (), "--device nvidia.com/gpu=all"),
+    ("limits as proven", "none", (), "--ulimit memlock=-1"),
 )
 def test_the_next_command_has_the_flags(gpus: str, notes: tuple[str, ...], words: str) -> None:
     command = run_command("a:b", gpus=gpus, notes=notes)

@@ -16,6 +16,7 @@ from provision.model.plan import Gpu, GpuVerdict, HostFacts, Plan, Verdict
 from provision.output.console import Console
 from provision.verification.scope import SuiteScope, scope_of
 from provision.verification.suite import SuiteRequest, run_suite
+from tests.kit.cases import cases
 from verify.checks import CHECKS
 from verify.model.check import is_outside
 from verify.model.expectations import ExpectationsError, parse
@@ -48,45 +49,37 @@ def machine(*gpus: Gpu, driver: str | None = "580.95.05") -> HostFacts:
     return HostFacts(gpus=gpus, driver=driver)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "here", "checks", "because"),
-    [
-        pytest.param(plan(), NOTHING, "results", NO_GPU, id="a plan for any machine, no GPU"),
-        pytest.param(plan(), HostFacts(), "results", NO_GPU, id="the GPUs are not known"),
-        pytest.param(plan(H100), NOTHING, "image",
-                     "the plan is for NVIDIA H100 80GB HBM3, and this machine has no NVIDIA GPU",
-                     id="an H100, on a laptop"),
-        pytest.param(plan((None, "9.0")), NOTHING, "image",
-                     "the plan is for compute capability 9.0, and this machine has no NVIDIA GPU",
-                     id="a capability, on a laptop"),
-        pytest.param(plan(driver="580.95.05"), NOTHING, "image",
-                     "the plan is for driver 580.95.05, and this machine has no NVIDIA driver",
-                     id="a driver, on a laptop"),
-        pytest.param(plan(H100), machine(Gpu(name="NVIDIA H100 PCIe", compute_capability=(9, 0))),
-                     None, None, id="another card of the same capability"),
-        pytest.param(plan(H100), machine(Gpu(name="Tesla T4", compute_capability=(7, 5))), "image",
-                     "the plan is for NVIDIA H100 80GB HBM3, and this machine has Tesla T4",
-                     id="another GPU"),
-        pytest.param(plan(H100), machine(Gpu(name="Tesla T4")), "image",
-                     "the plan is for NVIDIA H100 80GB HBM3, and this machine has Tesla T4",
-                     id="another GPU, whose capability the driver does not say"),
-        pytest.param(plan(H100), machine(Gpu(name="NVIDIA Unheard Of")), None, None,
-                     id="a GPU that nobody knows may be the plan's"),
-        pytest.param(plan(("X", None)), machine(Gpu(name="Tesla T4", compute_capability=(7, 5))),
-                     None, None, id="a plan for a GPU that nobody knows"),
-        pytest.param(plan(H100), machine(Gpu(name="Tesla T4", compute_capability=(7, 5)),
-                                         Gpu(name="NVIDIA H100 PCIe", compute_capability=(9, 0))),
-                     None, None, id="one of two GPUs is the plan's"),
-        pytest.param(plan(), machine(Gpu(name="Tesla T4", compute_capability=(7, 5))), None, None,
-                     id="a plan without a GPU, on a machine with one"),
-        pytest.param(plan(H100, need="580.65.06"),
-                     machine(Gpu(name="H", compute_capability=(9, 0)), driver="535.1"), "image",
-                     "the plan needs driver 580.65.06, and this machine has 535.1",
-                     id="a driver that is too old for the plan"),
-        pytest.param(plan(H100, need="580.65.06", verdict="forward"),
-                     machine(Gpu(name="H", compute_capability=(9, 0)), driver="535.1"), None, None,
-                     id="cuda-compat replaces the driver's library"),
-    ],
+@cases(
+    "wanted here checks because",
+    ("a plan for any machine, no GPU", plan(), NOTHING, "results", NO_GPU),
+    ("the GPUs are not known", plan(), HostFacts(), "results", NO_GPU),
+    ("an H100, on a laptop", plan(H100), NOTHING, "image",
+     "the plan is for NVIDIA H100 80GB HBM3, and this machine has no NVIDIA GPU"),
+    ("a capability, on a laptop", plan((None, "9.0")), NOTHING, "image",
+     "the plan is for compute capability 9.0, and this machine has no NVIDIA GPU"),
+    ("a driver, on a laptop", plan(driver="580.95.05"), NOTHING, "image",
+     "the plan is for driver 580.95.05, and this machine has no NVIDIA driver"),
+    ("another card of the same capability", plan(H100),
+     machine(Gpu(name="NVIDIA H100 PCIe", compute_capability=(9, 0))), None, None),
+    ("another GPU", plan(H100), machine(Gpu(name="Tesla T4", compute_capability=(7, 5))), "image",
+     "the plan is for NVIDIA H100 80GB HBM3, and this machine has Tesla T4"),
+    ("another GPU, whose capability the driver does not say", plan(H100),
+     machine(Gpu(name="Tesla T4")), "image",
+     "the plan is for NVIDIA H100 80GB HBM3, and this machine has Tesla T4"),
+    ("a GPU that nobody knows may be the plan's", plan(H100),
+     machine(Gpu(name="NVIDIA Unheard Of")), None, None),
+    ("a plan for a GPU that nobody knows", plan(("X", None)),
+     machine(Gpu(name="Tesla T4", compute_capability=(7, 5))), None, None),
+    ("one of two GPUs is the plan's", plan(H100),
+     machine(Gpu(name="Tesla T4", compute_capability=(7, 5)),
+             Gpu(name="NVIDIA H100 PCIe", compute_capability=(9, 0))), None, None),
+    ("a plan without a GPU, on a machine with one", plan(),
+     machine(Gpu(name="Tesla T4", compute_capability=(7, 5))), None, None),
+    ("a driver that is too old for the plan", plan(H100, need="580.65.06"),
+     machine(Gpu(name="H", compute_capability=(9, 0)), driver="535.1"), "image",
+     "the plan needs driver 580.65.06, and this machine has 535.1"),
+    ("cuda-compat replaces the driver's library", plan(H100, need="580.65.06", verdict="forward"),
+     machine(Gpu(name="H", compute_capability=(9, 0)), driver="535.1"), None, None),
 )  # fmt: skip
 def test_how_much_is_tested(
     wanted: Plan, here: HostFacts, checks: str | None, because: str | None
@@ -111,13 +104,11 @@ def test_which_checks_a_scope_leaves_out(framework: str) -> None:
     assert not any(is_outside(check, None) for check in CHECKS[framework])
 
 
-@pytest.mark.parametrize(
-    ("checks", "gpus", "expected"),
-    [
-        pytest.param("image", "none", [], id="the GPUs of another machine are not given to it"),
-        pytest.param("results", "runtime", ["Tesla T4"], id="those of its own machine are"),
-        pytest.param(None, "runtime", ["Tesla T4"], id="everything is tested"),
-    ],
+@cases(
+    "checks gpus expected",
+    ("the GPUs of another machine are not given to it", "image", "none", []),
+    ("those of its own machine are", "results", "runtime", ["Tesla T4"]),
+    ("everything is tested", None, "runtime", ["Tesla T4"]),
 )
 def test_which_gpus_an_image_gets(checks: Any, gpus: str, expected: list[str]) -> None:
     jobs: list[RunJob] = []
@@ -150,18 +141,14 @@ def test_an_unknown_scope_is_refused() -> None:
         parse('{"schema": 1, "scope": {"checks": "half"}}')
 
 
-@pytest.mark.parametrize(
-    ("destination", "command"),
-    [
-        pytest.param(Destination(kind="engine"), "provision verify t:1", id="an engine"),
-        pytest.param(Destination(kind="local"), "provision verify t:1", id="one's own layout"),
-        pytest.param(Destination(kind="layout", where="out"), "provision verify oci:/p:t:1",
-                     id="a directory"),
-        pytest.param(Destination(kind="archive", where="out"), "provision verify oci-archive:/p",
-                     id="a file"),
-        pytest.param(Destination(kind="registry", where="r.example/t:2"),
-                     "provision verify r.example/t:2", id="a registry"),
-    ],
+@cases(
+    "destination command",
+    ("an engine", Destination(kind="engine"), "provision verify t:1"),
+    ("one's own layout", Destination(kind="local"), "provision verify t:1"),
+    ("a directory", Destination(kind="layout", where="out"), "provision verify oci:/p:t:1"),
+    ("a file", Destination(kind="archive", where="out"), "provision verify oci-archive:/p"),
+    ("a registry", Destination(kind="registry", where="r.example/t:2"),
+     "provision verify r.example/t:2"),
 )  # fmt: skip
 def test_what_proves_the_rest(destination: Destination, command: str) -> None:
     assert verify_words(destination, "/p", "t:1") == command

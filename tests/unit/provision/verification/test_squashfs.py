@@ -31,6 +31,7 @@ from provision.lock.lockfile import Lock
 from provision.verification import subject
 from provision.verification.subject import ImagePlaces, find_subject
 from tests import need
+from tests.kit.cases import cases
 from tests.kit.fake_engine import PLAN, Engine, report, says
 from tests.kit.sandbox_images import entry, image, layer
 from tests.unit.provision.cli.test_cli import Said, main
@@ -181,13 +182,11 @@ def longer(path: Path) -> None:
         opened.write(b"more")
 
 
-@pytest.mark.parametrize(
+@cases(
     "change",
-    [
-        pytest.param(longer, id="it is written"),
-        pytest.param(lambda path: path.with_suffix(".x").rename(path), id="it is replaced"),
-        pytest.param(Path.unlink, id="it is removed"),
-    ],
+    ("it is written", longer),
+    ("it is replaced", lambda path: path.with_suffix(".x").rename(path)),
+    ("it is removed", Path.unlink),
 )
 @pytest.mark.parametrize("words", [["verify"], ["gate"]])
 def test_a_file_that_changes_during_the_run_is_not_proven(
@@ -294,12 +293,10 @@ def test_damaged_blocks_are_an_error_with_a_fix(here: Place) -> None:
 
 @pytest.mark.timeout(60)
 @pytest.mark.usefixtures("sandbox")
-@pytest.mark.parametrize(
+@cases(
     "reference",
-    [
-        pytest.param(bytes(8), id="another block"),
-        pytest.param(b"\x40" + bytes(7), id="the middle of a block"),
-    ],
+    ("another block", bytes(8)),
+    ("the middle of a block", b"\x40" + bytes(7)),
 )
 def test_a_squashfs_without_a_root_ends_at_once_and_leaves_no_mount(
     here: Place, reference: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -338,12 +335,10 @@ def test_a_name_that_leads_to_another_file_mounts_the_one_that_was_hashed(
 
 
 @pytest.mark.usefixtures("sandbox")
-@pytest.mark.parametrize(
+@cases(
     "change",
-    [
-        pytest.param(lambda path: path.with_suffix(".x").rename(path), id="it is replaced"),
-        pytest.param(Path.unlink, id="it is removed"),
-    ],
+    ("it is replaced", lambda path: path.with_suffix(".x").rename(path)),
+    ("it is removed", Path.unlink),
 )
 def test_what_changes_after_it_was_hashed_is_not_mounted(
     here: Place, change: Callable[[Path], object]

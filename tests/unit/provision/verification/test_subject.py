@@ -23,6 +23,7 @@ from images.oci.model import MANIFEST, Platform
 from images.store.layout_storage import LayoutStorage
 from provision.output.console import Console
 from provision.verification.subject import ImagePlaces, find_subject, ready
+from tests.kit.cases import cases
 from tests.kit.fake_engine import IMAGE, TAG, Engine
 from tests.kit.memory_target import Bar, DictMemory, TextLayer, base_image
 
@@ -69,18 +70,14 @@ def test_a_place_is_what_lies_there_whatever_the_engine_has(tmp_path: Path, form
     assert find_subject(text, places(tmp_path, Engine)).image_id == image_id
 
 
-@pytest.mark.parametrize(
-    ("text", "engine", "says"),
-    [
-        pytest.param("team/none:1", no_engine,
-                     "no image team/none:1: .*no container engine answers", id="no engine"),
-        pytest.param("team/none:1", Engine, "no image team/none:1: .*does not have it",
-                     id="not there"),
-        pytest.param("oci:/nowhere/layout", Engine, "no directory", id="no such directory"),
-        pytest.param("docker://127.0.0.1:9/x:1", Engine, "127.0.0.1:9", id="no such registry"),
-        pytest.param("127.0.0.1:9/x:1", no_engine, "127.0.0.1:9", id="a host is a registry's"),
-    ],
-)  # fmt: skip
+@cases(
+    "text engine says",
+    ("no engine", "team/none:1", no_engine, "no image team/none:1: .*no container engine answers"),
+    ("not there", "team/none:1", Engine, "no image team/none:1: .*does not have it"),
+    ("no such directory", "oci:/nowhere/layout", Engine, "no directory"),
+    ("no such registry", "docker://127.0.0.1:9/x:1", Engine, "127.0.0.1:9"),
+    ("a host is a registry's", "127.0.0.1:9/x:1", no_engine, "127.0.0.1:9"),
+)
 def test_what_is_not_there_is_said(tmp_path: Path, text: str, engine: Any, says: str) -> None:
     with pytest.raises(Failure, match=says) as caught:
         find_subject(text, places(tmp_path, engine))
@@ -111,15 +108,13 @@ def test_a_layout_is_looked_after(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["oci:{}:a:1", "a:1"], ids=["a place", "one's own"])
-@pytest.mark.parametrize(
-    ("arches", "emulated", "arch", "emulator"),
-    [
-        pytest.param(["amd64"], "arm64", "amd64", "", id="its own needs no emulator"),
-        pytest.param(["arm64"], "arm64", "arm64", "qemu", id="the only one, where it is emulated"),
-        pytest.param(["arm64"], "", "arm64", "", id="it is found where it cannot be run, too"),
-        pytest.param(["arm64", "amd64"], "arm64", "amd64", "", id="of several its own"),
-        pytest.param(["arm64", "s390x"], "s390x", "s390x", "qemu", id="else one that is emulated"),
-    ],
+@cases(
+    "arches emulated arch emulator",
+    ("its own needs no emulator", ["amd64"], "arm64", "amd64", ""),
+    ("the only one, where it is emulated", ["arm64"], "arm64", "arm64", "qemu"),
+    ("it is found where it cannot be run, too", ["arm64"], "", "arm64", ""),
+    ("of several its own", ["arm64", "amd64"], "arm64", "amd64", ""),
+    ("else one that is emulated", ["arm64", "s390x"], "s390x", "s390x", "qemu"),
 )
 def test_the_platform_that_is_opened(
     tmp_path: Path,

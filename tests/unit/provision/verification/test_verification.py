@@ -27,6 +27,7 @@ from provision.attestation.signing.envelope import unseal
 from provision.model.plan import Framework, HostFacts
 from provision.verification.suite import in_numbers
 from tests import ROOT
+from tests.kit.cases import cases
 from tests.kit.fake_engine import (
     CODES,
     FACTS,
@@ -84,13 +85,11 @@ def test_of_an_image_with_two_frameworks_the_requested_one_is_tested(here: Place
     assert json.loads(said.out)["environment"]["framework"]["name"] == "jax"
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        pytest.param(["jax"], "it has PyTorch.", id="it is not in the image"),
-        pytest.param(["caffe"], "Unknown --framework 'caffe'", id="it does not exist"),
-        pytest.param(["pytorch", "--record", "r"], "covers the image", id="a record of a part"),
-    ],
+@cases(
+    "words message",
+    ("it is not in the image", ["jax"], "it has PyTorch."),
+    ("it does not exist", ["caffe"], "Unknown --framework 'caffe'"),
+    ("a record of a part", ["pytorch", "--record", "r"], "covers the image"),
 )
 def test_a_framework_that_cannot_be_tested_is_refused(
     here: Place, words: list[str], message: str
@@ -138,35 +137,31 @@ def test_an_image_cut_for_this_gpu_runs_and_its_suite_is_told(here: Place) -> No
     assert json.loads(job.files["/run/gpu-provision/expect.json"])["cut"] == ["9.0"]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        pytest.param(["--require", "gpu,,no-such"], "unknown name 'no-such'", id="unknown"),
-        pytest.param(["--only", "no.such"], "--only: unknown name", id="an unknown part"),
-        pytest.param(["--only", "libraries", "--require", "gpu"], "--only excludes", id="left out"),
-        pytest.param(["--require", "$(id)"], "no check '$(id)'", id="a shell's words"),
-        pytest.param(["--only", " , "], "--only needs the name of a check", id="commas only"),
-        pytest.param(["--timeout", "soon"], "--timeout 'soon'", id="a word for a time"),
-        pytest.param(["--timeout", "0"], "--timeout '0'", id="no time"),
-        pytest.param(["--timeout", "9" * 400], "is not a number of seconds", id="an endless time"),
-        pytest.param(["--report", "no/r.json"], "there is no directory", id="no directory"),
-        pytest.param(["--html", "."], "--html", id="a directory"),
-        pytest.param(["--html", "/dev/null"], "not a file that can be replaced", id="a device"),
-        pytest.param(["--junit", "x" * 5000], "--junit", id="an endless name"),
-        pytest.param(["--junit", ""], "--junit needs a file name", id="no name"),
-        pytest.param(
-            ["--junit", "a", "--html", "./a"], "name the same file", id="one file for two"
-        ),
-        pytest.param(["--baseline", "none.json"], "--baseline", id="a baseline not there"),
-        pytest.param(["--record", "no/r.json"], "--record", id="no place for a record"),
-        pytest.param(["--record", "r", "--no-record"], "--no-record", id="a record and none"),
-        pytest.param(["--record", "r", "--only", "gpu"], "covers all of it", id="of a part"),
-        pytest.param(["--key", "none.pem"], "There is no key", id="a key not there"),
-        pytest.param(["--trust", "a.pem"], "--check-record", id="a trust for nothing"),
-        pytest.param(["--check-record", "r", "--junit", "a"], "--junit", id="a check with a file"),
-        pytest.param(["--check-record", "--only", "gpu"], "--only", id="a check of a part"),
-        pytest.param(["--check-record", "--trust", ""], "--trust needs a file name", id="no key"),
-    ],
+@cases(
+    "words message",
+    ("unknown", ["--require", "gpu,,no-such"], "unknown name 'no-such'"),
+    ("an unknown part", ["--only", "no.such"], "--only: unknown name"),
+    ("left out", ["--only", "libraries", "--require", "gpu"], "--only excludes"),
+    ("a shell's words", ["--require", "$(id)"], "no check '$(id)'"),
+    ("commas only", ["--only", " , "], "--only needs the name of a check"),
+    ("a word for a time", ["--timeout", "soon"], "--timeout 'soon'"),
+    ("no time", ["--timeout", "0"], "--timeout '0'"),
+    ("an endless time", ["--timeout", "9" * 400], "is not a number of seconds"),
+    ("no directory", ["--report", "no/r.json"], "there is no directory"),
+    ("a directory", ["--html", "."], "--html"),
+    ("a device", ["--html", "/dev/null"], "not a file that can be replaced"),
+    ("an endless name", ["--junit", "x" * 5000], "--junit"),
+    ("no name", ["--junit", ""], "--junit needs a file name"),
+    ("one file for two", ["--junit", "a", "--html", "./a"], "name the same file"),
+    ("a baseline not there", ["--baseline", "none.json"], "--baseline"),
+    ("no place for a record", ["--record", "no/r.json"], "--record"),
+    ("a record and none", ["--record", "r", "--no-record"], "--no-record"),
+    ("of a part", ["--record", "r", "--only", "gpu"], "covers all of it"),
+    ("a key not there", ["--key", "none.pem"], "There is no key"),
+    ("a trust for nothing", ["--trust", "a.pem"], "--check-record"),
+    ("a check with a file", ["--check-record", "r", "--junit", "a"], "--junit"),
+    ("a check of a part", ["--check-record", "--only", "gpu"], "--only"),
+    ("no key", ["--check-record", "--trust", ""], "--trust needs a file name"),
 )
 def test_what_cannot_be_done_is_refused_before_the_container_starts(
     here: Place, words: list[str], message: str
@@ -234,13 +229,11 @@ def test_a_forged_report_is_refused_and_nothing_is_signed(
     assert "fix:" in said.err
 
 
-@pytest.mark.parametrize(
-    ("claimed", "ended_with"),
-    [
-        pytest.param("fit", 1, id="the suite says unfit by its exit code"),
-        pytest.param("unfit", 0, id="the suite says fit by its exit code"),
-        pytest.param("fit", 137, id="the suite was killed after its report"),
-    ],
+@cases(
+    "claimed ended_with",
+    ("the suite says unfit by its exit code", "fit", 1),
+    ("the suite says fit by its exit code", "unfit", 0),
+    ("the suite was killed after its report", "fit", 137),
 )
 def test_a_report_and_an_exit_code_that_differ_are_refused(
     here: Place, claimed: str, ended_with: int
@@ -250,19 +243,14 @@ def test_a_report_and_an_exit_code_that_differ_are_refused(
     assert (said.code, code_of(said)) == (1, "report-contradiction")
 
 
-@pytest.mark.parametrize(
-    ("words", "edit", "slug"),
-    [
-        pytest.param(["--require", "training"],
-                     lambda found: row_of(found, "training.loss").update(status="skip"),
-                     "report-contradiction", id="what was required did not run"),
-        pytest.param(["--only", "devices"], lambda _: None, "bad-report",
-                     id="it is of all, not of a part"),
-        pytest.param(["--level", "full"], lambda _: None, "bad-report",
-                     id="it is of a lower level"),
-        pytest.param(["--level", "full"], lambda found: found.update(level="full"), "bad-report",
-                     id="it says full and has the checks of standard"),
-    ],
+@cases(
+    "words edit slug",
+    ("what was required did not run", ["--require", "training"],
+     lambda found: row_of(found, "training.loss").update(status="skip"), "report-contradiction"),
+    ("it is of all, not of a part", ["--only", "devices"], lambda _: None, "bad-report"),
+    ("it is of a lower level", ["--level", "full"], lambda _: None, "bad-report"),
+    ("it says full and has the checks of standard", ["--level", "full"],
+     lambda found: found.update(level="full"), "bad-report"),
 )  # fmt: skip
 def test_a_report_that_is_not_what_was_asked_for_is_refused(
     here: Place, words: list[str], edit: Edit, slug: str
@@ -281,12 +269,10 @@ def test_a_gpu_that_was_not_given_proves_nothing(here: Place) -> None:
     assert "had no GPU" in said.err
 
 
-@pytest.mark.parametrize(
+@cases(
     "facts",
-    [
-        pytest.param(FACTS._replace(gpus=()), id="a machine without a GPU"),
-        pytest.param(FACTS._replace(gpus=None), id="a machine whose GPUs are not known"),
-    ],
+    ("a machine without a GPU", FACTS._replace(gpus=())),
+    ("a machine whose GPUs are not known", FACTS._replace(gpus=None)),
 )
 @pytest.mark.parametrize("level", ["quick", "standard", "full"])
 def test_an_honest_run_without_a_gpu_has_no_verdict(
@@ -306,15 +292,13 @@ def test_an_honest_run_without_a_gpu_has_no_verdict(
 
 
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow", "jax"])
-@pytest.mark.parametrize(
+@cases(
     "words",
-    [
-        pytest.param(["--level", "quick"], id="quick"),
-        pytest.param(["--level", "full"], id="full"),
-        pytest.param(["--level", "quick", "--require", "numerics"], id="quick and one more family"),
-        pytest.param(["--only", "libraries"], id="a part that needs no GPU"),
-        pytest.param(["--only", "gpu,numerics", "--require", "gpu"], id="a part and required"),
-    ],
+    ("quick", ["--level", "quick"]),
+    ("full", ["--level", "full"]),
+    ("quick and one more family", ["--level", "quick", "--require", "numerics"]),
+    ("a part that needs no GPU", ["--only", "libraries"]),
+    ("a part and required", ["--only", "gpu,numerics", "--require", "gpu"]),
 )
 def test_an_honest_report_is_accepted(here: Place, framework: Framework, words: list[str]) -> None:
     here.engine.framework = framework
@@ -326,20 +310,16 @@ def test_an_honest_report_is_accepted(here: Place, framework: Framework, words: 
 # --- output that is made to be slow or to steer the terminal ------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("out", "slug"),
-    [
-        pytest.param("{\n" * 700_000, "no-report", id="lines that each begin an object"),
-        pytest.param("{\n}\n" * 400_000, "no-report", id="empty objects"),
-        pytest.param('{\n"a": ' + "[" * 1_000_000 + "\n}\n", "bad-report", id="nested without end"),
-        pytest.param(
-            "{\n" + '"a": {' * 200_000 + "}" * 200_000 + "\n}\n", "bad-report", id="deep objects"
-        ),
-        pytest.param("x" * (17 << 20), "bad-report", id="more than any report"),
-        pytest.param('{\n"verdict": 1e999, "checks": []\n}\n', "no-report", id="no finite number"),
-        pytest.param("[\n]\n", "no-report", id="a list"),
-        pytest.param("", "no-report", id="nothing"),
-    ],
+@cases(
+    "out slug",
+    ("lines that each begin an object", "{\n" * 700_000, "no-report"),
+    ("empty objects", "{\n}\n" * 400_000, "no-report"),
+    ("nested without end", '{\n"a": ' + "[" * 1_000_000 + "\n}\n", "bad-report"),
+    ("deep objects", "{\n" + '"a": {' * 200_000 + "}" * 200_000 + "\n}\n", "bad-report"),
+    ("more than any report", "x" * (17 << 20), "bad-report"),
+    ("no finite number", '{\n"verdict": 1e999, "checks": []\n}\n', "no-report"),
+    ("a list", "[\n]\n", "no-report"),
+    ("nothing", "", "no-report"),
 )
 def test_finding_the_report_takes_no_time_whatever_was_written(
     here: Place, out: str, slug: str
@@ -352,13 +332,11 @@ def test_finding_the_report_takes_no_time_whatever_was_written(
     assert len(said.err) < 10_000
 
 
-@pytest.mark.parametrize(
+@cases(
     "banner",
-    [
-        pytest.param("== CUDA ==\nCUDA Version 12.8.1\n", id="a banner"),
-        pytest.param("{\n", id="half of an object"),
-        pytest.param('{\n  "verdict": "fit"\n}\n', id="an object that is no report"),
-    ],
+    ("a banner", "== CUDA ==\nCUDA Version 12.8.1\n"),
+    ("half of an object", "{\n"),
+    ("an object that is no report", '{\n  "verdict": "fit"\n}\n'),
 )
 def test_what_an_entrypoint_prints_first_does_not_hide_the_report(here: Place, banner: str) -> None:
     honest = here.engine.suite
@@ -410,13 +388,11 @@ def test_the_file_is_what_json_prints(here: Place) -> None:
     assert json.loads((here / "a.json").read_bytes()) == odd
 
 
-@pytest.mark.parametrize(
-    ("suite", "code", "slug"),
-    [
-        pytest.param(broken(), 5, "engine-failed", id="the engine goes away"),
-        pytest.param(lambda _: ended(137, "", "killed"), 1, "no-report", id="the suite is killed"),
-        pytest.param(lambda _: ended(0, '{\n"verdict": NaN}'), 1, "no-report", id="half a report"),
-    ],
+@cases(
+    "suite code slug",
+    ("the engine goes away", broken(), 5, "engine-failed"),
+    ("the suite is killed", lambda _: ended(137, "", "killed"), 1, "no-report"),
+    ("half a report", lambda _: ended(0, '{\n"verdict": NaN}'), 1, "no-report"),
 )
 def test_where_there_is_no_report_the_files_say_why(
     here: Place, suite: Runner, code: int, slug: str
@@ -454,15 +430,13 @@ def test_a_text_from_outside_stays_inside_its_block(here: Place) -> None:
 # --- a baseline -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("verdict", "gemm", "code", "words"),
-    [
-        pytest.param("fit", 600.0, 0, "Not worse than the baseline", id="as it was"),
-        pytest.param("fit", 590.0, 0, "Not worse than the baseline", id="within the tolerance"),
-        pytest.param("fit", 300.0, 1, "Worse than the baseline", id="half as fast, and fit"),
-        pytest.param("unfit", 600.0, 1, "Worse than the baseline", id="a check fails now"),
-        pytest.param("no-verdict", 600.0, 1, "Worse than the baseline", id="the GPU is gone"),
-    ],
+@cases(
+    "verdict gemm code words",
+    ("as it was", "fit", 600.0, 0, "Not worse than the baseline"),
+    ("within the tolerance", "fit", 590.0, 0, "Not worse than the baseline"),
+    ("half as fast, and fit", "fit", 300.0, 1, "Worse than the baseline"),
+    ("a check fails now", "unfit", 600.0, 1, "Worse than the baseline"),
+    ("the GPU is gone", "no-verdict", 600.0, 1, "Worse than the baseline"),
 )
 def test_what_got_worse_makes_it_unfit(
     here: Place, verdict: str, gemm: float, code: int, words: str
@@ -515,15 +489,11 @@ RESULT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("verdict", "facts", "words", "code", "slug"),
-    [
-        pytest.param("fit", FACTS, [], 0, None, id="proven"),
-        pytest.param("unfit", FACTS, [], 1, "record-unfit", id="unfit"),
-        pytest.param(
-            "fit", FACTS._replace(gpus=(H100, H100)), [], 7, "record-missing", id="a second GPU"
-        ),
-    ],
+@cases(
+    "verdict facts words code slug",
+    ("proven", "fit", FACTS, [], 0, None),
+    ("unfit", "unfit", FACTS, [], 1, "record-unfit"),
+    ("a second GPU", "fit", FACTS._replace(gpus=(H100, H100)), [], 7, "record-missing"),
 )
 def test_what_a_record_is_worth_is_the_exit_code(
     here: Place, verdict: str, facts: HostFacts, words: list[str], code: int, slug: str | None
@@ -552,14 +522,10 @@ def test_a_name_given_to_another_image_is_not_proven(here: Place) -> None:
     assert (change["what"], change["matters"]) == ("image", True)
 
 
-@pytest.mark.parametrize(
-    ("change", "slug"),
-    [
-        pytest.param(
-            lambda text: text.replace('"keyid": "', '"keyid": "0'), "unknown-key", id="a key"
-        ),
-        pytest.param(lambda text: text.replace('"eyJ', '"eyK'), "tampered", id="the payload"),
-    ],
+@cases(
+    "change slug",
+    ("a key", lambda text: text.replace('"keyid": "', '"keyid": "0'), "unknown-key"),
+    ("the payload", lambda text: text.replace('"eyJ', '"eyK'), "tampered"),
 )
 def test_a_record_that_was_changed_is_refused(
     here: Place, change: Callable[[str], str], slug: str
@@ -588,14 +554,12 @@ def test_a_signed_record_that_cannot_be_true_proves_nothing(
     assert set(json.loads(said.out)) == RESULT
 
 
-@pytest.mark.parametrize(
+@cases(
     "edit",
-    [
-        pytest.param(lambda _: None, id="as it was written"),
-        pytest.param(lambda p: p.update(later="a member"), id="with a member of a later version"),
-        pytest.param(lambda p: p["verifier"].update(version="0.0.1"), id="by an earlier version"),
-        pytest.param(lambda p: p.update(time="2020-02-29T23:59:59Z"), id="years old"),
-    ],
+    ("as it was written", lambda _: None),
+    ("with a member of a later version", lambda p: p.update(later="a member")),
+    ("by an earlier version", lambda p: p["verifier"].update(version="0.0.1")),
+    ("years old", lambda p: p.update(time="2020-02-29T23:59:59Z")),
 )
 def test_an_honest_record_signed_again_is_proven(here: Place, edit: Edit) -> None:
     assert main("verify", TAG, "--require", "memory.batch").code == 0
@@ -625,12 +589,10 @@ def test_a_key_that_is_none_is_refused_in_one_shape(here: Place) -> None:
     assert set(json.loads(said.out)) == RESULT
 
 
-@pytest.mark.parametrize(
+@cases(
     "words",
-    [
-        pytest.param(["--no-record"], id="none is wanted"),
-        pytest.param(["--only", "libraries"], id="a part is no proof of the whole"),
-    ],
+    ("none is wanted", ["--no-record"]),
+    ("a part is no proof of the whole", ["--only", "libraries"]),
 )
 def test_no_record_is_kept(here: Place, words: list[str]) -> None:
     assert main("verify", TAG, *words).code == 0

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kit.cases import cases
 from verify.across import codes, diagnosis
 from verify.across.diagnosis import AcrossEnd, AcrossNode, NodeEnd
 from verify.checks.collectives.ranks import Trace
@@ -16,18 +17,16 @@ from verify.running.children import Ending
 NODES = tuple(AcrossNode(i, f"n{i}", 2, "nccl", "PyTorch 2.7.0") for i in range(3))
 
 
-@pytest.mark.parametrize(
-    ("cells", "node"),
-    [
-        pytest.param({(0, 1), (2, 1)}, 1, id="two nodes get one node's numbers wrong"),
-        pytest.param({(1, 0), (1, 2)}, 1, id="one node gets two nodes' numbers wrong"),
-        pytest.param({(0, 1), (1, 2)}, 1, id="one node is in both, as sender and as receiver"),
-        pytest.param({(1, 1)}, 1, id="a node gets its own numbers wrong"),
-        pytest.param({(0, 1)}, None, id="one receiver and one sender cannot be told apart"),
-        pytest.param({(0, 1), (1, 0)}, None, id="nor can two that get each other's wrong"),
-        pytest.param({(0, 1), (2, 3)}, None, id="two pairs have no node in common"),
-        pytest.param(set(), None, id="nothing is wrong"),
-    ],
+@cases(
+    "cells node",
+    ("two nodes get one node's numbers wrong", {(0, 1), (2, 1)}, 1),
+    ("one node gets two nodes' numbers wrong", {(1, 0), (1, 2)}, 1),
+    ("one node is in both, as sender and as receiver", {(0, 1), (1, 2)}, 1),
+    ("a node gets its own numbers wrong", {(1, 1)}, 1),
+    ("one receiver and one sender cannot be told apart", {(0, 1)}, None),
+    ("nor can two that get each other's wrong", {(0, 1), (1, 0)}, None),
+    ("two pairs have no node in common", {(0, 1), (2, 3)}, None),
+    ("nothing is wrong", set(), None),
 )
 def test_the_node_that_is_in_all_that_is_wrong(
     cells: set[tuple[int, int]], node: int | None

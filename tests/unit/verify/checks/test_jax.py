@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.cases import cases
 from tests.unit.verify.checks.test_judges import holds
 from verify.backends import jax as place
 from verify.checks.libraries.jax import CudaNumbers, PluginParts, judge_cuda, judge_parts
@@ -20,26 +21,22 @@ PASS, FAIL, SKIP = Status.PASS, Status.FAIL, Status.SKIP
 FINE = Outcome(PASS, "JAX 0.10.2 for CUDA 12", measured={"version": "0.10.2"})
 
 
-@pytest.mark.parametrize(
-    ("outcome", "parts", "status", "word"),
-    [
-        pytest.param(FINE, PluginParts("0.10.2", "0.10.2", "0.10.2", 12), PASS, "0.10.2",
-                     id="equal parts pass"),
-        pytest.param(FINE, PluginParts("0.10.2", "0.10.2.1", "0.10.2", 12), PASS, "",
-                     id="a fourth number makes no difference"),
-        pytest.param(FINE, PluginParts("0.10.2", "0.10.1", "0.10.1", 12), FAIL,
-                     "jax-cuda12-plugin==0.10.2", id="an old plugin fails with what to install"),
-        pytest.param(FINE, PluginParts("0.10.2", "0.10.2", None, 13), FAIL,
-                     "jax-cuda13-pjrt missing", id="a plugin without its other half fails"),
-        pytest.param(FINE,
-                     PluginParts("0.10.2", "0.10.2", "0.10.2", 13,
-                                 ("jax-cuda13-plugin", "jax-cuda12-plugin")), FAIL,
-                     "uninstall all but one", id="two plugins fail"),
-        pytest.param(FINE, PluginParts("0.4.20+cuda12.cudnn89", None, None, 12), PASS, "",
-                     id="CUDA within jaxlib passes"),
-        pytest.param(Outcome(FAIL, "CPU build of JAX", "no plugin", "install it"),
-                     PluginParts("0.10.2", None, None), FAIL, "CPU build", id="a failure stays"),
-    ],
+@cases(
+    "outcome parts status word",
+    ("equal parts pass", FINE, PluginParts("0.10.2", "0.10.2", "0.10.2", 12), PASS, "0.10.2"),
+    ("a fourth number makes no difference", FINE, PluginParts("0.10.2", "0.10.2.1", "0.10.2", 12),
+     PASS, ""),
+    ("an old plugin fails with what to install", FINE,
+     PluginParts("0.10.2", "0.10.1", "0.10.1", 12), FAIL, "jax-cuda12-plugin==0.10.2"),
+    ("a plugin without its other half fails", FINE, PluginParts("0.10.2", "0.10.2", None, 13), FAIL,
+     "jax-cuda13-pjrt missing"),
+    ("two plugins fail", FINE,
+     PluginParts("0.10.2", "0.10.2", "0.10.2", 13, ("jax-cuda13-plugin", "jax-cuda12-plugin")),
+     FAIL, "uninstall all but one"),
+    ("CUDA within jaxlib passes", FINE, PluginParts("0.4.20+cuda12.cudnn89", None, None, 12), PASS,
+     ""),
+    ("a failure stays", Outcome(FAIL, "CPU build of JAX", "no plugin", "install it"),
+     PluginParts("0.10.2", None, None), FAIL, "CPU build"),
 )  # fmt: skip
 def test_parts(outcome: Outcome, parts: PluginParts, status: Status, word: str) -> None:
     judged = judge_parts(outcome, parts)
@@ -47,19 +44,14 @@ def test_parts(outcome: Outcome, parts: PluginParts, status: Status, word: str) 
     assert judged.measured["jaxlib"] == parts.jaxlib
 
 
-@pytest.mark.parametrize(
-    ("asked", "expected", "status", "word"),
-    [
-        pytest.param(CudaNumbers(12090, 12080), None, PASS, "built with 12.8", id="no plan passes"),
-        pytest.param(CudaNumbers(12090, 12080), "12.9.1", PASS, "CUDA 12.9",
-                     id="the plan's passes"),
-        pytest.param(CudaNumbers(12090), "12.6", FAIL, "12.9 instead of the requested 12.6",
-                     id="another minor fails"),
-        pytest.param(CudaNumbers(11080), None, FAIL, "LD_LIBRARY_PATH", id="another major fails"),
-        pytest.param(CudaNumbers(error="unable to load"), None, FAIL, "unable to load",
-                     id="absence fails"),
-    ],
-)  # fmt: skip
+@cases(
+    "asked expected status word",
+    ("no plan passes", CudaNumbers(12090, 12080), None, PASS, "built with 12.8"),
+    ("the plan's passes", CudaNumbers(12090, 12080), "12.9.1", PASS, "CUDA 12.9"),
+    ("another minor fails", CudaNumbers(12090), "12.6", FAIL, "12.9 instead of the requested 12.6"),
+    ("another major fails", CudaNumbers(11080), None, FAIL, "LD_LIBRARY_PATH"),
+    ("absence fails", CudaNumbers(error="unable to load"), None, FAIL, "unable to load"),
+)
 def test_cuda(asked: CudaNumbers, expected: str | None, status: Status, word: str) -> None:
     holds(judge_cuda(12, asked, expected), status, word)
 
@@ -77,17 +69,13 @@ def having(**versions: str) -> Callable[[str], str]:
     return version
 
 
-@pytest.mark.parametrize(
-    ("versions", "plugin"),
-    [
-        pytest.param({"jaxlib": "0.10.2"}, None, id="jaxlib alone has no CUDA"),
-        pytest.param({"jaxlib": "0.10.2", "jax_cuda12_plugin": "0.10.2"}, (12, "0.10.2"),
-                     id="a plugin"),
-        pytest.param({"jaxlib": "0.4.20+cuda11.cudnn86"}, (11, "0.4.20+cuda11.cudnn86"),
-                     id="CUDA within jaxlib"),
-        pytest.param({}, None, id="nothing installed"),
-    ],
-)  # fmt: skip
+@cases(
+    "versions plugin",
+    ("jaxlib alone has no CUDA", {"jaxlib": "0.10.2"}, None),
+    ("a plugin", {"jaxlib": "0.10.2", "jax_cuda12_plugin": "0.10.2"}, (12, "0.10.2")),
+    ("CUDA within jaxlib", {"jaxlib": "0.4.20+cuda11.cudnn86"}, (11, "0.4.20+cuda11.cudnn86")),
+    ("nothing installed", {}, None),
+)
 def test_plugin(
     monkeypatch: pytest.MonkeyPatch,
     versions: dict[str, str],
@@ -114,16 +102,14 @@ def log_and_raise(record: str, raised: Exception | None) -> Callable[[str], list
     return devices
 
 
-@pytest.mark.parametrize(
-    ("devices", "count", "word"),
-    [
-        pytest.param(lambda _: ["a", "b"], 2, None, id="two GPUs"),
-        pytest.param(
-            log_and_raise("plugin error", RuntimeError("operation cuInit(0) failed\nmore")), 0,
-            "operation cuInit(0) failed", id="the plugin's own error, where it was logged"),
-        pytest.param(log_and_raise("A GPU may be present. Falling back to cpu.", None), 0,
-                     "Unknown backend: 'gpu' requested", id="else what was raised"),
-    ],
+@cases(
+    "devices count word",
+    ("two GPUs", lambda _: ["a", "b"], 2, None),
+    ("the plugin's own error, where it was logged",
+     log_and_raise("plugin error", RuntimeError("operation cuInit(0) failed\nmore")), 0,
+     "operation cuInit(0) failed"),
+    ("else what was raised", log_and_raise("A GPU may be present. Falling back to cpu.", None), 0,
+     "Unknown backend: 'gpu' requested"),
 )  # fmt: skip
 @pytest.mark.usefixtures("caplog")  # keeps the log out of the tests' own output
 def test_listing(
@@ -140,12 +126,10 @@ def test_listing(
     assert logger.handlers == before
 
 
-@pytest.mark.parametrize(
-    ("platforms", "word"),
-    [
-        pytest.param("cpu", "JAX_PLATFORMS=cpu leaves the GPUs out", id="the CPU"),
-        pytest.param("cuda,cpu", "Unknown backend: 'gpu' requested", id="CUDA among others"),
-    ],
+@cases(
+    "platforms word",
+    ("the CPU", "cpu", "JAX_PLATFORMS=cpu leaves the GPUs out"),
+    ("CUDA among others", "cuda,cpu", "Unknown backend: 'gpu' requested"),
 )
 def test_a_variable_that_hides_the_gpus(
     monkeypatch: pytest.MonkeyPatch, platforms: str, word: str

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kit.cases import cases
 from tests.unit.verify.checks.test_judges import holds
 from verify.backends import base, tensorflow
 from verify.backends.tensorflow import architectures
@@ -40,21 +41,18 @@ FOUND = FoundLibraries("2.21.0", "12.5.1", None, "3.11.7")
 # Words and versions
 
 
-@pytest.mark.parametrize(
-    ("found", "expect", "status", "word"),
-    [
-        pytest.param(FOUND, Expectations(), PASS, "no expectation", id="no plan passes"),
-        pytest.param(FOUND, Expectations(framework="2.21.0", python="3.11"), PASS,
-                     "for CUDA 12.5.1", id="what the plan names passes"),
-        pytest.param(FOUND, Expectations(framework="2.20.0"), FAIL,
-                     "2.21.0 instead of the requested 2.20.0", id="another version fails"),
-        pytest.param(FOUND, Expectations(python="3.12"), FAIL, "Python 3.11.7",
-                     id="another Python fails"),
-        pytest.param(replace(FOUND, cuda=None), Expectations(), FAIL, "tensorflow[and-cuda]",
-                     id="a CPU build fails with what to install"),
-        pytest.param(replace(FOUND, stray="/root/.local/lib/tensorflow"), Expectations(), FAIL,
-                     "PYTHONNOUSERSITE", id="a module of the user's own fails"),
-    ],
+@cases(
+    "found expect status word",
+    ("no plan passes", FOUND, Expectations(), PASS, "no expectation"),
+    ("what the plan names passes", FOUND, Expectations(framework="2.21.0", python="3.11"), PASS,
+     "for CUDA 12.5.1"),
+    ("another version fails", FOUND, Expectations(framework="2.20.0"), FAIL,
+     "2.21.0 instead of the requested 2.20.0"),
+    ("another Python fails", FOUND, Expectations(python="3.12"), FAIL, "Python 3.11.7"),
+    ("a CPU build fails with what to install", replace(FOUND, cuda=None), Expectations(), FAIL,
+     "tensorflow[and-cuda]"),
+    ("a module of the user's own fails", replace(FOUND, stray="/root/.local/lib/tensorflow"),
+     Expectations(), FAIL, "PYTHONNOUSERSITE"),
 )  # fmt: skip
 def test_framework(found: FoundLibraries, expect: Expectations, status: Status, word: str) -> None:
     holds(judge_framework(found, expect, tensorflow.BACKEND), status, word)
@@ -68,20 +66,16 @@ def test_numpy_is_judged_in_the_words_of_the_framework() -> None:
         assert "TensorFlow" in words
 
 
-@pytest.mark.parametrize(
-    ("version", "error", "expected", "compiled", "status", "word"),
-    [
-        pytest.param("9.3.0", None, "9.3.0", "9", PASS, "cuDNN 9.3.0", id="the plan's passes"),
-        pytest.param("8.6.0", None, "8.6", "8", PASS, "", id="two parts are compared as two"),
-        pytest.param("9.3.0", None, None, None, PASS, "no expectation", id="no plan passes"),
-        pytest.param("9.5.0", None, "9.3", "9", FAIL, "instead of the requested 9.3",
-                     id="another minor fails"),
-        pytest.param("8.9.7", None, None, "9", FAIL, "compiled against 9", id="an old major fails"),
-        pytest.param("9.1.0", None, None, "9.8.0", FAIL, "or a later 9.x", id="an old minor fails"),
-        pytest.param(None, "libcudnn.so.9: " + GONE, None, "9", FAIL, "does not load",
-                     id="absence fails"),
-    ],
-)  # fmt: skip
+@cases(
+    "version error expected compiled status word",
+    ("the plan's passes", "9.3.0", None, "9.3.0", "9", PASS, "cuDNN 9.3.0"),
+    ("two parts are compared as two", "8.6.0", None, "8.6", "8", PASS, ""),
+    ("no plan passes", "9.3.0", None, None, None, PASS, "no expectation"),
+    ("another minor fails", "9.5.0", None, "9.3", "9", FAIL, "instead of the requested 9.3"),
+    ("an old major fails", "8.9.7", None, None, "9", FAIL, "compiled against 9"),
+    ("an old minor fails", "9.1.0", None, None, "9.8.0", FAIL, "or a later 9.x"),
+    ("absence fails", None, "libcudnn.so.9: " + GONE, None, "9", FAIL, "does not load"),
+)
 def test_cudnn(
     version: str | None,
     error: str | None,
@@ -122,23 +116,21 @@ def test_names_are_listed(names: list[str], text: str) -> None:
 # Where there ought to be a GPU
 
 
-@pytest.mark.parametrize(
-    ("cuda", "usable", "asked", "expected", "status", "word"),
-    [
-        pytest.param("12.5", 1, None, None, None, "", id="a usable GPU is there"),
-        pytest.param("12.5", 0, driver.CudaDriver(found=False, error="libcuda.so.1: " + GONE), None,
-                     SKIP, "no GPU visible", id="no driver and no hint is a skip"),
-        pytest.param("12.5", 0, driver.CudaDriver(found=True, count=0), None, SKIP,
-                     "no GPU visible", id="a driver without GPUs is a skip"),
-        pytest.param("12.5", 0, driver.CudaDriver(found=True, count=2), None, FAIL, "it lists none",
-                     id="GPUs that the framework does not take fail"),
-        pytest.param("12.5", 0,
-                     driver.CudaDriver(found=True, error="Error 802: system not yet initialized"),
-                     None, FAIL, "fabric", id="a driver that does not start fails with its reason"),
-        pytest.param("12.5", 0, driver.CudaDriver(found=True, count=0), [ExpectedGpu()], FAIL,
-                     "1 expected", id="an expected GPU that is not there fails"),
-        pytest.param(None, 0, None, None, FAIL, "CPU build of TensorFlow", id="a CPU build fails"),
-    ],
+@cases(
+    "cuda usable asked expected status word",
+    ("a usable GPU is there", "12.5", 1, None, None, None, ""),
+    ("no driver and no hint is a skip", "12.5", 0,
+     driver.CudaDriver(found=False, error="libcuda.so.1: " + GONE), None, SKIP, "no GPU visible"),
+    ("a driver without GPUs is a skip", "12.5", 0, driver.CudaDriver(found=True, count=0), None,
+     SKIP, "no GPU visible"),
+    ("GPUs that the framework does not take fail", "12.5", 0,
+     driver.CudaDriver(found=True, count=2), None, FAIL, "it lists none"),
+    ("a driver that does not start fails with its reason", "12.5", 0,
+     driver.CudaDriver(found=True, error="Error 802: system not yet initialized"), None, FAIL,
+     "fabric"),
+    ("an expected GPU that is not there fails", "12.5", 0, driver.CudaDriver(found=True, count=0),
+     [ExpectedGpu()], FAIL, "1 expected"),
+    ("a CPU build fails", None, 0, None, None, FAIL, "CPU build of TensorFlow"),
 )  # fmt: skip
 def test_absence(
     monkeypatch: pytest.MonkeyPatch,
@@ -166,15 +158,11 @@ def test_absence(
 # Libraries
 
 
-@pytest.mark.parametrize(
-    ("cuda", "cudnn", "some"),
-    [
-        pytest.param(
-            "11.2", "8", {"libcudart.so.11.0", "libcufft.so.10", "libcudnn.so.8"}, id="11"
-        ),
-        pytest.param("12.5.1", "9", {"libcudart.so.12", "libcusolver.so.11"}, id="12"),
-        pytest.param("13.0", "9", {"libcusolver.so.12", "libcublas.so.13"}, id="13"),
-    ],
+@cases(
+    "cuda cudnn some",
+    ("11", "11.2", "8", {"libcudart.so.11.0", "libcufft.so.10", "libcudnn.so.8"}),
+    ("12", "12.5.1", "9", {"libcudart.so.12", "libcusolver.so.11"}),
+    ("13", "13.0", "9", {"libcusolver.so.12", "libcublas.so.13"}),
 )
 def test_names_of_libraries(cuda: str, cudnn: str, some: set[str]) -> None:
     names = sonames({"cuda_version": cuda, "cudnn_version": cudnn})
@@ -191,25 +179,21 @@ FINE = OpenedLibrary("libcudart.so.12")
 SOLVER = "libcusolver.so.11"
 
 
-@pytest.mark.parametrize(
-    ("rows", "status", "word"),
-    [
-        pytest.param([FINE], PASS, "all 1 required libraries", id="all that open pass"),
-        pytest.param([FINE,
-                      OpenedLibrary(SOLVER, SOLVER + ": " + GONE, ("/opt/nvidia/cusolver/lib",))],
-                     FAIL, "LD_LIBRARY_PATH=/opt/nvidia/cusolver/lib",
-                     id="a file that lies elsewhere is told with its folder"),
-        pytest.param([FINE, OpenedLibrary(SOLVER, SOLVER + ": " + GONE)], FAIL,
-                     "base image with CUDA 12.5", id="a file that is not there is to be installed"),
-        pytest.param([OpenedLibrary(SOLVER, "libnvJitLink.so.12: " + GONE,
-                                    ("/opt/nvidia/cusolver/lib",))], FAIL,
-                     "libcusolver.so.11 needs libnvJitLink.so.12",
-                     id="what a library needs itself is named"),
-        pytest.param([OpenedLibrary(SOLVER, SOLVER + ": " + GONE, ("/opt/nvidia/cusolver/lib",)),
-                      OpenedLibrary("libcudnn.so.9", "libcudnn.so.9: " + GONE)], FAIL,
-                     "which has libcusolver.so.11; the image does not have libcudnn.so.9",
-                     id="two troubles are both told"),
-    ],
+@cases(
+    "rows status word",
+    ("all that open pass", [FINE], PASS, "all 1 required libraries"),
+    ("a file that lies elsewhere is told with its folder",
+     [FINE, OpenedLibrary(SOLVER, SOLVER + ": " + GONE, ("/opt/nvidia/cusolver/lib",))], FAIL,
+     "LD_LIBRARY_PATH=/opt/nvidia/cusolver/lib"),
+    ("a file that is not there is to be installed",
+     [FINE, OpenedLibrary(SOLVER, SOLVER + ": " + GONE)], FAIL, "base image with CUDA 12.5"),
+    ("what a library needs itself is named",
+     [OpenedLibrary(SOLVER, "libnvJitLink.so.12: " + GONE, ("/opt/nvidia/cusolver/lib",))], FAIL,
+     "libcusolver.so.11 needs libnvJitLink.so.12"),
+    ("two troubles are both told",
+     [OpenedLibrary(SOLVER, SOLVER + ": " + GONE, ("/opt/nvidia/cusolver/lib",)),
+      OpenedLibrary("libcudnn.so.9", "libcudnn.so.9: " + GONE)], FAIL,
+     "which has libcusolver.so.11; the image does not have libcudnn.so.9"),
 )  # fmt: skip
 def test_opening(rows: list[OpenedLibrary], status: Status, word: str) -> None:
     holds(judge_opened(rows, "12.5.1"), status, word)
@@ -233,22 +217,16 @@ def test_a_compute_capability_is_binary_code_and_ptx() -> None:
 FIT = KerasFit((0.5, 0.1, 0.01), 0.009, 0.009, 24, 24)
 
 
-@pytest.mark.parametrize(
-    ("fit", "status", "word"),
-    [
-        pytest.param(FIT, PASS, "0.5 to 0.01", id="a falling loss passes"),
-        pytest.param(replace(FIT, evaluated=0.2, by_hand=0.2), FAIL, "not down",
-                     id="a high loss fails"),
-        pytest.param(replace(FIT, evaluated=0.0091), FAIL, "evaluate says",
-                     id="two losses that differ fail"),
-        pytest.param(replace(FIT, batches=23), FAIL, "23 steps", id="a lost batch fails"),
-        pytest.param(replace(FIT, losses=()), FAIL, "no loss", id="no loss fails"),
-        pytest.param(replace(FIT, losses=(float("nan"),)), FAIL, "NaN",
-                     id="a loss that is NaN fails"),
-        pytest.param(replace(FIT, by_hand=float("nan")), FAIL, "too few rows",
-                     id="lost predictions fail"),
-    ],
-)  # fmt: skip
+@cases(
+    "fit status word",
+    ("a falling loss passes", FIT, PASS, "0.5 to 0.01"),
+    ("a high loss fails", replace(FIT, evaluated=0.2, by_hand=0.2), FAIL, "not down"),
+    ("two losses that differ fail", replace(FIT, evaluated=0.0091), FAIL, "evaluate says"),
+    ("a lost batch fails", replace(FIT, batches=23), FAIL, "23 steps"),
+    ("no loss fails", replace(FIT, losses=()), FAIL, "no loss"),
+    ("a loss that is NaN fails", replace(FIT, losses=(float("nan"),)), FAIL, "NaN"),
+    ("lost predictions fail", replace(FIT, by_hand=float("nan")), FAIL, "too few rows"),
+)
 def test_fit(fit: KerasFit, status: Status, word: str) -> None:
     holds(judge_fit(fit, "cuda"), status, word)
 
@@ -257,15 +235,13 @@ RUN = {"losses": [1.0, 0.5], "weights": {"weight 0": [2.0]}}
 ALONE = {**RUN, "before": {"weight 0": [1.0]}}
 
 
-@pytest.mark.parametrize(
-    ("runs", "held", "status", "word"),
-    [
-        pytest.param([RUN, RUN], ["GPU:0", "GPU:1"], PASS, "as on one device", id="equal"),
-        pytest.param([RUN], ["GPU:0"], FAIL, "made 1 replicas", id="one replica for two GPUs"),
-        pytest.param([RUN, RUN], ["GPU:0", "GPU:0"], FAIL, "held by 1", id="all on one GPU"),
-        pytest.param([RUN, {**RUN, "weights": {"weight 0": [2.1]}}], ["GPU:0", "GPU:1"], FAIL,
-                     "NCCL_P2P_DISABLE", id="replicas that drift apart"),
-    ],
+@cases(
+    "runs held status word",
+    ("equal", [RUN, RUN], ["GPU:0", "GPU:1"], PASS, "as on one device"),
+    ("one replica for two GPUs", [RUN], ["GPU:0"], FAIL, "made 1 replicas"),
+    ("all on one GPU", [RUN, RUN], ["GPU:0", "GPU:0"], FAIL, "held by 1"),
+    ("replicas that drift apart", [RUN, {**RUN, "weights": {"weight 0": [2.1]}}],
+     ["GPU:0", "GPU:1"], FAIL, "NCCL_P2P_DISABLE"),
 )  # fmt: skip
 def test_mirrored(runs: list[dict[str, Any]], held: list[str], status: Status, word: str) -> None:
     holds(judge_mirrored(ALONE, runs, held, 2, "cuda"), status, word)
@@ -278,23 +254,18 @@ def piped(parallel: int, **more: Any) -> PipelineRun:
     return PipelineRun(parallel, **{"numbers": (0, 1, 2, 3), "rates": (100.0, 110.0, 90.0), **more})
 
 
-@pytest.mark.parametrize(
-    ("found", "status", "word"),
-    [
-        pytest.param([piped(1), piped(-1)], PASS, "by 1 parallel calls", id="all samples pass"),
-        pytest.param([piped(1, numbers=(0, 1, 3))], FAIL, "1 of 4 samples are missing", id="lost"),
-        pytest.param([piped(2, numbers=(0, 1, 2, 3, 3))], FAIL, "were repeated", id="twice"),
-        pytest.param([piped(2, numbers=(0, 2, 1, 3))], FAIL, "a different order", id="mixed up"),
-        pytest.param([piped(-1, damaged=2)], FAIL, "AUTOTUNE parallel calls: 2 of 4", id="damaged"),
-        pytest.param(
-            [piped(1), piped(2, numbers=(), rates=(), error="InvalidArgumentError: not JPEG")],
-            FAIL,
-            "not JPEG",
-            id="a setting that fails",
-        ),
-        pytest.param([], FAIL, "no setting", id="nothing tried"),
-    ],
-)
+@cases(
+    "found status word",
+    ("all samples pass", [piped(1), piped(-1)], PASS, "by 1 parallel calls"),
+    ("lost", [piped(1, numbers=(0, 1, 3))], FAIL, "1 of 4 samples are missing"),
+    ("twice", [piped(2, numbers=(0, 1, 2, 3, 3))], FAIL, "were repeated"),
+    ("mixed up", [piped(2, numbers=(0, 2, 1, 3))], FAIL, "a different order"),
+    ("damaged", [piped(-1, damaged=2)], FAIL, "AUTOTUNE parallel calls: 2 of 4"),
+    ("a setting that fails",
+     [piped(1), piped(2, numbers=(), rates=(), error="InvalidArgumentError: not JPEG")], FAIL,
+     "not JPEG"),
+    ("nothing tried", [], FAIL, "no setting"),
+)  # fmt: skip
 def test_pipeline(found: list[PipelineRun], status: Status, word: str) -> None:
     holds(judge_pipeline(found, 4), status, word)
 

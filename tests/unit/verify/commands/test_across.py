@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.cases import cases
 from verify.commands import across
 from verify.model.check import UsageError
 
@@ -47,15 +48,12 @@ def report(**more: Any) -> dict[str, Any]:
     return {**found, "fix": None, "measured": {"tables": [table]}, **more}
 
 
-@pytest.mark.parametrize(
-    ("more", "code"),
-    [
-        ({"backend": "nccl"}, 0),
-        ({}, 7),
-        ({"status": "skip"}, 7),
-        ({"status": "fail", "backend": "nccl"}, 1),
-    ],
-    ids=["GPUs over NCCL", "gloo proves nothing about NCCL", "another framework", "a failure"],
+@cases(
+    "more code",
+    ("GPUs over NCCL", {"backend": "nccl"}, 0),
+    ("gloo proves nothing about NCCL", {}, 7),
+    ("another framework", {"status": "skip"}, 7),
+    ("a failure", {"status": "fail", "backend": "nccl"}, 1),
 )
 def test_the_exit_code(more: dict[str, Any], code: int) -> None:
     assert across.exit_code(report(**more)) == code

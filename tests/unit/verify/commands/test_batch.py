@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kit.cases import cases
 from verify.backends.pytorch import Place
 from verify.checks.memory import batches
 from verify.checks.memory.bench import Job, out_of_memory
@@ -135,13 +136,11 @@ def test_nothing_measured_predicts_nothing() -> None:
     assert predicted_seconds(trials, 8, 3) == pytest.approx(3 * 8 / 100.0)
 
 
-@pytest.mark.parametrize(
-    ("available", "share", "refused"),
-    [
-        pytest.param(10 * 10**9, 0.9, False, id="what fits into the share is tried"),
-        pytest.param(10 * 10**9, 0.5, True, id="what is above the share is not"),
-        pytest.param(None, 0.9, False, id="where the memory is unknown nothing can be refused"),
-    ],
+@cases(
+    "available share refused",
+    ("what fits into the share is tried", 10 * 10**9, 0.9, False),
+    ("what is above the share is not", 10 * 10**9, 0.5, True),
+    ("where the memory is unknown nothing can be refused", None, 0.9, False),
 )
 def test_a_batch_that_would_not_fit_is_not_tried_on_the_cpu(
     available: int | None,
@@ -156,33 +155,29 @@ def test_a_batch_that_would_not_fit_is_not_tried_on_the_cpu(
         assert "would need about 9.0 GB, and 5.0 GB may be used" in (found.reason or "")
 
 
-@pytest.mark.parametrize(
-    ("text", "is_memory"),
-    [
-        pytest.param("CUDA out of memory. Tried to allocate 2.00 GiB", True, id="the allocator"),
-        pytest.param("[enforce fail] can't allocate memory: you tried", True, id="the CPU's"),
-        pytest.param("CUBLAS_STATUS_ALLOC_FAILED when calling", True, id="cuBLAS"),
-        pytest.param("Unable to find a valid cuDNN algorithm to run", True, id="cuDNN's workspace"),
-        pytest.param("CUDA error: an illegal memory access was", False, id="a spoilt context"),
-        pytest.param("mat1 and mat2 shapes cannot be multiplied", False, id="a wrong model"),
-    ],
+@cases(
+    "text is_memory",
+    ("the allocator", "CUDA out of memory. Tried to allocate 2.00 GiB", True),
+    ("the CPU's", "[enforce fail] can't allocate memory: you tried", True),
+    ("cuBLAS", "CUBLAS_STATUS_ALLOC_FAILED when calling", True),
+    ("cuDNN's workspace", "Unable to find a valid cuDNN algorithm to run", True),
+    ("a spoilt context", "CUDA error: an illegal memory access was", False),
+    ("a wrong model", "mat1 and mat2 shapes cannot be multiplied", False),
 )
 def test_errors_that_mean_no_memory(text: str, is_memory: bool) -> None:  # noqa: FBT001
     assert out_of_memory(text) is is_memory
 
 
-@pytest.mark.parametrize(
-    ("arguments", "word"),
-    [
-        pytest.param(["--model", "resnet5000"], "unknown model 'resnet5000'", id="no such model"),
-        pytest.param(["--model", "a b:c"], "unknown model", id="not a module's name"),
-        pytest.param(["--max", "0"], "'0' is not a number from 1 to", id="a batch of nothing"),
-        pytest.param(["--max", "many"], "'many' is not a number", id="no number"),
-        pytest.param(["--min", "9", "--max", "8"], "--min 9 is above --max 8", id="crossed bounds"),
-        pytest.param(["--memory-share", "1.5"], "'1.5' is not a number", id="more than all memory"),
-        pytest.param(["--seconds", "nan"], "'nan' is not a number", id="no time"),
-        pytest.param(["--tpu"], "--tpu", id="no such option"),
-    ],
+@cases(
+    "arguments word",
+    ("no such model", ["--model", "resnet5000"], "unknown model 'resnet5000'"),
+    ("not a module's name", ["--model", "a b:c"], "unknown model"),
+    ("a batch of nothing", ["--max", "0"], "'0' is not a number from 1 to"),
+    ("no number", ["--max", "many"], "'many' is not a number"),
+    ("crossed bounds", ["--min", "9", "--max", "8"], "--min 9 is above --max 8"),
+    ("more than all memory", ["--memory-share", "1.5"], "'1.5' is not a number"),
+    ("no time", ["--seconds", "nan"], "'nan' is not a number"),
+    ("no such option", ["--tpu"], "--tpu"),
 )
 def test_wrong_options_are_told(arguments: list[str], word: str) -> None:
     with pytest.raises(UsageError, match=word.replace(".", r"\.")):

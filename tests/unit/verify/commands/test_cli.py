@@ -15,6 +15,7 @@ import jsonschema
 import pytest
 
 from tests import ROOT, need
+from tests.kit.cases import cases
 from tests.kit.reports import REPORT, SCHEMA
 from tools.release import write_suite
 from verify.checks import CHECKS
@@ -87,30 +88,24 @@ def test_list_names_every_check() -> None:
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
-@pytest.mark.parametrize(
-    ("arguments", "word"),
-    [
-        pytest.param(["--level", "deep"], "deep", id="no such level"),
-        pytest.param(["--nonsense"], "--nonsense", id="no such option"),
-        pytest.param(["--require", "tpu"], "'tpu'", id="no such name to require"),
-        pytest.param(["--only", "devices.magic"], "devices.magic", id="no such check"),
-        pytest.param(["--only", ","], "is empty", id="an empty list"),
-        pytest.param(["--only", "training", "--require", "nccl"], "--only excludes",
-                     id="a contradiction"),
-        pytest.param(["--expect", "/nonexistent.json"], "No such file", id="no such expectations"),
-        pytest.param(["--report", "/nonexistent/r.json"], "No such file",
-                     id="a folder that is not there"),
-        pytest.param(["--report", "/"], "not a regular file", id="a folder in place of a file"),
-        pytest.param(["--html", "/"], "--html /: not a regular file",
-                     id="a folder in place of a page"),
-        pytest.param(["--junit", "/nonexistent/j.xml"], "--junit",
-                     id="a folder for JUnit that is not there"),
-        pytest.param(["--html", "/tmp/same", "--report", "/tmp/same"], "name the same file",
-                     id="one file for two formats"),
-        pytest.param(["--baseline", "/nonexistent"], "No such file", id="no such baseline"),
-        pytest.param(["--baseline", "/dev/null"], "not JSON", id="an empty baseline"),
-        pytest.param(["--tolerance", "5"], "--tolerance", id="a tolerance that is no share"),
-    ],
+@cases(
+    "arguments word",
+    ("no such level", ["--level", "deep"], "deep"),
+    ("no such option", ["--nonsense"], "--nonsense"),
+    ("no such name to require", ["--require", "tpu"], "'tpu'"),
+    ("no such check", ["--only", "devices.magic"], "devices.magic"),
+    ("an empty list", ["--only", ","], "is empty"),
+    ("a contradiction", ["--only", "training", "--require", "nccl"], "--only excludes"),
+    ("no such expectations", ["--expect", "/nonexistent.json"], "No such file"),
+    ("a folder that is not there", ["--report", "/nonexistent/r.json"], "No such file"),
+    ("a folder in place of a file", ["--report", "/"], "not a regular file"),
+    ("a folder in place of a page", ["--html", "/"], "--html /: not a regular file"),
+    ("a folder for JUnit that is not there", ["--junit", "/nonexistent/j.xml"], "--junit"),
+    ("one file for two formats", ["--html", "/tmp/same", "--report", "/tmp/same"],
+     "name the same file"),
+    ("no such baseline", ["--baseline", "/nonexistent"], "No such file"),
+    ("an empty baseline", ["--baseline", "/dev/null"], "not JSON"),
+    ("a tolerance that is no share", ["--tolerance", "5"], "--tolerance"),
 )  # fmt: skip
 def test_wrong_usage_is_one_sentence_and_exit_2(
     call: Callable[..., Done], arguments: list[str], word: str
@@ -228,14 +223,10 @@ def test_a_python_that_is_too_old_is_refused_in_one_sentence(version: str, suite
 _BARE = "--ro-bind / / --proc /proc --dev /dev --unshare-user --uid 45678 --unshare-net --clearenv"
 
 
-@pytest.mark.parametrize(
-    ("more", "code", "sentence"),
-    [
-        pytest.param((), 1, None, id="shared memory can be written"),
-        pytest.param(
-            ("--ro-bind", "/etc", "/dev/shm"), 2, "no folder for temporary", id="nothing can be"
-        ),
-    ],
+@cases(
+    "more code sentence",
+    ("shared memory can be written", (), 1, None),
+    ("nothing can be", ("--ro-bind", "/etc", "/dev/shm"), 2, "no folder for temporary"),
 )
 def test_nothing_need_be_writable_but_shared_memory(
     more: tuple[str, ...], code: int, sentence: str | None, suite: Path
@@ -331,24 +322,18 @@ def test_gpus_are_expected(call: Callable[..., Done], tmp_path: Path) -> None:
     assert (done.returncode, report["checks"][0]["status"]) == (1, "fail")
 
 
-@pytest.mark.parametrize(
-    ("text", "word"),
-    [
-        pytest.param("{", "not JSON", id="not JSON"),
-        pytest.param("[]", "a list", id="a list"),
-        pytest.param("{}", "schema", id="no schema"),
-        pytest.param('{"schema": true}', "schema", id="true is not 1"),
-        pytest.param('{"schema": 1, "cuda": 11.7}', "cuda: expected a text", id="a bare number"),
-        pytest.param('{"schema": 1, "cuda": "new"}', "not a version", id="no version"),
-        pytest.param('{"schema": 1, "gpus": {}}', "gpus: expected a list", id="GPUs in no list"),
-        pytest.param('{"schema": 1, "gpus": [1]}', "gpus[0]", id="a GPU that is a number"),
-        pytest.param('{"schema": 1, "image": "x"}', "image: expected an object", id="a bare image"),
-        pytest.param(
-            '{"schema": 1, "framework": {"name": "mxnet"}}',
-            "supports pytorch",
-            id="another framework",
-        ),
-    ],
+@cases(
+    "text word",
+    ("not JSON", "{", "not JSON"),
+    ("a list", "[]", "a list"),
+    ("no schema", "{}", "schema"),
+    ("true is not 1", '{"schema": true}', "schema"),
+    ("a bare number", '{"schema": 1, "cuda": 11.7}', "cuda: expected a text"),
+    ("no version", '{"schema": 1, "cuda": "new"}', "not a version"),
+    ("GPUs in no list", '{"schema": 1, "gpus": {}}', "gpus: expected a list"),
+    ("a GPU that is a number", '{"schema": 1, "gpus": [1]}', "gpus[0]"),
+    ("a bare image", '{"schema": 1, "image": "x"}', "image: expected an object"),
+    ("another framework", '{"schema": 1, "framework": {"name": "mxnet"}}', "supports pytorch"),
 )
 def test_bad_expectations(text: str, word: str) -> None:
     with pytest.raises(ExpectationsError) as caught:
@@ -396,15 +381,13 @@ def breakage(_: Context) -> Outcome:
     raise ValueError("broken")
 
 
-@pytest.mark.parametrize(
-    ("work", "arguments", "code"),
-    [
-        pytest.param(pass_on_gpu, [], 0, id="fit is 0"),
-        pytest.param(breakage, [], 1, id="a broken check is 1"),
-        pytest.param(skip, [], 7, id="no verdict is 7"),
-        pytest.param(skip, ["--require", "gpu"], 1, id="a required skip is 1"),
-        pytest.param(skip, ["--require", "devices.made"], 1, id="required by its id"),
-    ],
+@cases(
+    "work arguments code",
+    ("fit is 0", pass_on_gpu, [], 0),
+    ("a broken check is 1", breakage, [], 1),
+    ("no verdict is 7", skip, [], 7),
+    ("a required skip is 1", skip, ["--require", "gpu"], 1),
+    ("required by its id", skip, ["--require", "devices.made"], 1),
 )
 def test_exit_codes(
     work: Any, arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]
@@ -455,16 +438,14 @@ LEVELS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("level", "only", "require", "expected"),
-    [
-        pytest.param("quick", None, None, "a", id="quick runs the quick ones"),
-        pytest.param("standard", None, None, "an", id="standard runs more"),
-        pytest.param("full", None, None, "anc", id="full runs all"),
-        pytest.param("quick", None, "nccl", "an", id="what is required runs at every level"),
-        pytest.param("quick", "training", None, "c", id="only is above the level"),
-        pytest.param("quick", "training,devices.a", "devices", "ac", id="in the list's order"),
-    ],
+@cases(
+    "level only require expected",
+    ("quick runs the quick ones", "quick", None, None, "a"),
+    ("standard runs more", "standard", None, None, "an"),
+    ("full runs all", "full", None, None, "anc"),
+    ("what is required runs at every level", "quick", None, "nccl", "an"),
+    ("only is above the level", "quick", "training", None, "c"),
+    ("in the list's order", "quick", "training,devices.a", "devices", "ac"),
 )
 def test_what_runs(level: str, only: str | None, require: str | None, expected: str) -> None:
     chosen, _ = choose(LEVELS, level, only, require)

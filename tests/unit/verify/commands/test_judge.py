@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kit.cases import cases
 from tests.kit.fake_engine import report, row_of
 from verify.checks import CHECKS
 from verify.commands import main as cli
@@ -88,15 +89,13 @@ def edited(**changes: Any) -> Any:
 L4 = ExpectedGpu(uuid="GPU-1", name="NVIDIA H100 80GB HBM3")
 
 
-@pytest.mark.parametrize(
-    ("expect", "verdict"),
-    [
-        pytest.param(Expectations(), "fit", id="nothing is known of the GPUs"),
-        pytest.param(Expectations(gpus=(L4,)), "fit", id="the GPU that it saw"),
-        pytest.param(Expectations(gpus=(L4, L4)), "no-verdict", id="two, and it saw one"),
-        pytest.param(Expectations(gpus=()), "no-verdict", id="none, and it claims one"),
-        pytest.param(Expectations(emulator="qemu"), "no-verdict", id="it was emulated"),
-    ],
+@cases(
+    "expect verdict",
+    ("nothing is known of the GPUs", Expectations(), "fit"),
+    ("the GPU that it saw", Expectations(gpus=(L4,)), "fit"),
+    ("two, and it saw one", Expectations(gpus=(L4, L4)), "no-verdict"),
+    ("none, and it claims one", Expectations(gpus=()), "no-verdict"),
+    ("it was emulated", Expectations(emulator="qemu"), "no-verdict"),
 )
 def test_a_run_proves_the_gpus_that_it_was_given(expect: Expectations, verdict: str) -> None:
     assert recompute(edited(), CHECKS, JudgeRequest("standard", expect=expect))[0] == verdict
@@ -110,33 +109,26 @@ def test_a_driver_that_did_not_answer_twice_takes_no_proof_away() -> None:
     assert recompute(found, CHECKS, JudgeRequest("standard", expect=expect))[0] == "fit"
 
 
-@pytest.mark.parametrize(
-    ("found", "words", "said"),
-    [
-        pytest.param(edited(checks=report()["checks"][1:]), "standard", "are missing: devices.nvml",
-                     id="less"),
-        pytest.param(edited(checks=[*report()["checks"], report()["checks"][0]]), "standard",
-                     "duplicate checks: devices.nvml", id="twice"),
-        pytest.param(edited(), "quick", "its level is standard, not quick", id="another level"),
-    ],
+@cases(
+    "found words said",
+    ("less", edited(checks=report()["checks"][1:]), "standard", "are missing: devices.nvml"),
+    ("twice", edited(checks=[*report()["checks"], report()["checks"][0]]), "standard",
+     "duplicate checks: devices.nvml"),
+    ("another level", edited(), "quick", "its level is standard, not quick"),
 )  # fmt: skip
 def test_what_is_of_another_run_is_said(found: Any, words: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         recompute(found, CHECKS, JudgeRequest(words))
 
 
-@pytest.mark.parametrize(
-    ("change", "code", "out"),
-    [
-        pytest.param({}, 0, "fit: nothing failed\n", id="fit"),
-        pytest.param({"status": "fail", "cause": "broken"}, 1,
-                     "unfit: devices.kernel failed; the report says fit\n",
-                     id="a failure that it calls fit"),
-        pytest.param({"status": "skip"}, 1,
-                     "no-verdict: not tested on a GPU: devices.kernel (of devices.kernel); "
-                     "the report says fit\n", id="a skip that it calls fit"),
-        pytest.param({"status": "never"}, 2, "", id="a status of its own"),
-    ],
+@cases(
+    "change code out",
+    ("fit", {}, 0, "fit: nothing failed\n"),
+    ("a failure that it calls fit", {"status": "fail", "cause": "broken"}, 1,
+     "unfit: devices.kernel failed; the report says fit\n"),
+    ("a skip that it calls fit", {"status": "skip"}, 1,
+     "no-verdict: not tested on a GPU: devices.kernel (of devices.kernel); the report says fit\n"),
+    ("a status of its own", {"status": "never"}, 2, ""),
 )  # fmt: skip
 def test_the_command_judges_a_file(
     tmp_path: Path,

@@ -7,10 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests import DATA
 from tests.kit import reports
+from tests.kit.cases import cases
 from verify.commands.main import main
 from verify.device import recording
 
@@ -58,16 +57,13 @@ def answering(function: str, answers: list[str], returned: int = 0) -> dict[str,
     return document
 
 
-@pytest.mark.parametrize(
-    ("function", "answers", "check"),
-    [
-        pytest.param("nvmlDeviceGetRemappedRows", ["", "", "", "01"], "health.memory", id="remap"),
-        pytest.param("nvmlDeviceGetComputeMode", ["02"], "health.mode", id="compute prohibited"),
-        pytest.param("nvmlDeviceGetMarginTemperature", ["08000001fdffffff"], "health.temperature",
-                     id="three degrees too hot"),
-        pytest.param("nvmlDeviceGetCurrentClocksEventReasons", ["48"], "health.clocks",
-                     id="slowed down by heat"),
-    ],
+@cases(
+    "function answers check",
+    ("remap", "nvmlDeviceGetRemappedRows", ["", "", "", "01"], "health.memory"),
+    ("compute prohibited", "nvmlDeviceGetComputeMode", ["02"], "health.mode"),
+    ("three degrees too hot", "nvmlDeviceGetMarginTemperature", ["08000001fdffffff"],
+     "health.temperature"),
+    ("slowed down by heat", "nvmlDeviceGetCurrentClocksEventReasons", ["48"], "health.clocks"),
 )  # fmt: skip
 def test_a_fault_in_these_answers_is_found(
     tmp_path: Path, function: str, answers: list[str], check: str

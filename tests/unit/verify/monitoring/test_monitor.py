@@ -26,6 +26,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import ROOT, fake_driver, need
+from tests.kit.cases import cases
 from verify.commands import monitor
 from verify.device.telemetry import GpuState, State
 from verify.model.check import UsageError
@@ -81,54 +82,41 @@ def steady(gpu: Mapping[str, Any], host: Mapping[str, Any] | None = None, count:
 # The judge
 
 
-@pytest.mark.parametrize(
-    ("gpu", "host", "kind", "word"),
-    [
-        pytest.param({}, {}, "compute", "SM clock at 98 %", id="busy with full clocks"),
-        pytest.param({"clock_sm_mhz": None}, {}, "compute", "97 %", id="busy, clocks not told"),
-        pytest.param({"memory_utilization_percent": 88}, {}, "memory", "88 %", id="bandwidth"),
-        pytest.param({"memory_used_bytes": int(23.9 * GIB)}, {}, "compute", "no room",
-                     id="busy and full"),
-        pytest.param({"clock_sm_mhz": 1500, "throttle_reasons": ("sw_power_cap",)}, {}, "power",
-                     "at the power limit in 100 %", id="power limit"),
-        pytest.param({"throttle_reasons": ("sw_power_cap",)}, {}, "compute", "98 %",
-                     id="a harmless limit"),
-        pytest.param({"throttle_reasons": ("hw_slowdown", "hw_thermal_slowdown")}, {}, "heat",
-                     "heat", id="hot"),
-        pytest.param({"throttle_reasons": ("hw_power_brake_slowdown",)}, {}, "power", "cables",
-                     id="brake"),
-        pytest.param({"clock_sm_mhz": 1000}, {}, "unknown", "no reason",
-                     id="low clocks, no reason"),
-        pytest.param({"utilization_percent": 20}, {"cores": 7.9, "workers": 8, "worker_cores": 7.6},
-                     "data", "8 data workers use 7.6 CPU cores", id="workers that never rest"),
-        pytest.param({"utilization_percent": 20},
-                     {"cores": 7.9, "workers": 32, "worker_cores": 7.6}, "data",
-                     "7.9 of 8 CPU cores are busy", id="more workers than cores"),
-        pytest.param({"utilization_percent": 20}, {"read_bytes_s": 450e6}, "data",
-                     "450 MB/s are read", id="a disk at work"),
-        pytest.param({"utilization_percent": 20}, {"waiting": True}, "data", "100 %",
-                     id="a slow disk"),
-        pytest.param({"utilization_percent": 20}, {"cores": 1.0, "thread_cores": 0.99}, "host",
-                     "99 % of a CPU core", id="one core full"),
-        pytest.param({"utilization_percent": 20},
-                     {"cores": 5.0, "thread_cores": 0.99, "workers": 4, "worker_cores": 3.9},
-                     "data", "always busy", id="workers before the main thread"),
-        pytest.param({"utilization_percent": 20}, {"workers": 8, "worker_cores": 0.4}, "unknown",
-                     "neither", id="idle workers are no sign"),
-        pytest.param({"utilization_percent": 20, "memory_used_bytes": 24 * GIB}, {}, "memory",
-                     "100 % full", id="full"),
-        pytest.param({"utilization_percent": 20}, {}, "unknown", "neither",
-                     id="nothing explains it"),
-        pytest.param({"utilization_percent": 20}, {"cores": 7.8}, "host", "7.8 of 8",
-                     id="all cores busy"),
-        pytest.param({"utilization_percent": 20}, {"machine_percent": 99.0}, "host",
-                     "0.5 cores of them with this program", id="others take the CPUs"),
-        pytest.param({"utilization_percent": 20}, None, "unknown", "were not measured",
-                     id="no host"),
-        pytest.param({"utilization_percent": 0}, {}, "unused", "did any work", id="unused"),
-        pytest.param({"utilization_percent": None}, {}, "unknown", "its utilization",
-                     id="not told"),
-    ],
+@cases(
+    "gpu host kind word",
+    ("busy with full clocks", {}, {}, "compute", "SM clock at 98 %"),
+    ("busy, clocks not told", {"clock_sm_mhz": None}, {}, "compute", "97 %"),
+    ("bandwidth", {"memory_utilization_percent": 88}, {}, "memory", "88 %"),
+    ("busy and full", {"memory_used_bytes": int(23.9 * GIB)}, {}, "compute", "no room"),
+    ("power limit", {"clock_sm_mhz": 1500, "throttle_reasons": ("sw_power_cap",)}, {}, "power",
+     "at the power limit in 100 %"),
+    ("a harmless limit", {"throttle_reasons": ("sw_power_cap",)}, {}, "compute", "98 %"),
+    ("hot", {"throttle_reasons": ("hw_slowdown", "hw_thermal_slowdown")}, {}, "heat", "heat"),
+    ("brake", {"throttle_reasons": ("hw_power_brake_slowdown",)}, {}, "power", "cables"),
+    ("low clocks, no reason", {"clock_sm_mhz": 1000}, {}, "unknown", "no reason"),
+    ("workers that never rest", {"utilization_percent": 20},
+     {"cores": 7.9, "workers": 8, "worker_cores": 7.6}, "data", "8 data workers use 7.6 CPU cores"),
+    ("more workers than cores", {"utilization_percent": 20},
+     {"cores": 7.9, "workers": 32, "worker_cores": 7.6}, "data", "7.9 of 8 CPU cores are busy"),
+    ("a disk at work", {"utilization_percent": 20}, {"read_bytes_s": 450e6}, "data",
+     "450 MB/s are read"),
+    ("a slow disk", {"utilization_percent": 20}, {"waiting": True}, "data", "100 %"),
+    ("one core full", {"utilization_percent": 20}, {"cores": 1.0, "thread_cores": 0.99}, "host",
+     "99 % of a CPU core"),
+    ("workers before the main thread", {"utilization_percent": 20},
+     {"cores": 5.0, "thread_cores": 0.99, "workers": 4, "worker_cores": 3.9}, "data",
+     "always busy"),
+    ("idle workers are no sign", {"utilization_percent": 20}, {"workers": 8, "worker_cores": 0.4},
+     "unknown", "neither"),
+    ("full", {"utilization_percent": 20, "memory_used_bytes": 24 * GIB}, {}, "memory",
+     "100 % full"),
+    ("nothing explains it", {"utilization_percent": 20}, {}, "unknown", "neither"),
+    ("all cores busy", {"utilization_percent": 20}, {"cores": 7.8}, "host", "7.8 of 8"),
+    ("others take the CPUs", {"utilization_percent": 20}, {"machine_percent": 99.0}, "host",
+     "0.5 cores of them with this program"),
+    ("no host", {"utilization_percent": 20}, None, "unknown", "were not measured"),
+    ("unused", {"utilization_percent": 0}, {}, "unused", "did any work"),
+    ("not told", {"utilization_percent": None}, {}, "unknown", "its utilization"),
 )  # fmt: skip
 def test_the_bottleneck(
     gpu: dict[str, Any], host: dict[str, Any] | None, kind: str, word: str
@@ -222,21 +210,15 @@ def test_the_schedule_never_drifts(now: float, interval: float) -> None:
 # Recordings
 
 
-@pytest.mark.parametrize(
-    ("name", "parts"),
-    [
-        pytest.param("compute.csv",
-                     ["11 samples in 10.0 s", "0.167 Wh", "at most 70 C", "compute", "97 %",
-                      "22.5 GiB"], id="nvidia-smi, past midnight"),
-        pytest.param("power.csv", ["slowed by power limit 100 %", "1.36 Wh", "bottleneck: power"],
-                     id="reasons"),
-        pytest.param("two-gpus.csv",
-                     ["6 samples in 50.0 s", "3.47 Wh", "0.694 Wh", "GPU 1 did nothing", "compute"],
-                     id="older names, no units, a second header, a line cut short"),
-        pytest.param("no-answers.csv", ["at most 44 C", "no GPU reports its utilization"],
-                     id="n/a"),
-        pytest.param("cut-short.json", ["7 samples", "8 data workers", "data:"], id="a torn file"),
-    ],
+@cases(
+    "name parts",
+    ("nvidia-smi, past midnight", "compute.csv",
+     ["11 samples in 10.0 s", "0.167 Wh", "at most 70 C", "compute", "97 %", "22.5 GiB"]),
+    ("reasons", "power.csv", ["slowed by power limit 100 %", "1.36 Wh", "bottleneck: power"]),
+    ("older names, no units, a second header, a line cut short", "two-gpus.csv",
+     ["6 samples in 50.0 s", "3.47 Wh", "0.694 Wh", "GPU 1 did nothing", "compute"]),
+    ("n/a", "no-answers.csv", ["at most 44 C", "no GPU reports its utilization"]),
+    ("a torn file", "cut-short.json", ["7 samples", "8 data workers", "data:"]),
 )  # fmt: skip
 def test_a_recording_is_summed_up(
     name: str, parts: list[str], capsys: pytest.CaptureFixture[str]
@@ -249,17 +231,15 @@ def test_a_recording_is_summed_up(
     assert said.err == ""
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        pytest.param("", "no timestamp column", id="empty"),
-        pytest.param("0, 97 %\n0, 98 %\n", "no timestamp column", id="no header"),
-        pytest.param("timestamp, index\n", "no samples in it", id="a header alone"),
-        pytest.param("timestamp, index\nyesterday, 0\n", "no samples in it", id="no time"),
-        pytest.param("{}", "no samples in it", id="empty JSON"),
-        pytest.param('{"samples": [{"gpus": []}]}', "not a recording", id="other JSON"),
-        pytest.param('{"samples": [3]}', "not a recording", id="JSON of numbers"),
-    ],
+@cases(
+    "text why",
+    ("empty", "", "no timestamp column"),
+    ("no header", "0, 97 %\n0, 98 %\n", "no timestamp column"),
+    ("a header alone", "timestamp, index\n", "no samples in it"),
+    ("no time", "timestamp, index\nyesterday, 0\n", "no samples in it"),
+    ("empty JSON", "{}", "no samples in it"),
+    ("other JSON", '{"samples": [{"gpus": []}]}', "not a recording"),
+    ("JSON of numbers", '{"samples": [3]}', "not a recording"),
 )
 def test_what_is_no_recording_is_said_to_be_none(tmp_path: Path, text: str, why: str) -> None:
     path = tmp_path / "recording"
@@ -381,17 +361,15 @@ def test_durations(seconds: float, text: str) -> None:
 NAMES = [replace(GPU, index=i, uuid=f"GPU-{i}{i}{i}") for i in range(4)]
 
 
-@pytest.mark.parametrize(
-    ("asked", "environ", "watched", "missing"),
-    [
-        pytest.param(None, {}, (0, 1, 2, 3), [], id="all"),
-        pytest.param([2, 0], {}, (2, 0), [], id="asked for"),
-        pytest.param([2, 9], {}, (2,), [9], id="asked in vain"),
-        pytest.param(None, {"CUDA_VISIBLE_DEVICES": "1,2"}, (1, 2), [], id="by number"),
-        pytest.param(None, {"CUDA_VISIBLE_DEVICES": "GPU-33"}, (3,), [], id="by UUID"),
-        pytest.param(None, {"CUDA_VISIBLE_DEVICES": ""}, (0, 1, 2, 3), [], id="hidden: all"),
-        pytest.param([1], {"CUDA_VISIBLE_DEVICES": "3"}, (1,), [], id="--gpu goes first"),
-    ],
+@cases(
+    "asked environ watched missing",
+    ("all", None, {}, (0, 1, 2, 3), []),
+    ("asked for", [2, 0], {}, (2, 0), []),
+    ("asked in vain", [2, 9], {}, (2,), [9]),
+    ("by number", None, {"CUDA_VISIBLE_DEVICES": "1,2"}, (1, 2), []),
+    ("by UUID", None, {"CUDA_VISIBLE_DEVICES": "GPU-33"}, (3,), []),
+    ("hidden: all", None, {"CUDA_VISIBLE_DEVICES": ""}, (0, 1, 2, 3), []),
+    ("--gpu goes first", [1], {"CUDA_VISIBLE_DEVICES": "3"}, (1,), []),
 )
 def test_the_gpus_that_are_watched(
     asked: list[int] | None, environ: dict[str, str], watched: tuple[int, ...], missing: list[int]
@@ -557,16 +535,14 @@ def watch(tmp_path: Path) -> Monitor:
     return run
 
 
-@pytest.mark.parametrize(
-    ("command", "code", "word"),
-    [
-        pytest.param(["true"], 0, "true ended with exit code 0", id="well"),
-        pytest.param(["sh", "-c", "exit 7"], 7, "sh ended with exit code 7", id="failing"),
-        pytest.param(["sh", "-c", "kill -9 $$"], 137, "was ended by SIGKILL", id="killed"),
-        pytest.param(["sh", "-c", "kill -TERM $$"], 143, "was ended by SIGTERM", id="terminated"),
-        pytest.param(["no-such-command"], 127, "no-such-command: not found", id="not found"),
-        pytest.param(["/"], 126, "cannot run: Permission denied", id="a folder"),
-    ],
+@cases(
+    "command code word",
+    ("well", ["true"], 0, "true ended with exit code 0"),
+    ("failing", ["sh", "-c", "exit 7"], 7, "sh ended with exit code 7"),
+    ("killed", ["sh", "-c", "kill -9 $$"], 137, "was ended by SIGKILL"),
+    ("terminated", ["sh", "-c", "kill -TERM $$"], 143, "was ended by SIGTERM"),
+    ("not found", ["no-such-command"], 127, "no-such-command: not found"),
+    ("a folder", ["/"], 126, "cannot run: Permission denied"),
 )
 def test_the_exit_code_is_the_commands(
     watch: Monitor, command: list[str], code: int, word: str
@@ -576,12 +552,10 @@ def test_the_exit_code_is_the_commands(
     assert done.stdout == ""
 
 
-@pytest.mark.parametrize(
-    ("text", "code", "word"),
-    [
-        pytest.param("#!/no/such/shell\n", 126, "interpreter in its first line", id="interpreter"),
-        pytest.param("echo no first line\n", 126, "Exec format error", id="no interpreter"),
-    ],
+@cases(
+    "text code word",
+    ("interpreter", "#!/no/such/shell\n", 126, "interpreter in its first line"),
+    ("no interpreter", "echo no first line\n", 126, "Exec format error"),
 )
 def test_scripts_that_cannot_start_say_why(
     watch: Monitor, tmp_path: Path, text: str, code: int, word: str
@@ -593,19 +567,15 @@ def test_scripts_that_cannot_start_say_why(
     assert (done.returncode, word in done.stderr) == (code, True), done.stderr
 
 
-@pytest.mark.parametrize(
-    ("argv", "word"),
-    [
-        pytest.param([], "no command to run", id="nothing"),
-        pytest.param(
-            ["--interval", "0", "--", "true"], "'0' is not a number of seconds", id="zero"
-        ),
-        pytest.param(["--interval", "nan", "--", "true"], "'nan' is no", id="not a number"),
-        pytest.param(["--gpu", "a", "--", "true"], "'a' is not a list of GPU numbers", id="gpu"),
-        pytest.param(["--csv", "/no/such/x", "--", "true"], "--csv /no/such/x: No such", id="csv"),
-        pytest.param(["--replay", "x", "--", "true"], "cannot be used with a command", id="both"),
-        pytest.param(["--odd", "--", "true"], "--odd", id="an option that is none"),
-    ],
+@cases(
+    "argv word",
+    ("nothing", [], "no command to run"),
+    ("zero", ["--interval", "0", "--", "true"], "'0' is not a number of seconds"),
+    ("not a number", ["--interval", "nan", "--", "true"], "'nan' is no"),
+    ("gpu", ["--gpu", "a", "--", "true"], "'a' is not a list of GPU numbers"),
+    ("csv", ["--csv", "/no/such/x", "--", "true"], "--csv /no/such/x: No such"),
+    ("both", ["--replay", "x", "--", "true"], "cannot be used with a command"),
+    ("an option that is none", ["--odd", "--", "true"], "--odd"),
 )
 def test_wrong_usage_is_a_sentence(watch: Monitor, argv: list[str], word: str) -> None:
     done = watch(*argv)
@@ -1072,13 +1042,11 @@ def test_a_terminal_of_another_size_is_drawn_anew(monkeypatch: pytest.MonkeyPatc
     os.close(writer)
 
 
-@pytest.mark.parametrize(
-    ("argv", "columns", "rows", "term"),
-    [
-        pytest.param(["--no-live"], 80, 24, "xterm", id="not wanted"),
-        pytest.param([], 80, 8, "xterm", id="no room"),
-        pytest.param([], 80, 24, "dumb", id="a dumb terminal"),
-    ],
+@cases(
+    "argv columns rows term",
+    ("not wanted", ["--no-live"], 80, 24, "xterm"),
+    ("no room", [], 80, 8, "xterm"),
+    ("a dumb terminal", [], 80, 24, "dumb"),
 )
 def test_where_it_cannot_be_drawn_there_is_only_the_summary(
     card: Callable[..., dict[str, str]], argv: list[str], columns: int, rows: int, term: str

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.kit.cases import cases
 from tests.kit.reports import COMPARISON, DATA, REPORT, made_up, reports
 from verify.commands.main import main
 from verify.model import measures
@@ -98,18 +99,16 @@ def shaken(report: Any, chance: random.Random) -> Any:
     return other
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "better", "expected"),
-    [
-        pytest.param(100, 96, "higher", "", id="within the tolerance"),
-        pytest.param(100, 94, "higher", "worse", id="a rate that fell"),
-        pytest.param(100, 106, "higher", "better", id="a rate that rose"),
-        pytest.param(100, 106, "lower", "worse", id="a time that rose"),
-        pytest.param(100, 94, "lower", "better", id="a time that fell"),
-        pytest.param(0, 0, "higher", "", id="nothing both times"),
-        pytest.param(5, 0, "higher", "worse", id="nothing any more"),
-        pytest.param(0, 5, "lower", "worse", id="bytes where there were none"),
-    ],
+@cases(
+    "old new better expected",
+    ("within the tolerance", 100, 96, "higher", ""),
+    ("a rate that fell", 100, 94, "higher", "worse"),
+    ("a rate that rose", 100, 106, "higher", "better"),
+    ("a time that rose", 100, 106, "lower", "worse"),
+    ("a time that fell", 100, 94, "lower", "better"),
+    ("nothing both times", 0, 0, "higher", ""),
+    ("nothing any more", 5, 0, "higher", "worse"),
+    ("bytes where there were none", 0, 5, "lower", "worse"),
 )
 def test_which_way_is_worse(old: float, new: float, better: str, expected: str) -> None:
     found = compare(run(metric(old, better=better)), run(metric(new, better=better)))
@@ -118,23 +117,15 @@ def test_which_way_is_worse(old: float, new: float, better: str, expected: str) 
     assert found["worse"] is (expected == "worse")
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "worse"),
-    [
-        pytest.param(metric(100, 0.0), metric(90, 0.0), True, id="steady numbers"),
-        pytest.param(metric(100, 0.2), metric(90, 0.2), False, id="10 % in a scatter of 20 %"),
-        pytest.param(metric(100, 0.2, 101), metric(90, 0.2, 101), True, id="the same, 101 times"),
-        pytest.param(metric(100, 0.2), metric(50, 0.2), True, id="half, in the same scatter"),
-        pytest.param(
-            metric(100, 0.2), metric(90, 0.0, 1), False, id="once, beside one that scatters"
-        ),
-        pytest.param(
-            metric(100, 0.0, 1), metric(90, 0.2), False, id="the same from the other side"
-        ),
-        pytest.param(
-            metric(100, 0.0, 1), metric(94, 0.0, 1), True, id="once both times: by tolerance"
-        ),
-    ],
+@cases(
+    "old new worse",
+    ("steady numbers", metric(100, 0.0), metric(90, 0.0), True),
+    ("10 % in a scatter of 20 %", metric(100, 0.2), metric(90, 0.2), False),
+    ("the same, 101 times", metric(100, 0.2, 101), metric(90, 0.2, 101), True),
+    ("half, in the same scatter", metric(100, 0.2), metric(50, 0.2), True),
+    ("once, beside one that scatters", metric(100, 0.2), metric(90, 0.0, 1), False),
+    ("the same from the other side", metric(100, 0.0, 1), metric(90, 0.2), False),
+    ("once both times: by tolerance", metric(100, 0.0, 1), metric(94, 0.0, 1), True),
 )
 def test_scatter_is_allowed_for(old: Any, new: Any, *, worse: bool) -> None:
     assert compare(run(old), run(new))["worse"] is worse
@@ -169,15 +160,13 @@ def called_worse(
     return count / 2000
 
 
-@pytest.mark.parametrize(
-    ("repeats", "most"),
-    [
-        pytest.param(3, 0.015, id="three repeats"),
-        pytest.param(4, 0.035, id="four, whose spread is one gap"),
-        pytest.param(5, 0.015, id="five"),
-        pytest.param(7, 0.008, id="seven"),
-        pytest.param(20, 0.005, id="twenty"),
-    ],
+@cases(
+    "repeats most",
+    ("three repeats", 3, 0.015),
+    ("four, whose spread is one gap", 4, 0.035),
+    ("five", 5, 0.015),
+    ("seven", 7, 0.008),
+    ("twenty", 20, 0.005),
 )
 def test_an_unchanged_machine_is_rarely_called_worse(repeats: int, most: float) -> None:
     assert called_worse(100, 100, 0.1, repeats, 0.0) <= most
@@ -189,15 +178,13 @@ def test_the_quartiles_of_many_samples_lie_1_35_sigmas_apart() -> None:
     assert quartile_distance(100_000) == pytest.approx(1.349, abs=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "kind"),
-    [
-        pytest.param("pass", "fail", "worse", id="a check that fails now"),
-        pytest.param("pass", "skip", "worse", id="one that does not run any more"),
-        pytest.param("skip", "error", "worse", id="one that ran, and broke"),
-        pytest.param("fail", "error", "changed", id="one that is broken in another way"),
-        pytest.param("error", "pass", "better", id="one that was mended"),
-    ],
+@cases(
+    "before after kind",
+    ("a check that fails now", "pass", "fail", "worse"),
+    ("one that does not run any more", "pass", "skip", "worse"),
+    ("one that ran, and broke", "skip", "error", "worse"),
+    ("one that is broken in another way", "fail", "error", "changed"),
+    ("one that was mended", "error", "pass", "better"),
 )
 def test_statuses(before: str, after: str, kind: str) -> None:
     found = compare(run(status=before), run(status=after))
@@ -242,16 +229,12 @@ def test_what_changed_around_it_is_listed() -> None:
     assert rows == {"driver": {"name": "driver", "baseline": "570.124.06", "current": "570.133.20"}}
 
 
-@pytest.mark.parametrize(
-    ("change_", "word"),
-    [
-        pytest.param({"level": "quick"}, "level: standard against quick", id="another level"),
-        pytest.param({"gpus": []}, "none visible", id="no GPU"),
-        pytest.param({"arch": "aarch64"}, "architecture", id="another processor"),
-        pytest.param(
-            {"framework": {"name": "jax", "version": "1"}}, "pytorch against jax", id="jax"
-        ),
-    ],
+@cases(
+    "change_ word",
+    ("another level", {"level": "quick"}, "level: standard against quick"),
+    ("no GPU", {"gpus": []}, "none visible"),
+    ("another processor", {"arch": "aarch64"}, "architecture"),
+    ("jax", {"framework": {"name": "jax", "version": "1"}}, "pytorch against jax"),
 )
 def test_unlike_runs_are_called_unlike(change_: Any, word: str) -> None:
     other = copy.deepcopy(FIT)
@@ -269,14 +252,12 @@ def command(*words: str) -> int:
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        pytest.param(["fit", "fit"], 0, id="the same report"),
-        pytest.param(["fit", "unfit"], 1, id="a worse one"),
-        pytest.param(["unfit", "fit"], 0, id="a better one"),
-        pytest.param(["fit", "unfit", "--alike"], 1, id="alike enough"),
-    ],
+@cases(
+    "words code",
+    ("the same report", ["fit", "fit"], 0),
+    ("a worse one", ["fit", "unfit"], 1),
+    ("a better one", ["unfit", "fit"], 0),
+    ("alike enough", ["fit", "unfit", "--alike"], 1),
 )
 def test_exit_codes(words: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(*words) == code
@@ -285,18 +266,14 @@ def test_exit_codes(words: list[str], code: int, capsys: pytest.CaptureFixture[s
     assert ("Not worse than the baseline" in page) is (code == 0)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        pytest.param(["fit"], "required: REPORT", id="one report"),
-        pytest.param(["fit", "/nonexistent"], "No such file", id="no such file"),
-        pytest.param(["/etc/passwd", "fit"], "not JSON", id="a foreign file"),
-        pytest.param(["fit", "fit", "--tolerance", "nan"], "--tolerance", id="no tolerance"),
-        pytest.param(["fit", "fit", "--tolerance", "1"], "--tolerance", id="all may be lost"),
-        pytest.param(
-            ["fit", str(DATA / "made-up-no-verdict.json"), "--alike"], "GPUs", id="unlike"
-        ),
-    ],
+@cases(
+    "words said",
+    ("one report", ["fit"], "required: REPORT"),
+    ("no such file", ["fit", "/nonexistent"], "No such file"),
+    ("a foreign file", ["/etc/passwd", "fit"], "not JSON"),
+    ("no tolerance", ["fit", "fit", "--tolerance", "nan"], "--tolerance"),
+    ("all may be lost", ["fit", "fit", "--tolerance", "1"], "--tolerance"),
+    ("unlike", ["fit", str(DATA / "made-up-no-verdict.json"), "--alike"], "GPUs"),
 )
 def test_bad_input_is_2(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(*words) == 2

@@ -22,6 +22,7 @@ from markdown_it import MarkdownIt
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.kit.cases import cases
 from tests.kit.reports import DATA, HOSTILE, NAMES, REPORT, SCHEMA, TEXTS, hostile, made_up, reports
 from verify.commands import render
 from verify.commands.main import main
@@ -133,20 +134,18 @@ def test_the_shape_is_judged_as_a_json_schema_library_judges_it(
     assert (next(shape.problems(report, SCHEMA), None) is None) is PEER.is_valid(report)
 
 
-@pytest.mark.parametrize(
-    ("text", "word"),
-    [
-        pytest.param(b"", "not JSON", id="nothing"),
-        pytest.param(b"\xff\xfe{}", "not JSON", id="no UTF-8"),
-        pytest.param(b'{"schema": 1, "verd', "not JSON, or cut short", id="cut short"),
-        pytest.param(b"[]", "expected object, found array", id="a list"),
-        pytest.param(b"7", "found number", id="a number"),
-        pytest.param(b"{}", "schema, verdict, level, environment, checks is missing", id="empty"),
-        pytest.param(b'{"schema": NaN}', "not a finite number", id="NaN"),
-        pytest.param(b'{"schema": 1e999}', "not a finite number", id="too large for a double"),
-        pytest.param(b"[" * 100_000, "nested too deeply", id="a tower of brackets"),
-        pytest.param(b'{"version": 1, "results": []}', "not a report of verify", id="foreign"),
-    ],
+@cases(
+    "text word",
+    ("nothing", b"", "not JSON"),
+    ("no UTF-8", b"\xff\xfe{}", "not JSON"),
+    ("cut short", b'{"schema": 1, "verd', "not JSON, or cut short"),
+    ("a list", b"[]", "expected object, found array"),
+    ("a number", b"7", "found number"),
+    ("empty", b"{}", "schema, verdict, level, environment, checks is missing"),
+    ("NaN", b'{"schema": NaN}', "not a finite number"),
+    ("too large for a double", b'{"schema": 1e999}', "not a finite number"),
+    ("a tower of brackets", b"[" * 100_000, "nested too deeply"),
+    ("foreign", b'{"version": 1, "results": []}', "not a report of verify"),
 )
 def test_what_is_no_report_is_refused(text: bytes, word: str) -> None:
     with pytest.raises(UsageError) as caught:
@@ -548,16 +547,12 @@ def test_bars_stay_on_the_paper(rows: list[Any]) -> None:
     drawn_within(svg.bars("T", rows, "b", 1.0), 26.0 + svg.BAR * len(rows))
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        pytest.param(0, 1, ["0", "0.2", "0.4", "0.6", "0.8", "1"], id="the unit"),
-        pytest.param(0, 52, ["0", "10", "20", "30", "40", "50"], id="workers"),
-        pytest.param(
-            0, 12_100, ["0", "2,000", "4,000", "6,000", "8,000", "10,000", "12,000"], id="k"
-        ),
-        pytest.param(-3, 3, ["-3", "-2", "-1", "0", "1", "2", "3"], id="around zero"),
-    ],
+@cases(
+    "low high expected",
+    ("the unit", 0, 1, ["0", "0.2", "0.4", "0.6", "0.8", "1"]),
+    ("workers", 0, 52, ["0", "10", "20", "30", "40", "50"]),
+    ("k", 0, 12_100, ["0", "2,000", "4,000", "6,000", "8,000", "10,000", "12,000"]),
+    ("around zero", -3, 3, ["-3", "-2", "-1", "0", "1", "2", "3"]),
 )
 def test_ticks_are_round(low: float, high: float, expected: list[str]) -> None:
     assert [word for _, word in axes.ticks(low, high)] == expected
@@ -576,14 +571,12 @@ def test_a_dense_line_has_no_dots() -> None:
     assert len(text.split('points="')[1].split('"')[0].split()) == 100
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "binary", "expected"),
-    [
-        pytest.param(8, 2**28, True, ["32 B", "1 KiB", "32 KiB", "1 MiB", "32 MiB"], id="messages"),
-        pytest.param(1, 1e4, False, ["1", "10", "100", "1,000", "10,000"], id="decades"),
-        pytest.param(1e-9, 1e-6, False, ["1e-9", "1e-8", "1e-7", "1e-6"], id="small decades"),
-        pytest.param(1024, 4096, True, ["1 KiB", "2 KiB", "4 KiB"], id="a short range"),
-    ],
+@cases(
+    "low high binary expected",
+    ("messages", 8, 2**28, True, ["32 B", "1 KiB", "32 KiB", "1 MiB", "32 MiB"]),
+    ("decades", 1, 1e4, False, ["1", "10", "100", "1,000", "10,000"]),
+    ("small decades", 1e-9, 1e-6, False, ["1e-9", "1e-8", "1e-7", "1e-6"]),
+    ("a short range", 1024, 4096, True, ["1 KiB", "2 KiB", "4 KiB"]),
 )
 def test_logarithmic_ticks(low: float, high: float, *, binary: bool, expected: list[str]) -> None:
     assert [word for _, word in axes.log_ticks(low, high, binary=binary)] == expected
@@ -592,21 +585,19 @@ def test_logarithmic_ticks(low: float, high: float, *, binary: bool, expected: l
 # --- numbers
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        pytest.param(0.0, "0", id="zero"),
-        pytest.param(4096, "4,096", id="a count is exact"),
-        pytest.param(2**40, "1,099,511,627,776", id="a large count is exact"),
-        pytest.param(1234.5, "1,230", id="thousands"),
-        pytest.param(99.95, "100", id="up to the next power"),
-        pytest.param(99.94, "99.9", id="below it"),
-        pytest.param(0.00012345, "0.000123", id="small"),
-        pytest.param(1.2345e-9, "1.23e-09", id="very small"),
-        pytest.param(-7.456, "-7.46", id="negative"),
-        pytest.param(1.5e300, "1.5e+300", id="huge"),
-        pytest.param(0.1, "0.1", id="no zeros that were not measured"),
-    ],
+@cases(
+    "value expected",
+    ("zero", 0.0, "0"),
+    ("a count is exact", 4096, "4,096"),
+    ("a large count is exact", 2**40, "1,099,511,627,776"),
+    ("thousands", 1234.5, "1,230"),
+    ("up to the next power", 99.95, "100"),
+    ("below it", 99.94, "99.9"),
+    ("small", 0.00012345, "0.000123"),
+    ("very small", 1.2345e-9, "1.23e-09"),
+    ("negative", -7.456, "-7.46"),
+    ("huge", 1.5e300, "1.5e+300"),
+    ("no zeros that were not measured", 0.1, "0.1"),
 )
 def test_numbers_are_rounded_to_three_digits(value: float, expected: str) -> None:
     assert formatting.number(value) == expected
@@ -618,16 +609,14 @@ def test_a_rounded_number_is_near(value: float) -> None:
     assert float(formatting.number(value).replace(",", "")) == pytest.approx(value, rel=0.0051)
 
 
-@pytest.mark.parametrize(
-    ("value", "unit", "expected"),
-    [
-        pytest.param(0.00183, "s", "1.83 ms", id="milliseconds"),
-        pytest.param(3.1e-7, "s", "310 ns", id="nanoseconds"),
-        pytest.param(75.0, "s", "75 s", id="seconds"),
-        pytest.param(8.59e9, "bytes", "8.59 GB", id="bytes in powers of ten"),
-        pytest.param(0, "bytes", "0 bytes", id="nothing"),
-        pytest.param(751.3, "TFLOP/s", "751 TFLOP/s", id="a rate stays as it is"),
-    ],
+@cases(
+    "value unit expected",
+    ("milliseconds", 0.00183, "s", "1.83 ms"),
+    ("nanoseconds", 3.1e-7, "s", "310 ns"),
+    ("seconds", 75.0, "s", "75 s"),
+    ("bytes in powers of ten", 8.59e9, "bytes", "8.59 GB"),
+    ("nothing", 0, "bytes", "0 bytes"),
+    ("a rate stays as it is", 751.3, "TFLOP/s", "751 TFLOP/s"),
 )
 def test_quantities(value: float, unit: str, expected: str) -> None:
     assert formatting.quantity(value, unit) == expected
@@ -690,20 +679,18 @@ def test_metrics_are_in_base_units() -> None:
     assert value(found["gpu_provision_check_proven"], check="libraries.vision") == 0
 
 
-@pytest.mark.parametrize(
-    ("unit", "expected"),
-    [
-        pytest.param("GB/s", ("bytes_per_second", 1e9), id="GB/s"),
-        pytest.param("TFLOP/s", ("flops_per_second", 1e12), id="TFLOP/s"),
-        pytest.param("samples/s", ("samples_per_second", 1.0), id="samples/s"),
-        pytest.param("ms", ("seconds", 1e-3), id="ms"),
-        pytest.param("s", ("seconds", 1.0), id="s"),
-        pytest.param("bytes", ("bytes", 1.0), id="bytes"),
-        pytest.param("%", ("ratio", 0.01), id="percent"),
-        pytest.param("MHz", ("hertz", 1e6), id="MHz"),
-        pytest.param("tokens/s/GPU", ("tokens_per_s_GPU", 1.0), id="unknown"),
-        pytest.param("!", ("none", 1.0), id="no word"),
-    ],
+@cases(
+    "unit expected",
+    ("GB/s", "GB/s", ("bytes_per_second", 1e9)),
+    ("TFLOP/s", "TFLOP/s", ("flops_per_second", 1e12)),
+    ("samples/s", "samples/s", ("samples_per_second", 1.0)),
+    ("ms", "ms", ("seconds", 1e-3)),
+    ("s", "s", ("seconds", 1.0)),
+    ("bytes", "bytes", ("bytes", 1.0)),
+    ("percent", "%", ("ratio", 0.01)),
+    ("MHz", "MHz", ("hertz", 1e6)),
+    ("unknown", "tokens/s/GPU", ("tokens_per_s_GPU", 1.0)),
+    ("no word", "!", ("none", 1.0)),
 )
 def test_base_units(unit: str, expected: tuple[str, float]) -> None:
     assert prometheus.base_unit(unit) == expected
@@ -751,21 +738,15 @@ def test_render_without_a_file_prints_the_page(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == table(json.loads(source.read_text()))
 
 
-@pytest.mark.parametrize(
-    ("words_", "said"),
-    [
-        pytest.param(["/nonexistent", "--html", "OUT"], "No such file", id="no such report"),
-        pytest.param(["/etc/passwd", "--html", "OUT"], "not JSON", id="a foreign file"),
-        pytest.param(["SOURCE", "--html", "/proc/p.html"], "--html", id="an unwritable folder"),
-        pytest.param(
-            ["SOURCE", "--html", "OUT", "--junit", "OUT"], "same file", id="one file twice"
-        ),
-        pytest.param(["SOURCE", "--html"], "expected one argument", id="no name"),
-        pytest.param([], "required: REPORT", id="no report"),
-        pytest.param(
-            ["SOURCE", "--html", "OUT", "--baseline", "/etc/passwd"], "not JSON", id="base"
-        ),
-    ],
+@cases(
+    "words_ said",
+    ("no such report", ["/nonexistent", "--html", "OUT"], "No such file"),
+    ("a foreign file", ["/etc/passwd", "--html", "OUT"], "not JSON"),
+    ("an unwritable folder", ["SOURCE", "--html", "/proc/p.html"], "--html"),
+    ("one file twice", ["SOURCE", "--html", "OUT", "--junit", "OUT"], "same file"),
+    ("no name", ["SOURCE", "--html"], "expected one argument"),
+    ("no report", [], "required: REPORT"),
+    ("base", ["SOURCE", "--html", "OUT", "--baseline", "/etc/passwd"], "not JSON"),
 )
 def test_render_refuses_in_one_sentence(
     words_: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -799,27 +780,23 @@ def test_one_unwritable_file_does_not_lose_the_others(tmp_path: Path) -> None:
 # --- the page for people
 
 
-@pytest.mark.parametrize(
-    ("width", "most"),
-    [
-        pytest.param(60, 80, id="never narrower than its columns"),
-        pytest.param(80, 80, id="a file"),
-        pytest.param(120, 120, id="a wide terminal"),
-    ],
+@cases(
+    "width most",
+    ("never narrower than its columns", 60, 80),
+    ("a file", 80, 80),
+    ("a wide terminal", 120, 120),
 )
 def test_the_page_is_as_wide_as_asked(width: int, most: int) -> None:
     lines = table(COMPARED, width).splitlines()
     assert most - 20 < max(map(len, lines)) <= most
 
 
-@pytest.mark.parametrize(
-    ("is_terminal", "wide", "found"),
-    [
-        pytest.param(True, "100", 100, id="a terminal"),
-        pytest.param(True, "60", 80, id="a narrow one"),
-        pytest.param(True, "300", 120, id="longer lines are hard to read"),
-        pytest.param(False, "100", 80, id="a file is the same everywhere"),
-    ],
+@cases(
+    "is_terminal wide found",
+    ("a terminal", True, "100", 100),
+    ("a narrow one", True, "60", 80),
+    ("longer lines are hard to read", True, "300", 120),
+    ("a file is the same everywhere", False, "100", 80),
 )
 def test_standard_output_decides_the_width(
     *, is_terminal: bool, wide: str, found: int, monkeypatch: pytest.MonkeyPatch
@@ -871,12 +848,10 @@ def test_a_day_that_does_not_exist_is_shown_as_it_is(moment: str) -> None:
     assert formatting.local_time(moment) == moment
 
 
-@pytest.mark.parametrize(
-    ("zone", "shown"),
-    [
-        pytest.param("UTC", "2026-11-26 23:19 UTC", id="in UTC"),
-        pytest.param("XYZ-8", "2026-11-27 07:19 UTC+0800", id="east of it, on the next day"),
-    ],
+@cases(
+    "zone shown",
+    ("in UTC", "UTC", "2026-11-26 23:19 UTC"),
+    ("east of it, on the next day", "XYZ-8", "2026-11-27 07:19 UTC+0800"),
 )
 def test_a_time_is_that_of_the_machine_that_renders_it(
     zone: str, shown: str, monkeypatch: pytest.MonkeyPatch

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from tests import ROOT
+from tests.kit.cases import cases
 from verify.model import report
 
 SCHEMA = json.loads((ROOT / "verify" / "report.schema.json").read_text(encoding="utf-8"))
@@ -15,29 +14,25 @@ DEFS = SCHEMA["$defs"]
 COMPARED = DEFS["comparison"]["properties"]
 
 
-@pytest.mark.parametrize(
-    ("rule", "kind"),
-    [
-        pytest.param(SCHEMA, report.Report, id="the report"),
-        pytest.param(DEFS["environment"], report.Environment, id="its environment"),
-        pytest.param(
-            DEFS["environment"]["properties"]["framework"], report.FrameworkRow, id="a framework"
-        ),
-        pytest.param(DEFS["gpu"], report.GpuRow, id="a GPU"),
-        pytest.param(DEFS["check"], report.CheckRow, id="a check"),
-        pytest.param(DEFS["metric"], report.MetricRow, id="a metric"),
-        pytest.param(DEFS["table"], report.TableRow, id="a table"),
-        pytest.param(DEFS["plot"], report.PlotRow, id="a plot"),
-        pytest.param(DEFS["plot"]["properties"]["lines"]["items"], report.LineRow, id="a line"),
-        pytest.param(DEFS["comparison"], report.ReportComparison, id="a comparison"),
-        pytest.param(DEFS["run"], report.RunRow, id="a run"),
-        pytest.param(COMPARED["environment"]["items"], report.ChangeRow, id="a changed fact"),
-        pytest.param(COMPARED["checks"], report.MovedChecks, id="the checks of two runs"),
-        pytest.param(COMPARED["metrics"], report.MovedMetrics, id="the metrics of two runs"),
-        pytest.param(DEFS["moved_check"], report.MovedCheck, id="a moved check"),
-        pytest.param(DEFS["metric_key"], report.MetricKey, id="a metric's key"),
-        pytest.param(DEFS["moved_metric"], report.MovedMetric, id="a moved metric"),
-    ],
+@cases(
+    "rule kind",
+    ("the report", SCHEMA, report.Report),
+    ("its environment", DEFS["environment"], report.Environment),
+    ("a framework", DEFS["environment"]["properties"]["framework"], report.FrameworkRow),
+    ("a GPU", DEFS["gpu"], report.GpuRow),
+    ("a check", DEFS["check"], report.CheckRow),
+    ("a metric", DEFS["metric"], report.MetricRow),
+    ("a table", DEFS["table"], report.TableRow),
+    ("a plot", DEFS["plot"], report.PlotRow),
+    ("a line", DEFS["plot"]["properties"]["lines"]["items"], report.LineRow),
+    ("a comparison", DEFS["comparison"], report.ReportComparison),
+    ("a run", DEFS["run"], report.RunRow),
+    ("a changed fact", COMPARED["environment"]["items"], report.ChangeRow),
+    ("the checks of two runs", COMPARED["checks"], report.MovedChecks),
+    ("the metrics of two runs", COMPARED["metrics"], report.MovedMetrics),
+    ("a moved check", DEFS["moved_check"], report.MovedCheck),
+    ("a metric's key", DEFS["metric_key"], report.MetricKey),
+    ("a moved metric", DEFS["moved_metric"], report.MovedMetric),
 )
 def test_a_type_has_the_members_of_the_schema(rule: Any, kind: Any) -> None:
     assert kind.__required_keys__ == frozenset(rule["required"])

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.cases import cases
 from tests.unit.verify.checks.numerics.test_numerics import reading
 from verify.backends.sight import Sight, judge_absent
 from verify.checks import CHECKS
@@ -191,17 +192,15 @@ def row(name: str, status: str = "fail", message: str = "x", **more: Any) -> Any
     return {"id": name, "status": status, "message": message, "cause": "y", **more}
 
 
-@pytest.mark.parametrize(
-    ("found", "whose"),
-    [
-        pytest.param(row("health.memory"), "node", id="hardware"),
-        pytest.param(row("libraries.cuda"), "image", id="a library"),
-        pytest.param(row("loading.files"), "configuration", id="a limit"),
-        pytest.param(row("devices.kernel"), "unknown", id="wrong results without a judge's word"),
-        pytest.param(row("libraries.cuda", "error"), "unknown", id="a check that broke"),
-        pytest.param(row("numerics.matmul", "error", "GPU is lost"), "node", id="a lost GPU"),
-        pytest.param(row("libraries.cuda", at_fault="configuration"), "configuration", id="said"),
-    ],
+@cases(
+    "found whose",
+    ("hardware", row("health.memory"), "node"),
+    ("a library", row("libraries.cuda"), "image"),
+    ("a limit", row("loading.files"), "configuration"),
+    ("wrong results without a judge's word", row("devices.kernel"), "unknown"),
+    ("a check that broke", row("libraries.cuda", "error"), "unknown"),
+    ("a lost GPU", row("numerics.matmul", "error", "GPU is lost"), "node"),
+    ("said", row("libraries.cuda", at_fault="configuration"), "configuration"),
 )
 def test_a_report_of_an_earlier_version_is_read_by_ids_and_texts(found: Any, whose: str) -> None:
     assert fault_of(found).at_fault == whose
@@ -216,25 +215,22 @@ def fault(check: str, at_fault: str, kind: str = "fail") -> CheckFault:
     return CheckFault(check, at_fault, kind)
 
 
-@pytest.mark.parametrize(
-    ("found", "check"),
-    [
-        pytest.param([], None, id="nothing failed"),
-        pytest.param([fault("libraries.cudnn", "image"), fault("numerics.matmul", "node")],
-                     "libraries.cudnn", id="a broken image computes wrong results, too"),
-        pytest.param([fault("libraries.cudnn", "image"), fault("health.memory", "node")],
-                     "health.memory", id="no image can cause an ECC error"),
-        pytest.param([fault("libraries.cudnn", "image"),
-                      fault("devices.kernel", "node", "hardware")], "devices.kernel",
-                     id="nor a GPU that is lost in the middle of a kernel"),
-        pytest.param([fault("loading.shm", "configuration"), fault("devices.kernel", "node")],
-                     "devices.kernel",
-                     id="little shared memory does not make a GPU compute wrongly"),
-        pytest.param([fault("training.amp", "unknown"), fault("loading.shm", "configuration")],
-                     "loading.shm", id="what is known before what is not"),
-        pytest.param([fault("health.log", "node"), fault("health.memory", "node")], "health.log",
-                     id="of equals the first"),
-    ],
+@cases(
+    "found check",
+    ("nothing failed", [], None),
+    ("a broken image computes wrong results, too",
+     [fault("libraries.cudnn", "image"), fault("numerics.matmul", "node")], "libraries.cudnn"),
+    ("no image can cause an ECC error",
+     [fault("libraries.cudnn", "image"), fault("health.memory", "node")], "health.memory"),
+    ("nor a GPU that is lost in the middle of a kernel",
+     [fault("libraries.cudnn", "image"), fault("devices.kernel", "node", "hardware")],
+     "devices.kernel"),
+    ("little shared memory does not make a GPU compute wrongly",
+     [fault("loading.shm", "configuration"), fault("devices.kernel", "node")], "devices.kernel"),
+    ("what is known before what is not",
+     [fault("training.amp", "unknown"), fault("loading.shm", "configuration")], "loading.shm"),
+    ("of equals the first", [fault("health.log", "node"), fault("health.memory", "node")],
+     "health.log"),
 )  # fmt: skip
 def test_one_fault_decides(found: list[CheckFault], check: str | None) -> None:
     decided = decisive(found)

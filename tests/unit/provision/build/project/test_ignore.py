@@ -17,6 +17,7 @@ from provision.build.project.ignore import (
     read_gitignore,
     verdict,
 )
+from tests.kit.cases import cases
 from tests.kit.projects import project
 
 
@@ -71,30 +72,26 @@ def test_git_says_the_same(text: str, path: str, out: bool, tmp_path: Path) -> N
     assert (subprocess.run(command, check=False).returncode == 0) == out
 
 
-@pytest.mark.parametrize(
-    ("text", "path", "out"),
-    [
-        pytest.param("data", "data/x", True, id="a directory"),
-        pytest.param("data", "x/data", False, id="every pattern is from the top"),
-        pytest.param("**/data", "x/data", True, id="at any depth"),
-        pytest.param("/data/", "data/x", True, id="slashes do not matter"),
-        pytest.param("*\n!src", "src/a/b", False, id="only what is named"),
-        pytest.param("*\n!src", "other/a", True, id="only what is named, for another"),
-        pytest.param("data\n!data/keep", "data/keep", False, id="an exception below a directory"),
-        pytest.param("!a\na", "a", True, id="the last one counts"),
-        pytest.param("../x", "x", False, id="outside of the project"),
-    ],
+@cases(
+    "text path out",
+    ("a directory", "data", "data/x", True),
+    ("every pattern is from the top", "data", "x/data", False),
+    ("at any depth", "**/data", "x/data", True),
+    ("slashes do not matter", "/data/", "data/x", True),
+    ("only what is named", "*\n!src", "src/a/b", False),
+    ("only what is named, for another", "*\n!src", "other/a", True),
+    ("an exception below a directory", "data\n!data/keep", "data/keep", False),
+    ("the last one counts", "!a\na", "a", True),
+    ("outside of the project", "../x", "x", False),
 )
 def test_a_dockerignore(text: str, path: str, *, out: bool) -> None:
     assert excluded(path, *read_dockerignore(text)) == out
 
 
-@pytest.mark.parametrize(
-    ("git", "docker", "path", "out"),
-    [
-        pytest.param("weights/", "!weights", "weights/a.bin", False, id="what git ignores"),
-        pytest.param("!a.log", "*.log", "a.log", True, id="either of them excludes"),
-    ],
+@cases(
+    "git docker path out",
+    ("what git ignores", "weights/", "!weights", "weights/a.bin", False),
+    ("either of them excludes", "!a.log", "*.log", "a.log", True),
 )
 def test_both(git: str, docker: str, path: str, *, out: bool) -> None:
     assert excluded(path, *read_gitignore(git), *read_dockerignore(docker)) == out

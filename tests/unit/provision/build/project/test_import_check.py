@@ -15,6 +15,7 @@ from provision.lock.lockfile import Lock
 from provision.model.plan import Base
 from provision.output.console import Console
 from provision.sources.errors import ProjectIncompleteError
+from tests.kit.cases import cases
 from tests.kit.projects import project
 from tests.unit.provision.lock.test_lock import PLAN
 
@@ -33,33 +34,28 @@ def said(root: Path, capsys: pytest.CaptureFixture[str]) -> str:
     return " ".join(f"{capsys.readouterr().err} {refused}".split())
 
 
-@pytest.mark.parametrize(
-    ("files", "words"),
-    [
-        pytest.param(
-            {"app.py": "import made\n", "made.py": "", ".gitignore": "made.py\n"},
-            "no wheel of the image has: made (app.py, line 1). .gitignore keeps made.py out of the "
-            "image. Put it into the image: echo '!made.py' >> .dockerignore, or build the image "
-            "without it: --without made", id="a module that git ignores"),
-        pytest.param(
-            {"app.py": "import made\n", "made/a.py": "", ".dockerignore": "made\n"},
-            ".dockerignore keeps made out of the image. Put it into the image: echo '!made' >> "
-            ".dockerignore", id="a package that docker ignores"),
-        pytest.param({"app.py": "import wandb\n", "wandb/run-1/log.txt": "",
-                      ".gitignore": "wandb/\n"},
-                     "Add what provides it to the project's requirements",
-                     id="a folder without modules is not what is imported"),
-        pytest.param(
-            {"app.py": "try:\n import made\nexcept ImportError: pass\n", "made.py": "",
-             ".gitignore": "made.py\n"},
-            "Not found among the wheels: made (app.py, line 2). The project may do without them. "
-            ".gitignore keeps made.py out of the image.", id="one that may be imported"),
-        pytest.param(
-            {"app.py": "", "a.py": "print 'two'\n", "b.py": "{{ name }} x\n", "c.py": "(",
-             "d.py": "}"},
-            "cannot parse 4 files (a.py, b.py, c.py, ...); what they import is not checked.",
-            id="files that cannot be parsed"),
-    ],
+@cases(
+    "files words",
+    ("a module that git ignores",
+     {"app.py": "import made\n", "made.py": "", ".gitignore": "made.py\n"},
+     ("no wheel of the image has: made (app.py, line 1). .gitignore keeps made.py out of the "
+      "image. Put it into the image: echo '!made.py' >> .dockerignore, or build the image "
+      "without it: --without made")),
+    ("a package that docker ignores",
+     {"app.py": "import made\n", "made/a.py": "", ".dockerignore": "made\n"},
+     (".dockerignore keeps made out of the image. Put it into the image: echo '!made' >> "
+      ".dockerignore")),
+    ("a folder without modules is not what is imported",
+     {"app.py": "import wandb\n", "wandb/run-1/log.txt": "", ".gitignore": "wandb/\n"},
+     "Add what provides it to the project's requirements"),
+    ("one that may be imported",
+     {"app.py": "try:\n import made\nexcept ImportError: pass\n", "made.py": "",
+      ".gitignore": "made.py\n"},
+     ("Not found among the wheels: made (app.py, line 2). The project may do without them. "
+      ".gitignore keeps made.py out of the image.")),
+    ("files that cannot be parsed",
+     {"app.py": "", "a.py": "print 'two'\n", "b.py": "{{ name }} x\n", "c.py": "(", "d.py": "}"},
+     "cannot parse 4 files (a.py, b.py, c.py, ...); what they import is not checked."),
 )  # fmt: skip
 def test_what_is_said(
     files: Mapping[str, str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

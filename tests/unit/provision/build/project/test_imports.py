@@ -7,23 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.build.project.imports import imports_of, unknown_imports
+from tests.kit.cases import cases
 
 
-@pytest.mark.parametrize(
-    ("text", "sure", "maybe"),
-    [
-        pytest.param("import a, b.c\nfrom d.e import f\n", ["a", "b", "d"], [], id="at the top"),
-        pytest.param("from . import a\nfrom .b import c\n", [], [], id="relative"),
-        pytest.param("try:\n import a\nexcept ImportError:\n a = None\n", [], ["a"], id="in try"),
-        pytest.param("if x:\n import a\nelse:\n import b\n", [], ["a", "b"], id="in if"),
-        pytest.param("def f():\n import a\n", [], ["a"], id="in a function"),
-        pytest.param("class C:\n import a\n", ["a"], [], id="in a class body, which runs"),
-        pytest.param("with suppress(ImportError):\n import a\n", [], ["a"], id="in with"),
-        pytest.param("raise SystemExit\nimport a\n", [], ["a"], id="behind an end"),
-        pytest.param("print 'two'\nimport a\n", [], [], id="of Python 2: not read"),
-        pytest.param("\0", [], [], id="no source"),
-        pytest.param("(" * 500 + ")" * 500, [], [], id="nested too deeply"),
-    ],
+@cases(
+    "text sure maybe",
+    ("at the top", "import a, b.c\nfrom d.e import f\n", ["a", "b", "d"], []),
+    ("relative", "from . import a\nfrom .b import c\n", [], []),
+    ("in try", "try:\n import a\nexcept ImportError:\n a = None\n", [], ["a"]),
+    ("in if", "if x:\n import a\nelse:\n import b\n", [], ["a", "b"]),
+    ("in a function", "def f():\n import a\n", [], ["a"]),
+    ("in a class body, which runs", "class C:\n import a\n", ["a"], []),
+    ("in with", "with suppress(ImportError):\n import a\n", [], ["a"]),
+    ("behind an end", "raise SystemExit\nimport a\n", [], ["a"]),
+    ("of Python 2: not read", "print 'two'\nimport a\n", [], []),
+    ("no source", "\0", [], []),
+    ("nested too deeply", "(" * 500 + ")" * 500, [], []),
 )
 def test_what_runs_when_a_module_is_loaded(text: str, sure: list[str], maybe: list[str]) -> None:
     found = imports_of("app.py", text.encode()).imports
@@ -41,17 +40,15 @@ def test_what_a_program_does_not_need_is_never_sure(path: str) -> None:
     assert [one.surely for one in imports_of(path, b"import a\n").imports] == [False]
 
 
-@pytest.mark.parametrize(
-    ("text", "changes"),
-    [
-        pytest.param("import sys\nsys.path.append('x')\n", True, id="append"),
-        pytest.param("import sys\nsys.path.insert(0, 'x')\n", True, id="insert"),
-        pytest.param("import sys\nsys.path[:0] = ['x']\n", True, id="a slice"),
-        pytest.param("import sys\nsys.path += ['x']\n", True, id="added"),
-        pytest.param("import site\nsite.addsitedir('x')\n", True, id="a site directory"),
-        pytest.param("import os\nos.path.join('x')\n", False, id="another path"),
-        pytest.param("names.append('x')\n", False, id="another list"),
-    ],
+@cases(
+    "text changes",
+    ("append", "import sys\nsys.path.append('x')\n", True),
+    ("insert", "import sys\nsys.path.insert(0, 'x')\n", True),
+    ("a slice", "import sys\nsys.path[:0] = ['x']\n", True),
+    ("added", "import sys\nsys.path += ['x']\n", True),
+    ("a site directory", "import site\nsite.addsitedir('x')\n", True),
+    ("another path", "import os\nos.path.join('x')\n", False),
+    ("another list", "names.append('x')\n", False),
 )
 def test_where_python_looks_may_be_changed(text: str, *, changes: bool) -> None:
     assert imports_of("a.py", text.encode()).changes_path is changes
@@ -60,32 +57,27 @@ def test_where_python_looks_may_be_changed(text: str, *, changes: bool) -> None:
 PACKAGE = ["app.py", "modules/__init__.py", "modules/whisper/__init__.py", "modules/whisper/own.py"]
 
 
-@pytest.mark.parametrize(
-    ("path", "text", "more", "roots", "unknown"),
-    [
-        pytest.param("app.py", "import os, tomllib, distutils", [], [], [], id="Python's own"),
-        pytest.param("app.py", "import modules", [], [], [], id="a package of the project"),
-        pytest.param("app.py", "import numpy", [], [], ["numpy"], id="another's"),
-        pytest.param("modules/whisper/own.py", "import whisper", [], [], ["whisper"],
-                     id="a part of a package is no module of this name"),
-        pytest.param("modules/whisper/own.py", "import helper", ["modules/whisper/helper.py"], [],
-                     [], id="a module beside a script"),
-        pytest.param("app.py", "import helper", ["lib/helper.py"], [], [],
-                     id="a folder that may be on the path"),
-        pytest.param("app.py", "import helper", ["lib/__init__.py", "lib/helper.py"], [],
-                     ["helper"], id="a folder that is a package"),
-        pytest.param("app.py", "import helper", ["lib/__init__.py", "lib/helper.py"], ["lib"], [],
-                     id="a root"),
-        pytest.param("app.py", "import sys\nsys.path.append('modules')\nimport whisper", [], [], [],
-                     id="a path that the code changes"),
-        pytest.param("app.py", "import fast_cuda", ["csrc/fast_cuda.cpp"], [], [],
-                     id="what the project compiles"),
-        pytest.param("app.py", "import space", ["space/deep/x.py"], [], [], id="a namespace"),
-        pytest.param("app.py", "import __main__", [], [], [], id="the program itself"),
-        pytest.param("app.py", "import svc_pb2", ["svc.proto"], [], [], id="what protoc makes"),
-        pytest.param("setup.py", "import e\nExtension(name='pkg.e')", [], [], [],
-                     id="an extension module that setup.py names"),
-    ],
+@cases(
+    "path text more roots unknown",
+    ("Python's own", "app.py", "import os, tomllib, distutils", [], [], []),
+    ("a package of the project", "app.py", "import modules", [], [], []),
+    ("another's", "app.py", "import numpy", [], [], ["numpy"]),
+    ("a part of a package is no module of this name", "modules/whisper/own.py", "import whisper",
+     [], [], ["whisper"]),
+    ("a module beside a script", "modules/whisper/own.py", "import helper",
+     ["modules/whisper/helper.py"], [], []),
+    ("a folder that may be on the path", "app.py", "import helper", ["lib/helper.py"], [], []),
+    ("a folder that is a package", "app.py", "import helper", ["lib/__init__.py", "lib/helper.py"],
+     [], ["helper"]),
+    ("a root", "app.py", "import helper", ["lib/__init__.py", "lib/helper.py"], ["lib"], []),
+    ("a path that the code changes", "app.py",
+     "import sys\nsys.path.append('modules')\nimport whisper", [], [], []),
+    ("what the project compiles", "app.py", "import fast_cuda", ["csrc/fast_cuda.cpp"], [], []),
+    ("a namespace", "app.py", "import space", ["space/deep/x.py"], [], []),
+    ("the program itself", "app.py", "import __main__", [], [], []),
+    ("what protoc makes", "app.py", "import svc_pb2", ["svc.proto"], [], []),
+    ("an extension module that setup.py names", "setup.py", "import e\nExtension(name='pkg.e')", [],
+     [], []),
 )  # fmt: skip
 def test_what_neither_python_nor_the_project_has(
     path: str, text: str, more: list[str], roots: list[str], unknown: list[str]
@@ -106,13 +98,11 @@ PROGRAM = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("roots", "calls", "sure"),
-    [
-        pytest.param([], [], {"x_util", "x_a", "x_up"}, id="from the script at the top"),
-        pytest.param([], ["lib/cmd/main"], {"x_util", "x_a", "x_up", "x_cmd"}, id="from a command"),
-        pytest.param(["lib"], ["cmd/main"], {"x_util", "x_a", "x_up", "x_cmd"}, id="below a root"),
-    ],
+@cases(
+    "roots calls sure",
+    ("from the script at the top", [], [], {"x_util", "x_a", "x_up"}),
+    ("from a command", [], ["lib/cmd/main"], {"x_util", "x_a", "x_up", "x_cmd"}),
+    ("below a root", ["lib"], ["cmd/main"], {"x_util", "x_a", "x_up", "x_cmd"}),
 )
 def test_only_what_is_loaded_when_the_program_starts_is_sure(
     roots: list[str], calls: list[str], sure: set[str]

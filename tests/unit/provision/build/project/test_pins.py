@@ -20,6 +20,7 @@ from provision.model.plan import Plan, Request
 from provision.resolve import resolve
 from provision.sources.declaration import pythons_of
 from provision.sources.find import Project, read_project
+from tests.kit.cases import cases
 from tests.kit.hosts import host
 from tests.kit.projects import project
 
@@ -112,34 +113,33 @@ def followed(root: Path, way: str) -> None:
         path.write_text("\n".join(lines) + "\n")
 
 
-@pytest.mark.parametrize(
-    ("files", "given", "gpu", "driver", "fix"),
-    [
-        pytest.param({"requirements.txt": "# 1\ntorch==2.1.0\n"}, {"cuda": "11.7"}, "A100",
-                     "515.65.01", "Use --cuda 11.8, or in requirements.txt, line 2, pin "
-                     "torch==2.0.1.", id="an option for which the pin has no build"),
-        pytest.param({"requirements.txt": "torch==2.1.0\n"}, {"cuda": "11.7"}, "H100",
-                     "535.104.05", "Use --cuda 11.8, or use --cuda 12.1.",
-                     id="and where no release for that CUDA has code for the GPU"),
-        pytest.param({"requirements.txt": "--index-url https://download.pytorch.org/whl/cu128\n"
-                      "torch==2.8.0\n"}, {}, "GTX 1080 Ti", "580.95.05",
-                     "In requirements.txt, line 1, name the index of cu126.",
-                     id="an index whose builds lack the GPU"),
-        pytest.param({"requirements.txt": "torch==2.5.1+cu118\ntorchvision==0.20.1+cu118\n"}, {},
-                     "RTX 5090", "580.95.05", "In requirements.txt, line 2, pin "
-                     "torchvision==0.22.0 and in requirements.txt, line 1, pin torch==2.7.0+cu128",
-                     id="a pin with the tag of its CUDA"),
-        pytest.param({"requirements.txt": "torch==2.5.1\ntorchvision==0.15.2\n"}, {}, "RTX 4090",
-                     "580.95.05", "In requirements.txt, line 2, pin torchvision==0.20.1, or in "
-                     "requirements.txt, line 1, pin torch==2.0.1.", id="a companion of another"),
-        pytest.param({"requirements.txt": "torch==2.3.0\n", ".python-version": "3.14\n"}, {},
-                     "RTX 4090", "580.95.05", "In .python-version, write 3.12, or",
-                     id="the Python of a checkout"),
-        pytest.param({"requirements.txt": "torch==2.11.0\n", "pyproject.toml":
-                      "[project]\nname='a'\nrequires-python='==3.12.*'\n"},
-                     {"base": "bootstrap"}, "RTX 4090", "580.95.05",
-                     "In pyproject.toml, line 3, allow Python 3.1", id="a base without the Python"),
-    ],
+@cases(
+    "files given gpu driver fix",
+    ("an option for which the pin has no build", {"requirements.txt": "# 1\ntorch==2.1.0\n"},
+     {"cuda": "11.7"}, "A100", "515.65.01",
+     "Use --cuda 11.8, or in requirements.txt, line 2, pin torch==2.0.1."),
+    ("and where no release for that CUDA has code for the GPU",
+     {"requirements.txt": "torch==2.1.0\n"}, {"cuda": "11.7"}, "H100", "535.104.05",
+     "Use --cuda 11.8, or use --cuda 12.1."),
+    ("an index whose builds lack the GPU",
+     {"requirements.txt": "--index-url https://download.pytorch.org/whl/cu128\ntorch==2.8.0\n"}, {},
+     "GTX 1080 Ti", "580.95.05", "In requirements.txt, line 1, name the index of cu126."),
+    ("a pin with the tag of its CUDA",
+     {"requirements.txt": "torch==2.5.1+cu118\ntorchvision==0.20.1+cu118\n"}, {}, "RTX 5090",
+     "580.95.05",
+     ("In requirements.txt, line 2, pin "
+      "torchvision==0.22.0 and in requirements.txt, line 1, pin torch==2.7.0+cu128")),
+    ("a companion of another", {"requirements.txt": "torch==2.5.1\ntorchvision==0.15.2\n"}, {},
+     "RTX 4090", "580.95.05",
+     ("In requirements.txt, line 2, pin torchvision==0.20.1, or in "
+      "requirements.txt, line 1, pin torch==2.0.1.")),
+    ("the Python of a checkout",
+     {"requirements.txt": "torch==2.3.0\n", ".python-version": "3.14\n"}, {}, "RTX 4090",
+     "580.95.05", "In .python-version, write 3.12, or"),
+    ("a base without the Python",
+     {"requirements.txt": "torch==2.11.0\n",
+      "pyproject.toml": "[project]\nname='a'\nrequires-python='==3.12.*'\n"}, {"base": "bootstrap"},
+     "RTX 4090", "580.95.05", "In pyproject.toml, line 3, allow Python 3.1"),
 )  # fmt: skip
 def test_each_way_of_a_fix_plans_once_it_is_in_the_file(
     files: dict[str, str], given: dict[str, str], gpu: str, driver: str, fix: str, tmp_path: Path
@@ -168,14 +168,12 @@ def test_each_way_of_a_fix_plans_once_it_is_in_the_file(
         assert planned(options) is None, way
 
 
-@pytest.mark.parametrize(
-    ("text", "gpu", "builds"),
-    [
-        pytest.param("torch==2.0.1\n", "RTX 3090", set(), id="a pinned release"),
-        pytest.param("--index-url https://download.pytorch.org/whl/cu117\ntorch\n", "RTX 3090",
-                     set(), id="the CUDA of an index"),
-        pytest.param("torch\n", "RTX 5090", {"2.15.0"}, id="nothing is pinned"),
-    ],
+@cases(
+    "text gpu builds",
+    ("a pinned release", "torch==2.0.1\n", "RTX 3090", set()),
+    ("the CUDA of an index", "--index-url https://download.pytorch.org/whl/cu117\ntorch\n",
+     "RTX 3090", set()),
+    ("nothing is pinned", "torch\n", "RTX 5090", {"2.15.0"}),
 )  # fmt: skip
 def test_no_alternative_contradicts_the_file(
     text: str, gpu: str, builds: set[str], tmp_path: Path
@@ -189,13 +187,11 @@ def test_no_alternative_contradicts_the_file(
     assert {one.framework_version for one in shown} == builds
 
 
-@pytest.mark.parametrize(
-    ("marker", "shown"),
-    [
-        pytest.param("", "", id="none"),
-        pytest.param('; python_version >= "3.9"', '; python_version >= "3.9"', id="a short marker"),
-        pytest.param("; " + " or ".join(['python_version >= "3.9"'] * 4), "", id="not a long one"),
-    ],
+@cases(
+    "marker shown",
+    ("none", "", ""),
+    ("a short marker", '; python_version >= "3.9"', '; python_version >= "3.9"'),
+    ("not a long one", "; " + " or ".join(['python_version >= "3.9"'] * 4), ""),
 )
 def test_what_uv_refuses_is_named_with_its_line(marker: str, shown: str, tmp_path: Path) -> None:
     lines = f"torch==2.5.1\nnumpy==1.26.4\n# x\npandas==2.2.0{marker}\n"

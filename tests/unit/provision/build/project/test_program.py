@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from provision.build.project.code import read_code
+from tests.kit.cases import cases
 from tests.kit.layer_maker import collect, unpack
 from tests.kit.projects import project
 
@@ -76,14 +77,12 @@ def test_members_of_a_workspace_are_found(tmp_path: Path) -> None:
     assert found.program.roots == ("/app/src", "/app/packages/lib/src")
 
 
-@pytest.mark.parametrize(
-    ("name", "image"),
-    [
-        pytest.param("My.App", "my-app", id="capitals and dots"),
-        pytest.param("a__b", "a-b", id="underscores"),
-        pytest.param("-", "project", id="no letter"),
-        pytest.param("x" * 300, "project", id="too long, so the directory's"),
-    ],
+@cases(
+    "name image",
+    ("capitals and dots", "My.App", "my-app"),
+    ("underscores", "a__b", "a-b"),
+    ("no letter", "-", "project"),
+    ("too long, so the directory's", "x" * 300, "project"),
 )
 def test_the_image_has_the_name_of_the_project(name: str, image: str, tmp_path: Path) -> None:
     text = f'[project]\nname = "{name}"\n'

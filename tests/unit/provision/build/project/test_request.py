@@ -15,6 +15,7 @@ from provision.model.request import parse_request
 from provision.resolve import resolve
 from provision.sources.declaration import Declaration, Declared
 from provision.sources.find import Project
+from tests.kit.cases import cases
 from tests.kit.hosts import host
 
 KNOWN = ("3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
@@ -36,35 +37,27 @@ def merged(declaration: Declaration, checkout: str | None = None, /, **given: An
     return request_of(project, parse_request(**given), named=named, arch="x86_64", known=KNOWN)
 
 
-@pytest.mark.parametrize(
-    ("lines", "given", "framework", "release", "cuda"),
-    [
-        pytest.param(["torch==2.5.1"], {}, "pytorch", "==2.5.1", None, id="a pin"),
-        pytest.param(["torch==2.5.1+cu121"], {}, "pytorch", "==2.5.1", "12.1",
-                     id="a build names its CUDA"),
-        pytest.param(["torch==2.5.1+cpu"], {}, "pytorch", "==2.5.1", None,
-                     id="a build for CPUs keeps its release"),
-        pytest.param(["torch>=2.4,<2.6"], {}, "pytorch", "<2.6,>=2.4", None, id="a range"),
-        pytest.param(["torch"], {}, "pytorch", None, None, id="any release"),
-        pytest.param(["numpy"], {}, "pytorch", None, None, id="no framework at all"),
-        pytest.param(["tensorflow[and-cuda]==2.18.0"], {}, "tensorflow", "==2.18.0", None,
-                     id="TensorFlow"),
-        pytest.param(["tensorflow-cpu==2.18.0"], {}, "tensorflow", "==2.18.0", None,
-                     id="TensorFlow for CPUs"),
-        pytest.param(["jax[cuda12]==0.4.35"], {}, "jax", "==0.4.35", None, id="JAX"),
-        pytest.param(["jax", "torch==2.5.1"], {}, "pytorch", "==2.5.1", None,
-                     id="PyTorch before JAX"),
-        pytest.param(["jax==0.4.35", "torch"], {"framework": "jax"}, "jax", "==0.4.35", None,
-                     id="the framework that is named"),
-        pytest.param(["torch>=2.4"], {"framework_version": "2.5.1"}, "pytorch", "==2.5.1,>=2.4",
-                     None, id="an option narrows a range"),
-        pytest.param(["torch==2.5.1"], {"framework_version": ">=2"}, "pytorch", "==2.5.1,>=2",
-                     None, id="a pin within an option's range"),
-        pytest.param(["torch==2.5.1+cu121"], {"cuda": "12.1"}, "pytorch", "==2.5.1", "12.1",
-                     id="the same CUDA twice"),
-        pytest.param(["torch==2.5.1"], {"cuda": "12.4"}, "pytorch", "==2.5.1", "12.4",
-                     id="a CUDA that the project leaves open"),
-    ],
+@cases(
+    "lines given framework release cuda",
+    ("a pin", ["torch==2.5.1"], {}, "pytorch", "==2.5.1", None),
+    ("a build names its CUDA", ["torch==2.5.1+cu121"], {}, "pytorch", "==2.5.1", "12.1"),
+    ("a build for CPUs keeps its release", ["torch==2.5.1+cpu"], {}, "pytorch", "==2.5.1", None),
+    ("a range", ["torch>=2.4,<2.6"], {}, "pytorch", "<2.6,>=2.4", None),
+    ("any release", ["torch"], {}, "pytorch", None, None),
+    ("no framework at all", ["numpy"], {}, "pytorch", None, None),
+    ("TensorFlow", ["tensorflow[and-cuda]==2.18.0"], {}, "tensorflow", "==2.18.0", None),
+    ("TensorFlow for CPUs", ["tensorflow-cpu==2.18.0"], {}, "tensorflow", "==2.18.0", None),
+    ("JAX", ["jax[cuda12]==0.4.35"], {}, "jax", "==0.4.35", None),
+    ("PyTorch before JAX", ["jax", "torch==2.5.1"], {}, "pytorch", "==2.5.1", None),
+    ("the framework that is named", ["jax==0.4.35", "torch"], {"framework": "jax"}, "jax",
+     "==0.4.35", None),
+    ("an option narrows a range", ["torch>=2.4"], {"framework_version": "2.5.1"}, "pytorch",
+     "==2.5.1,>=2.4", None),
+    ("a pin within an option's range", ["torch==2.5.1"], {"framework_version": ">=2"}, "pytorch",
+     "==2.5.1,>=2", None),
+    ("the same CUDA twice", ["torch==2.5.1+cu121"], {"cuda": "12.1"}, "pytorch", "==2.5.1", "12.1"),
+    ("a CUDA that the project leaves open", ["torch==2.5.1"], {"cuda": "12.4"}, "pytorch",
+     "==2.5.1", "12.4"),
 )  # fmt: skip
 def test_the_framework(
     lines: list[str], given: dict[str, Any], framework: str, release: str | None, cuda: str | None
@@ -78,23 +71,20 @@ def test_the_framework(
     )
 
 
-@pytest.mark.parametrize(
-    ("declaration", "python", "given", "said"),
-    [
-        pytest.param(declared("torch==2.5.1"), None, {"framework_version": "2.6.0"},
-                     ("--framework-version 2.6.0", "r.txt, line 1"), id="another release"),
-        pytest.param(declared("torch<2.5"), None, {"framework_version": "2.6.0"},
-                     ("--framework-version 2.6.0", "torch<2.5"), id="a release out of the range"),
-        pytest.param(declared("torch==2.5.1+cu121"), None, {"cuda": "12.4"},
-                     ("--cuda 12.4", "r.txt, line 1", "12.1"), id="another CUDA"),
-        pytest.param(declared("torch", python=Declared("<3.12", "p.toml", 3)), None,
-                     {"python": "3.12"}, ("--python 3.12", "p.toml, line 3", "<3.12"),
-                     id="a Python that the project excludes"),
-        pytest.param(declared("torch", "peft==0.10"), None, {"companions": ["peft==0.12"]},
-                     ("--with peft==0.12", "r.txt, line 2"), id="another release of a package"),
-        pytest.param(declared("torch", python=Declared(">=4", "p.toml", 3)), None, {},
-                     ("p.toml, line 3", ">=4"), id="a Python that does not exist"),
-    ],
+@cases(
+    "declaration python given said",
+    ("another release", declared("torch==2.5.1"), None, {"framework_version": "2.6.0"},
+     ("--framework-version 2.6.0", "r.txt, line 1")),
+    ("a release out of the range", declared("torch<2.5"), None, {"framework_version": "2.6.0"},
+     ("--framework-version 2.6.0", "torch<2.5")),
+    ("another CUDA", declared("torch==2.5.1+cu121"), None, {"cuda": "12.4"},
+     ("--cuda 12.4", "r.txt, line 1", "12.1")),
+    ("a Python that the project excludes", declared("torch", python=Declared("<3.12", "p.toml", 3)),
+     None, {"python": "3.12"}, ("--python 3.12", "p.toml, line 3", "<3.12")),
+    ("another release of a package", declared("torch", "peft==0.10"), None,
+     {"companions": ["peft==0.12"]}, ("--with peft==0.12", "r.txt, line 2")),
+    ("a Python that does not exist", declared("torch", python=Declared(">=4", "p.toml", 3)), None,
+     {}, ("p.toml, line 3", ">=4")),
 )  # fmt: skip
 def test_a_contradiction_names_both(
     declaration: Declaration, python: str | None, given: dict[str, Any], said: tuple[str, ...]
@@ -130,16 +120,14 @@ def test_without_the_framework_its_libraries_are_packages_like_others() -> None:
     assert found.companions == ("onnxruntime-gpu", "nvidia-cudnn-cu12==9.1.0.70")
 
 
-@pytest.mark.parametrize(
-    ("declaration", "given", "settled"),
-    [
-        pytest.param(declared("torch==2.5.1", "peft==0.1"), {}, True, id="every line is a pin"),
-        pytest.param(declared("torch==2.5.1", "peft"), {}, False, id="a line is open"),
-        pytest.param(declared("peft==0.1"), {}, False, id="the framework is open"),
-        pytest.param(declared("torch==2.5.1", "peft", locked=True), {}, True, id="a lock"),
-        pytest.param(declared("torch==2.5.1", locked=True), {"companions": ["vllm"]}, False,
-                     id="an option asks for more"),
-    ],
+@cases(
+    "declaration given settled",
+    ("every line is a pin", declared("torch==2.5.1", "peft==0.1"), {}, True),
+    ("a line is open", declared("torch==2.5.1", "peft"), {}, False),
+    ("the framework is open", declared("peft==0.1"), {}, False),
+    ("a lock", declared("torch==2.5.1", "peft", locked=True), {}, True),
+    ("an option asks for more", declared("torch==2.5.1", locked=True), {"companions": ["vllm"]},
+     False),
 )  # fmt: skip
 def test_whether_there_is_anything_to_choose(
     declaration: Declaration, given: dict[str, Any], *, settled: bool
@@ -147,15 +135,13 @@ def test_whether_there_is_anything_to_choose(
     assert merged(declaration, **given).settled == settled
 
 
-@pytest.mark.parametrize(
-    ("limit", "checkout", "given", "python", "pythons"),
-    [
-        pytest.param(">=3.10,<3.12", None, None, None, ("3.10", "3.11"), id="a range"),
-        pytest.param(">=3.10,<3.12", "3.11", None, "3.11", (), id="the checkout's own"),
-        pytest.param(">=3.10,<3.12", "3.12", None, None, ("3.10", "3.11"), id="that is excluded"),
-        pytest.param(">=3.10", "3.11", "3.12", "3.12", (), id="an option wins over a checkout"),
-        pytest.param(None, None, None, None, (), id="nothing"),
-    ],
+@cases(
+    "limit checkout given python pythons",
+    ("a range", ">=3.10,<3.12", None, None, None, ("3.10", "3.11")),
+    ("the checkout's own", ">=3.10,<3.12", "3.11", None, "3.11", ()),
+    ("that is excluded", ">=3.10,<3.12", "3.12", None, None, ("3.10", "3.11")),
+    ("an option wins over a checkout", ">=3.10", "3.11", "3.12", "3.12", ()),
+    ("nothing", None, None, None, None, ()),
 )
 def test_python(
     limit: str | None,
@@ -178,20 +164,17 @@ def test_a_lock_with_two_releases_takes_the_newer_one_and_its_pythons() -> None:
     assert (older.framework_version, older.python) == ("==2.8.0", "3.9")
 
 
-@pytest.mark.parametrize(
-    ("constraints", "given", "cuda"),
-    [
-        pytest.param(["nvidia-cuda-runtime-cu12==12.8.90"], {}, "12.8", id="the runtime of a lock"),
-        pytest.param(["nvidia-cuda-runtime==13.0.96"], {}, "13.0", id="its name since CUDA 13"),
-        pytest.param(["nvidia-cuda-runtime==13.2.1"], {}, None, id="one that does not fit"),
-        pytest.param(["nvidia-cuda-runtime-cu12==12.8.90"], {"cuda": "12.6"}, "12.6",
-                     id="an option comes first"),
-        pytest.param(['nvidia-cuda-runtime==13.0.96; python_version < "3.12"',
-                      "nvidia-cuda-runtime-cu12==12.8.90; python_version >= '3.12'"], {}, "12.8",
-                     id="the one for the newest Python"),
-        pytest.param(["nvidia-cuda-runtime-cu12>=12"], {}, None, id="not a pin"),
-        pytest.param(["nvidia-cublas-cu12==12.8.3.14"], {}, None, id="another library"),
-    ],
+@cases(
+    "constraints given cuda",
+    ("the runtime of a lock", ["nvidia-cuda-runtime-cu12==12.8.90"], {}, "12.8"),
+    ("its name since CUDA 13", ["nvidia-cuda-runtime==13.0.96"], {}, "13.0"),
+    ("one that does not fit", ["nvidia-cuda-runtime==13.2.1"], {}, None),
+    ("an option comes first", ["nvidia-cuda-runtime-cu12==12.8.90"], {"cuda": "12.6"}, "12.6"),
+    ("the one for the newest Python",
+     ['nvidia-cuda-runtime==13.0.96; python_version < "3.12"',
+      "nvidia-cuda-runtime-cu12==12.8.90; python_version >= '3.12'"], {}, "12.8"),
+    ("not a pin", ["nvidia-cuda-runtime-cu12>=12"], {}, None),
+    ("another library", ["nvidia-cublas-cu12==12.8.3.14"], {}, None),
 )  # fmt: skip
 def test_the_cuda_of_a_lock_is_kept_if_it_fits(
     constraints: list[str], given: dict[str, Any], cuda: str | None
@@ -211,17 +194,15 @@ def test_the_cuda_of_a_lock_is_kept_if_it_fits(
 CUDAS = ("11.8", "12.6", "12.9", "13.0")
 
 
-@pytest.mark.parametrize(
-    ("line", "given", "fitting", "cuda"),
-    [
-        pytest.param("jax[cuda12]==0.7.2", {}, "12.9", "12.9", id="the newest of the extra"),
-        pytest.param("jax[cuda12]==0.7.2", {}, "12.6", "12.6", id="the newest that fits"),
-        pytest.param("jax[cuda12]", {}, "13.0", "12.9", id="none fits: the plan will say why"),
-        pytest.param("jax[k8s,cuda13-local]", {}, "13.0", "13.0", id="with local libraries"),
-        pytest.param("jax[k8s]", {}, "13.0", None, id="another extra"),
-        pytest.param("jax[cuda12]; python_version<'3'", {}, "12.9", None, id="another Python's"),
-        pytest.param("jax[cuda12]", {"cuda": "12.6"}, "12.6", "12.6", id="an option within it"),
-    ],
+@cases(
+    "line given fitting cuda",
+    ("the newest of the extra", "jax[cuda12]==0.7.2", {}, "12.9", "12.9"),
+    ("the newest that fits", "jax[cuda12]==0.7.2", {}, "12.6", "12.6"),
+    ("none fits: the plan will say why", "jax[cuda12]", {}, "13.0", "12.9"),
+    ("with local libraries", "jax[k8s,cuda13-local]", {}, "13.0", "13.0"),
+    ("another extra", "jax[k8s]", {}, "13.0", None),
+    ("another Python's", "jax[cuda12]; python_version<'3'", {}, "12.9", None),
+    ("an option within it", "jax[cuda12]", {"cuda": "12.6"}, "12.6", "12.6"),
 )
 def test_the_cuda_of_an_extra_of_jax(
     line: str, given: dict[str, Any], fitting: str, cuda: str | None
@@ -264,22 +245,19 @@ def test_what_was_read_and_what_was_not_is_noted() -> None:
 PAIRS = ("torch==2.4.1", "torchvision==0.15.2; python_version<'3.10'")
 
 
-@pytest.mark.parametrize(
-    ("lines", "given", "companions", "pythons"),
-    [
-        pytest.param([*PAIRS, "torchvision==0.19.1; python_version>='3.10'"], {},
-                     ["torchvision==0.19.1"], ("3.10", "3.11", "3.12", "3.13", "3.14"),
-                     id="the line that most Pythons have"),
-        pytest.param([*PAIRS, "torchvision==0.19.1; python_version>='3.10'"], {"python": "3.9"},
-                     ["torchvision==0.15.2"], (), id="the line of the Python that is asked for"),
-        pytest.param(["torch==2.0.1; python_version<'3.10'", "torch==2.4.1; python_version>='3.10'",
-                      "torchaudio==2.0.2; python_version<'3.10'",
-                      "torchaudio==2.4.1; python_version>='3.10'"], {}, ["torchaudio==2.4.1"],
-                     ("3.10", "3.11", "3.12", "3.13", "3.14"),
-                     id="the line beside the newer framework"),
-        pytest.param([*PAIRS[:1], "torchvision==0.15.2; platform_machine=='aarch64'"], {}, [], (),
-                     id="a line of another architecture"),
-    ],
+@cases(
+    "lines given companions pythons",
+    ("the line that most Pythons have", [*PAIRS, "torchvision==0.19.1; python_version>='3.10'"], {},
+     ["torchvision==0.19.1"], ("3.10", "3.11", "3.12", "3.13", "3.14")),
+    ("the line of the Python that is asked for",
+     [*PAIRS, "torchvision==0.19.1; python_version>='3.10'"], {"python": "3.9"},
+     ["torchvision==0.15.2"], ()),
+    ("the line beside the newer framework",
+     ["torch==2.0.1; python_version<'3.10'", "torch==2.4.1; python_version>='3.10'",
+      "torchaudio==2.0.2; python_version<'3.10'", "torchaudio==2.4.1; python_version>='3.10'"], {},
+     ["torchaudio==2.4.1"], ("3.10", "3.11", "3.12", "3.13", "3.14")),
+    ("a line of another architecture",
+     [*PAIRS[:1], "torchvision==0.15.2; platform_machine=='aarch64'"], {}, [], ()),
 )  # fmt: skip
 def test_a_companion_s_line_counts_by_its_marker(
     lines: list[str], given: dict[str, Any], companions: list[str], pythons: tuple[str, ...]

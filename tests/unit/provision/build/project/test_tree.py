@@ -21,6 +21,7 @@ from provision.build.project.ignore import tracked_by_git
 from provision.build.project.secrets import ProjectSecretError
 from provision.build.project.tree import in_words, notes_of, read_tree
 from provision.sources.errors import ProjectError
+from tests.kit.cases import cases
 from tests.kit.projects import project
 
 
@@ -171,13 +172,11 @@ def test_what_is_no_file_stays_out(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(tree.unusable) == 3
 
 
-@pytest.mark.parametrize(
+@cases(
     "name",
-    [
-        pytest.param(".wh.passwd", id="one file"),
-        pytest.param("pkg/.wh..wh..opq", id="all of a directory"),
-        pytest.param(".wh.pkg/a.py", id="a directory of this name"),
-    ],
+    ("one file", ".wh.passwd"),
+    ("all of a directory", "pkg/.wh..wh..opq"),
+    ("a directory of this name", ".wh.pkg/a.py"),
 )
 def test_a_name_that_deletes_files_of_the_image_is_refused(tmp_path: Path, name: str) -> None:
     root = project(tmp_path, {"main.py": "", name: ""})
@@ -269,21 +268,19 @@ def test_files_that_are_secrets_by_name_stay_out(tmp_path: Path) -> None:
     assert ".ENV" in " ".join(notes_of(tree))
 
 
-@pytest.mark.parametrize(
-    ("docker", "git", "kept"),
-    [
-        pytest.param("*\n!src/**", "", set(), id="all below a directory"),
-        pytest.param("*\n!src", "", set(), id="the directory"),
-        pytest.param("!**/.env\n!**/*.pem\n!*", "", set(), id="wildcards for a name"),
-        pytest.param("!src/.en[v]\n!src/.en?", "", set(), id="wildcards for a letter"),
-        pytest.param("!.env", "", set(), id="the name of another file"),
-        pytest.param("", "!.env\n!src/.env", set(), id="git's file"),
-        pytest.param("!src/.env", "", {"src/.env"}, id="its own name"),
-        pytest.param("*\n!src/**\n!src/.env", "", {"src/.env"}, id="its own name, among others"),
-        pytest.param("!src/.env\n**/.env", "", set(), id="a later line excludes it"),
-        pytest.param("!.ssh/id_rsa", "", {".ssh/id_rsa"}, id="in a directory of secrets"),
-        pytest.param("!.ssh", "", {".ssh/config"}, id="a directory, and what is none by itself"),
-    ],
+@cases(
+    "docker git kept",
+    ("all below a directory", "*\n!src/**", "", set()),
+    ("the directory", "*\n!src", "", set()),
+    ("wildcards for a name", "!**/.env\n!**/*.pem\n!*", "", set()),
+    ("wildcards for a letter", "!src/.en[v]\n!src/.en?", "", set()),
+    ("the name of another file", "!.env", "", set()),
+    ("git's file", "", "!.env\n!src/.env", set()),
+    ("its own name", "!src/.env", "", {"src/.env"}),
+    ("its own name, among others", "*\n!src/**\n!src/.env", "", {"src/.env"}),
+    ("a later line excludes it", "!src/.env\n**/.env", "", set()),
+    ("in a directory of secrets", "!.ssh/id_rsa", "", {".ssh/id_rsa"}),
+    ("a directory, and what is none by itself", "!.ssh", "", {".ssh/config"}),
 )
 def test_a_secret_comes_in_by_its_own_name_alone(
     docker: str, git: str, kept: set[str], tmp_path: Path
@@ -303,20 +300,17 @@ HUGGING, LOGIN = "a token of Hugging Face", "an address with a login"
 SIGNED = "https://h.example/a-1-py3-none-any.whl?X-Amz-Date=1&X-Amz-Signature=" + "0a1b2c3d" * 8
 
 
-@pytest.mark.parametrize(
-    ("name", "line", "kind"),
-    [
-        pytest.param("src/config.py", f"TOKEN = '{TOKEN}'", HUGGING, id="a token"),
-        pytest.param("train.ipynb", f'["login({TOKEN})"]', HUGGING, id="a notebook"),
-        pytest.param("a.py", "x = 'https://ci:q7Xw2pLm9d@git.corp.com/x'", LOGIN, id="a password"),
-        pytest.param("requirements.txt", "--index-url https://ci:hunter@h/simple", LOGIN,
-                     id="an index"),
-        pytest.param("requirements.txt", f"a @ {SIGNED}", "a signed address", id="presigned"),
-        pytest.param("requirements.in", "a @ https://h/a-1-py3-none-any.whl?token=abcdefgh1",
-                     "a signed address", id="a token in a query"),
-        pytest.param("pyproject.toml", "url = 'https://x:y/z@h/simple'", LOGIN, id="a slash"),
-        pytest.param("id.txt", f"{TOKEN}\n{TOKEN}", HUGGING, id="two lines"),
-    ],
+@cases(
+    "name line kind",
+    ("a token", "src/config.py", f"TOKEN = '{TOKEN}'", HUGGING),
+    ("a notebook", "train.ipynb", f'["login({TOKEN})"]', HUGGING),
+    ("a password", "a.py", "x = 'https://ci:q7Xw2pLm9d@git.corp.com/x'", LOGIN),
+    ("an index", "requirements.txt", "--index-url https://ci:hunter@h/simple", LOGIN),
+    ("presigned", "requirements.txt", f"a @ {SIGNED}", "a signed address"),
+    ("a token in a query", "requirements.in", "a @ https://h/a-1-py3-none-any.whl?token=abcdefgh1",
+     "a signed address"),
+    ("a slash", "pyproject.toml", "url = 'https://x:y/z@h/simple'", LOGIN),
+    ("two lines", "id.txt", f"{TOKEN}\n{TOKEN}", HUGGING),
 )  # fmt: skip
 def test_a_build_stops_at_a_secret_in_a_file(
     name: str, line: str, kind: str, tmp_path: Path
@@ -335,24 +329,20 @@ def test_a_build_stops_at_a_secret_in_a_file(
         read_tree(root)
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        pytest.param("README.md", "git clone https://user:password@git.corp.com/x", id="README"),
-        pytest.param("compose.yml", "postgres://app:S3cr3tPw0rd@db:5432/x", id="a service"),
-        pytest.param("a.py", "https://user:aB3dE5gH@proxy.example.com", id="an example"),
-        pytest.param("a.py", "https://u:aB3dE5gH@127.0.0.1/", id="this machine"),
-        pytest.param("a.py", 'f"https://{user}:{password}@{host}/"', id="a template"),
-        pytest.param("requirements.txt", "--index-url https://ci:${TOKEN}@h.corp.com/s",
-                     id="a variable"),
-        pytest.param("requirements.txt", "a @ git+ssh://git@github.com/o/r.git", id="git's user"),
-        pytest.param("requirements.txt", "a @ https://h/a-1-py3-none-any.whl?raw=true",
-                     id="a harmless query"),
-        pytest.param("uv.lock", 'url = "https://h/a-1.whl#sha256=0123456789abcdef"', id="a digest"),
-        pytest.param("a.bin", f"\0 {TOKEN}", id="no text"),
-        pytest.param("big.txt", "x" * (1 << 20) + f" {TOKEN}", id="a large file"),
-    ],
-)  # fmt: skip
+@cases(
+    "name text",
+    ("README", "README.md", "git clone https://user:password@git.corp.com/x"),
+    ("a service", "compose.yml", "postgres://app:S3cr3tPw0rd@db:5432/x"),
+    ("an example", "a.py", "https://user:aB3dE5gH@proxy.example.com"),
+    ("this machine", "a.py", "https://u:aB3dE5gH@127.0.0.1/"),
+    ("a template", "a.py", 'f"https://{user}:{password}@{host}/"'),
+    ("a variable", "requirements.txt", "--index-url https://ci:${TOKEN}@h.corp.com/s"),
+    ("git's user", "requirements.txt", "a @ git+ssh://git@github.com/o/r.git"),
+    ("a harmless query", "requirements.txt", "a @ https://h/a-1-py3-none-any.whl?raw=true"),
+    ("a digest", "uv.lock", 'url = "https://h/a-1.whl#sha256=0123456789abcdef"'),
+    ("no text", "a.bin", f"\0 {TOKEN}"),
+    ("a large file", "big.txt", "x" * (1 << 20) + f" {TOKEN}"),
+)
 def test_what_is_no_secret_stops_no_build(name: str, text: str, tmp_path: Path) -> None:
     assert f"app/{name}" in paths(project(tmp_path, {name: text}))
 

@@ -13,6 +13,7 @@ import pytest
 from images.system import process
 from provision.build.source.checkout import Checkout, GitError, check_out, git_error, read_git
 from provision.errors import BadInputError
+from tests.kit.cases import cases
 from tests.kit.company import CODE, USER, LoginProxy, git_over_https, make_repository
 from tests.kit.private_index import make_authority
 from tests.kit.projects import project
@@ -90,16 +91,13 @@ def test_no_program_of_a_repository_runs(
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param("git+https://h.example/o/quiet.git@v1.0#subdirectory=py",
-                     Checkout(name="quiet", url="https://h.example/o/quiet.git", revision="v1.0",
-                              subdirectory="py"), id="a tag and a directory"),
-        pytest.param("git+ssh://git@h.example/o/quiet.git",
-                     Checkout(name="quiet", url="ssh://git@h.example/o/quiet.git", revision=""),
-                     id="SSH, whose user name is no revision"),
-    ],
+@cases(
+    "text expected",
+    ("a tag and a directory", "git+https://h.example/o/quiet.git@v1.0#subdirectory=py",
+     Checkout(name="quiet", url="https://h.example/o/quiet.git", revision="v1.0",
+              subdirectory="py")),
+    ("SSH, whose user name is no revision", "git+ssh://git@h.example/o/quiet.git",
+     Checkout(name="quiet", url="ssh://git@h.example/o/quiet.git", revision="")),
 )  # fmt: skip
 def test_a_line_is_read(text: str, expected: Checkout) -> None:
     assert read_git(f"quiet @ {text}") == expected
@@ -139,14 +137,12 @@ def test_a_login_is_not_shown() -> None:
     assert read_git("x @ git+ssh://git:canary@h.example/x").shown == "ssh://h.example/x"
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
-    [
-        pytest.param("git+ext::sh -c x", id="a program"),
-        pytest.param("git+https:///x", id="no host"),
-        pytest.param("git+https://h.example/x@--upload-pack=y", id="an option"),
-        pytest.param("git+https://h.example/x#subdirectory=../y", id="a way out"),
-    ],
+    ("a program", "git+ext::sh -c x"),
+    ("no host", "git+https:///x"),
+    ("an option", "git+https://h.example/x@--upload-pack=y"),
+    ("a way out", "git+https://h.example/x#subdirectory=../y"),
 )
 def test_a_malformed_line_is_refused(text: str) -> None:
     with pytest.raises((BadInputError, ValueError)):
@@ -157,22 +153,20 @@ PASSWORD = "canary/of the:code@88f1"
 TRUST = "authority that is not trusted here"
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        pytest.param("server certificate verification failed. CAfile: none CRLfile: none", TRUST,
-                     id="GnuTLS of libcurl 7"),
-        pytest.param("server verification failed: certificate signer not trusted. (CAfile: /c)",
-                     TRUST, id="GnuTLS of libcurl 8"),
-        pytest.param("SSL certificate problem: unable to get local issuer certificate", TRUST,
-                     id="OpenSSL"),
-        pytest.param("SSL certificate problem: self-signed certificate in certificate chain", TRUST,
-                     id="OpenSSL, an authority of a company"),
-        pytest.param("SSL certificate problem: certificate has expired", "certificate has expired",
-                     id="an expired one is git's own sentence"),
-        pytest.param("server verification failed: certificate has expired. (CAfile: /c)",
-                     "certificate has expired", id="an expired one by GnuTLS"),
-    ],
+@cases(
+    "words says",
+    ("GnuTLS of libcurl 7", "server certificate verification failed. CAfile: none CRLfile: none",
+     TRUST),
+    ("GnuTLS of libcurl 8",
+     "server verification failed: certificate signer not trusted. (CAfile: /c)", TRUST),
+    ("OpenSSL", "SSL certificate problem: unable to get local issuer certificate", TRUST),
+    ("OpenSSL, an authority of a company",
+     "SSL certificate problem: self-signed certificate in certificate chain", TRUST),
+    ("an expired one is git's own sentence", "SSL certificate problem: certificate has expired",
+     "certificate has expired"),
+    ("an expired one by GnuTLS",
+     "server verification failed: certificate has expired. (CAfile: /c)",
+     "certificate has expired"),
 )  # fmt: skip
 def test_what_git_says_of_a_certificate(words: str, says: str) -> None:
     wanted = read_git(f"words @ git+https://{CODE}/team/words.git")
@@ -200,25 +194,21 @@ def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Pat
         yield f"words @ git+https://{CODE}/team/words.git@{commit}", authority.bundle, proxy
 
 
-@pytest.mark.parametrize(
-    ("home", "env", "says"),
-    [
-        pytest.param({".netrc": NETRC}, {}, "", id="a login in netrc"),
-        pytest.param({"my-netrc": NETRC}, {"NETRC": "HOME/my-netrc"}, "",
-                     id="a login in the netrc that a variable names"),
-        pytest.param({".gitconfig": HELPER}, {}, "", id="a credential helper"),
-        pytest.param({".netrc": NETRC, ".gitconfig": "[http]\n\tsslCAInfo = BUNDLE\n"}, {"CA": ""},
-                     "", id="the authority in git's configuration"),
-        pytest.param({}, {"LOGIN": f"{USER}:{quote(PASSWORD, safe='')}@"}, "",
-                     id="a login in the address"),
-        pytest.param({}, {}, "it demands a login, and git has none that it accepts", id="no login"),
-        pytest.param({".netrc": NETRC.replace("canary", "old")}, {},
-                     "it demands a login, and git has none that it accepts", id="an old login"),
-        pytest.param({".netrc": NETRC}, {"CA": ""}, TRUST, id="no authority"),
-        pytest.param({".netrc": NETRC}, {"HTTPS_PROXY": "http://ann:old@PROXY"},
-                     "the proxy demands another login than its address has",
-                     id="an old login for the proxy"),
-    ],
+@cases(
+    "home env says",
+    ("a login in netrc", {".netrc": NETRC}, {}, ""),
+    ("a login in the netrc that a variable names", {"my-netrc": NETRC}, {"NETRC": "HOME/my-netrc"},
+     ""),
+    ("a credential helper", {".gitconfig": HELPER}, {}, ""),
+    ("the authority in git's configuration",
+     {".netrc": NETRC, ".gitconfig": "[http]\n\tsslCAInfo = BUNDLE\n"}, {"CA": ""}, ""),
+    ("a login in the address", {}, {"LOGIN": f"{USER}:{quote(PASSWORD, safe='')}@"}, ""),
+    ("no login", {}, {}, "it demands a login, and git has none that it accepts"),
+    ("an old login", {".netrc": NETRC.replace("canary", "old")}, {},
+     "it demands a login, and git has none that it accepts"),
+    ("no authority", {".netrc": NETRC}, {"CA": ""}, TRUST),
+    ("an old login for the proxy", {".netrc": NETRC}, {"HTTPS_PROXY": "http://ann:old@PROXY"},
+     "the proxy demands another login than its address has"),
 )  # fmt: skip
 def test_a_private_repository_is_cloned_with_the_users_login(
     home: dict[str, str],

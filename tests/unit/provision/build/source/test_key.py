@@ -18,6 +18,7 @@ from provision.build.source.wheel_cache import WheelCache
 from provision.build.source.wheel_check import check_name
 from provision.lock.solve import Solution
 from provision.model.plan import Base, GpuVerdict, Plan, PlanError, Request
+from tests.kit.cases import cases
 
 H100 = GpuVerdict(name="H100", compute_capability="9.0", runs="sm_90", ok=True)
 PLAN = Plan(
@@ -54,33 +55,29 @@ def kept(version: str = "2.1.2", glibc: str | None = "2.34", **changes: Any) -> 
     )
 
 
-@pytest.mark.parametrize(
-    ("wheel", "expected"),
-    [
-        pytest.param(kept(), True, id="made for this plan"),
-        pytest.param(kept(capabilities=("8.6", "9.0")), True, id="for more GPUs than these"),
-        pytest.param(kept(capabilities=("8.6",)), False, id="for another GPU"),
-        pytest.param(kept(framework_version="2.14.0"), False, id="another release"),
-        pytest.param(kept(cuda="12.8", wheel_tag="cu128"), False, id="another CUDA"),
-        pytest.param(kept(python="3.12"), False, id="another Python"),
-        pytest.param(kept(arch="aarch64"), False, id="another processor"),
-        pytest.param(kept(glibc="2.38"), False, id="it needs a newer glibc than the base has"),
-        pytest.param(kept(glibc=None), True, id="it needs no glibc"),
-    ],
+@cases(
+    "wheel expected",
+    ("made for this plan", kept(), True),
+    ("for more GPUs than these", kept(capabilities=("8.6", "9.0")), True),
+    ("for another GPU", kept(capabilities=("8.6",)), False),
+    ("another release", kept(framework_version="2.14.0"), False),
+    ("another CUDA", kept(cuda="12.8", wheel_tag="cu128"), False),
+    ("another Python", kept(python="3.12"), False),
+    ("another processor", kept(arch="aarch64"), False),
+    ("it needs a newer glibc than the base has", kept(glibc="2.38"), False),
+    ("it needs no glibc", kept(glibc=None), True),
 )
 def test_a_wheel_fits_the_plan_that_it_was_made_for(wheel: CachedWheel, expected: bool) -> None:  # noqa: FBT001
     assert fits(wheel, PLAN) is expected
 
 
-@pytest.mark.parametrize(
-    ("requirement", "expected"),
-    [
-        pytest.param("torch-scatter", "2.10.0", id="the newest, as versions count"),
-        pytest.param("Torch_Scatter<2.5", "2.1.2", id="the newest that is allowed"),
-        pytest.param("torch-scatter>3", None, id="none is allowed"),
-        pytest.param("torch-sparse", None, id="another package"),
-        pytest.param("torch-scatter @ https://h/x.whl", None, id="an address names its wheel"),
-    ],
+@cases(
+    "requirement expected",
+    ("the newest, as versions count", "torch-scatter", "2.10.0"),
+    ("the newest that is allowed", "Torch_Scatter<2.5", "2.1.2"),
+    ("none is allowed", "torch-scatter>3", None),
+    ("another package", "torch-sparse", None),
+    ("an address names its wheel", "torch-scatter @ https://h/x.whl", None),
 )
 def test_the_newest_wheel_that_is_allowed_is_taken(requirement: str, expected: str | None) -> None:
     found = fitting([kept("2.1.2"), kept("2.10.0"), kept("2.9.0")], requirement, PLAN)
@@ -93,30 +90,24 @@ def test_a_key_is_the_same_after_it_was_written() -> None:
     assert key().text != key("2.1.3").text
 
 
-@pytest.mark.parametrize(
+@cases(
     "data",
-    [
-        pytest.param({}, id="empty"),
-        pytest.param({**key().to_json(), "environment": 7}, id="no variables"),
-        pytest.param({**key().to_json(), "capabilities": None}, id="no list"),
-    ],
+    ("empty", {}),
+    ("no variables", {**key().to_json(), "environment": 7}),
+    ("no list", {**key().to_json(), "capabilities": None}),
 )
 def test_what_is_no_key_is_none(data: dict[str, Any]) -> None:
     assert key_from_json(data) is None
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        pytest.param("torch_scatter-2.1.2-cp311-cp311-linux_x86_64.whl", "", id="as asked"),
-        pytest.param("torch_scatter-2.1.2+cu13-cp39-abi3-linux_x86_64.whl", "", id="a local part"),
-        pytest.param("other-2.1.2-py3-none-any.whl", "not one of torch-scatter", id="its name"),
-        pytest.param("torch_scatter-3-py3-none-any.whl", "not one of torch-scatter", id="version"),
-        pytest.param("x.whl", "not one of torch-scatter", id="no name of a wheel"),
-        pytest.param(
-            "torch_scatter-2.1.2-cp312-cp312-linux_x86_64.whl", "does not fit", id="its Python"
-        ),
-    ],
+@cases(
+    "name said",
+    ("as asked", "torch_scatter-2.1.2-cp311-cp311-linux_x86_64.whl", ""),
+    ("a local part", "torch_scatter-2.1.2+cu13-cp39-abi3-linux_x86_64.whl", ""),
+    ("its name", "other-2.1.2-py3-none-any.whl", "not one of torch-scatter"),
+    ("version", "torch_scatter-3-py3-none-any.whl", "not one of torch-scatter"),
+    ("no name of a wheel", "x.whl", "not one of torch-scatter"),
+    ("its Python", "torch_scatter-2.1.2-cp312-cp312-linux_x86_64.whl", "does not fit"),
 )
 def test_the_wheel_that_a_build_made_is_the_requested_one(name: str, said: str) -> None:
     if not said:
@@ -197,15 +188,12 @@ def test_a_request_names_the_file_of_the_wheel_and_its_framework(tmp_path: Path)
     assert found.led_by == "torch-scatter 2.1.2"
 
 
-@pytest.mark.parametrize(
-    ("has", "plan"),
-    [
-        pytest.param(["torch-scatter"], PLAN, id="the index has wheels of it by now"),
-        pytest.param([], PLAN._replace(python="3.12"), id="the plan is for another Python"),
-        pytest.param([],
-                     Plan(verdict="none", framework="pytorch",
-                          error=PlanError(code="x", message="", fix="")), id="there is no plan"),
-    ],
+@cases(
+    "has plan",
+    ("the index has wheels of it by now", ["torch-scatter"], PLAN),
+    ("the plan is for another Python", [], PLAN._replace(python="3.12")),
+    ("there is no plan", [],
+     Plan(verdict="none", framework="pytorch", error=PlanError(code="x", message="", fix=""))),
 )  # fmt: skip
 def test_a_wheel_is_not_taken(has: list[str], plan: Plan, tmp_path: Path) -> None:
     WheelCache(tmp_path).keep(a_wheel(tmp_path), key(), glibc=None, compiler=())

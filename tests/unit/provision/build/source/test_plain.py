@@ -16,6 +16,7 @@ from provision.lock.sources import NotBuilt, SourceWheel
 from provision.lock.uv import WheelTarget
 from provision.model.plan import PackageIndexes
 from provision.output.console import Console
+from tests.kit.cases import cases
 from tests.kit.local_index import sdist
 
 TARGET = WheelTarget("3.11", "x86_64", 36)
@@ -32,23 +33,20 @@ class Maker(PlainWheels):
         return SourceWheel(path=words[0], build=None)
 
 
-@pytest.mark.parametrize(
-    ("setup", "files", "said", "why"),
-    [
-        pytest.param("", {}, "", None, id="nothing but Python"),
-        pytest.param("import torch", {}, "", "compiler", id="the framework"),
-        pytest.param("", {"pyproject": "[build-system]\nrequires = ['cmake']"}, "", "compiler",
-                     id="CMake"),
-        pytest.param("", {}, "error: command 'gcc' failed: No such file or directory", "compiler",
-                     id="a compiler that nothing declares"),
-        pytest.param("", {}, "[Errno 2] No such file or directory: 'nvcc'", "compiler", id="nvcc"),
-        pytest.param("", {}, "The build made x.whl: it has compiled parts.", "compiler",
-                     id="a compiler that the base has"),
-        pytest.param("", {}, "ModuleNotFoundError: No module named 'numpy'", "failed",
-                     id="a module that it did not declare"),
-        pytest.param("", {}, "FileNotFoundError: [Errno 2] No such file or directory: 'README'",
-                     "failed", id="a file that is not a compiler"),
-    ],
+@cases(
+    "setup files said why",
+    ("nothing but Python", "", {}, "", None),
+    ("the framework", "import torch", {}, "", "compiler"),
+    ("CMake", "", {"pyproject": "[build-system]\nrequires = ['cmake']"}, "", "compiler"),
+    ("a compiler that nothing declares", "", {},
+     "error: command 'gcc' failed: No such file or directory", "compiler"),
+    ("nvcc", "", {}, "[Errno 2] No such file or directory: 'nvcc'", "compiler"),
+    ("a compiler that the base has", "", {}, "The build made x.whl: it has compiled parts.",
+     "compiler"),
+    ("a module that it did not declare", "", {}, "ModuleNotFoundError: No module named 'numpy'",
+     "failed"),
+    ("a file that is not a compiler", "", {},
+     "FileNotFoundError: [Errno 2] No such file or directory: 'README'", "failed"),
 )  # fmt: skip
 def test_a_release_is_built_or_its_reason_is_known(
     setup: str,
@@ -70,12 +68,10 @@ def test_a_release_is_built_or_its_reason_is_known(
     assert (found.why if isinstance(found, NotBuilt) else None) == why
 
 
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        pytest.param("tensorrt-llm", "elsewhere", id="wheels on its maker's index"),
-        pytest.param("slow", "offline", id="no network"),
-    ],
+@cases(
+    "name why",
+    ("wheels on its maker's index", "tensorrt-llm", "elsewhere"),
+    ("no network", "slow", "offline"),
 )
 def test_what_is_not_tried(name: str, why: str, tmp_path: Path) -> None:
     settings = BuildSettings(ca=None, offline=True, state=tmp_path, env={})

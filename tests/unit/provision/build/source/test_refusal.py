@@ -15,6 +15,7 @@ from provision.lock.solve import Solution
 from provision.lock.sources import NotBuilt, SkippedReleases
 from provision.model.plan import PlanError, Request
 from provision.resolve import resolve
+from tests.kit.cases import cases
 from tests.kit.hosts import host
 from tests.unit.provision.lock.test_lock import PLAN
 
@@ -31,49 +32,39 @@ LACKS = PlanError(code="no-devel-base", message="CUDA 11.7 has no nvcc.", fix="T
 NVIDIA = "https://pypi.nvidia.com"
 
 
-@pytest.mark.parametrize(
-    ("blocked", "more", "fixes"),
-    [
-        pytest.param(
-            [lacking("fastwords")], {},
-            ["provision wheel fastwords==1.4 --framework pytorch --framework-version 2.8.0 "],
-            id="a compiler: its wheel is built for the same plan"),
-        pytest.param([lacking("fastwords"), lacking("slowwords")],
-                     {"others": ("fastwords", "einops<1")},
-                     ["provision wheel fastwords==1.4 slowwords==1.4 --with 'einops<1' "],
-                     id="several, beside the other packages"),
-        pytest.param([lacking("fastwords")], {"typed": "--cuda 12.8 --python 3.12 --gpu A100"},
-                     ["--framework-version 2.8.0 --cuda 12.8 --python 3.12 --gpu A100\n"],
-                     id="what was typed is typed once"),
-        pytest.param([PADDLE], {"plans": {"12.6"}},
-                     ["--cuda 12.6 --index https://www.paddlepaddle.org.cn/packages/stable/cu126/"],
-                     id="an index of its maker, for a CUDA that the hosts run"),
-        pytest.param([PADDLE], {}, ["--with 'paddlepaddle-gpu @ https://HOST/NAME.whl'"],
-                     id="an index without a CUDA that the hosts run"),
-        pytest.param([lacking("tensorrt", why="elsewhere")], {}, [f"--index {NVIDIA}"],
-                     id="NVIDIA's index"),
-        pytest.param([lacking("tensorrt-llm", why="elsewhere")],
-                     {"named": [f"{NVIDIA}/simple"], "never": "--index", "silent": True},
-                     ["curl -I https://pypi.nvidia.com/"],
-                     id="NVIDIA's index, which was named and does not answer: no circle"),
-        pytest.param([lacking("tensorrt-llm", why="elsewhere")],
-                     {"named": [f"{NVIDIA}/simple"], "never": "curl"},
-                     ["--with 'tensorrt-llm @ https://HOST/NAME.whl'"],
-                     id="NVIDIA's index, which was named and has no wheel that fits"),
-        pytest.param([PADDLE], {"named": ["", "https://i.example/simple"], "never": "curl"},
-                     ["--with 'paddlepaddle-gpu @ https://HOST/NAME.whl'"],
-                     id="another index that was named"),
-        pytest.param([lacking("fastwords")], {"lacks": LACKS, "never": "provision wheel"},
-                     ["fastwords: CUDA 11.7 has no nvcc. Take --cuda 12.1"],
-                     id="no compiler for the plan: no command that fails"),
-        pytest.param([lacking("ferrous", message="its build needs Rust")], {},
-                     ["--with 'ferrous @ https://HOST/NAME.whl'"],
-                     id="Rust, which the devel image has not"),
-        pytest.param([lacking("fastwords"),
-                      lacking("oldnews", why="failed", message="no setup.py")], {},
-                     ["provision wheel fastwords==1.4 ",
-                      "--with 'oldnews @ https://HOST/NAME.whl'"], id="each its own way"),
-    ],
+@cases(
+    "blocked more fixes",
+    ("a compiler: its wheel is built for the same plan", [lacking("fastwords")], {},
+     ["provision wheel fastwords==1.4 --framework pytorch --framework-version 2.8.0 "]),
+    ("several, beside the other packages", [lacking("fastwords"), lacking("slowwords")],
+     {"others": ("fastwords", "einops<1")},
+     ["provision wheel fastwords==1.4 slowwords==1.4 --with 'einops<1' "]),
+    ("what was typed is typed once", [lacking("fastwords")],
+     {"typed": "--cuda 12.8 --python 3.12 --gpu A100"},
+     ["--framework-version 2.8.0 --cuda 12.8 --python 3.12 --gpu A100\n"]),
+    ("an index of its maker, for a CUDA that the hosts run", [PADDLE], {"plans": {"12.6"}},
+     ["--cuda 12.6 --index https://www.paddlepaddle.org.cn/packages/stable/cu126/"]),
+    ("an index without a CUDA that the hosts run", [PADDLE], {},
+     ["--with 'paddlepaddle-gpu @ https://HOST/NAME.whl'"]),
+    ("NVIDIA's index", [lacking("tensorrt", why="elsewhere")], {}, [f"--index {NVIDIA}"]),
+    ("NVIDIA's index, which was named and does not answer: no circle",
+     [lacking("tensorrt-llm", why="elsewhere")],
+     {"named": [f"{NVIDIA}/simple"], "never": "--index", "silent": True},
+     ["curl -I https://pypi.nvidia.com/"]),
+    ("NVIDIA's index, which was named and has no wheel that fits",
+     [lacking("tensorrt-llm", why="elsewhere")], {"named": [f"{NVIDIA}/simple"], "never": "curl"},
+     ["--with 'tensorrt-llm @ https://HOST/NAME.whl'"]),
+    ("another index that was named", [PADDLE],
+     {"named": ["", "https://i.example/simple"], "never": "curl"},
+     ["--with 'paddlepaddle-gpu @ https://HOST/NAME.whl'"]),
+    ("no compiler for the plan: no command that fails", [lacking("fastwords")],
+     {"lacks": LACKS, "never": "provision wheel"},
+     ["fastwords: CUDA 11.7 has no nvcc. Take --cuda 12.1"]),
+    ("Rust, which the devel image has not", [lacking("ferrous", message="its build needs Rust")],
+     {}, ["--with 'ferrous @ https://HOST/NAME.whl'"]),
+    ("each its own way",
+     [lacking("fastwords"), lacking("oldnews", why="failed", message="no setup.py")], {},
+     ["provision wheel fastwords==1.4 ", "--with 'oldnews @ https://HOST/NAME.whl'"]),
 )  # fmt: skip
 def test_what_is_typed(blocked: list[NotBuilt], more: dict[str, Any], fixes: list[str]) -> None:
     plans = more.get("plans", set())
@@ -90,15 +81,12 @@ def test_what_is_typed(blocked: list[NotBuilt], more: dict[str, Any], fixes: lis
     assert more.get("never", "\0") not in found.fix
 
 
-@pytest.mark.parametrize(
-    ("version", "cuda", "base", "fix"),
-    [
-        pytest.param("==2.9.1", "13.0", "bootstrap", "", id="NVIDIA's packages have it"),
-        pytest.param(None, "12.8", "bootstrap",
-                     "Take a CUDA that has one: --cuda 13", id="another CUDA has it"),
-        pytest.param("==2.0.1", "11.7", "bootstrap", "Give the address of a wheel",
-                     id="nowhere without a registry, and no other CUDA of that release has it"),
-    ],
+@cases(
+    "version cuda base fix",
+    ("NVIDIA's packages have it", "==2.9.1", "13.0", "bootstrap", ""),
+    ("another CUDA has it", None, "12.8", "bootstrap", "Take a CUDA that has one: --cuda 13"),
+    ("nowhere without a registry, and no other CUDA of that release has it", "==2.0.1", "11.7",
+     "bootstrap", "Give the address of a wheel"),
 )  # fmt: skip
 def test_without_a_compiler_nothing_is_downloaded(
     version: str | None, cuda: str, base: str, fix: str
@@ -116,14 +104,12 @@ def test_without_a_compiler_nothing_is_downloaded(
         assert "--flavour" not in caught.value.fix
 
 
-@pytest.mark.parametrize(
-    ("declared", "setup", "why"),
-    [
-        pytest.param(["setuptools>=61"], "from setuptools import setup", "", id="nothing"),
-        pytest.param(["cmake"], "", "CMake", id="CMake"),
-        pytest.param([], "def f():\n    import torch\n", "imports torch", id="its setup.py"),
-        pytest.param([], "# import torch\n", "", id="a comment"),
-    ],
+@cases(
+    "declared setup why",
+    ("nothing", ["setuptools>=61"], "from setuptools import setup", ""),
+    ("CMake", ["cmake"], "", "CMake"),
+    ("its setup.py", [], "def f():\n    import torch\n", "imports torch"),
+    ("a comment", [], "# import torch\n", ""),
 )
 def test_what_is_not_built_in_the_sandbox(declared: list[str], setup: str, why: str) -> None:
     found = needs_more("slowwords", declared, setup)
@@ -137,12 +123,10 @@ def entries(version: str) -> str:
     return f'lock-version = "1.0"\ncreated-by = "uv"\n{row}'
 
 
-@pytest.mark.parametrize(
-    ("mine", "newest", "days", "behind"),
-    [
-        pytest.param("3.1", "3.2", {}, False, id="the one before"),
-        pytest.param("1.0", "9.0", {}, True, id="eight releases before"),
-    ],
+@cases(
+    "mine newest days behind",
+    ("the one before", "3.1", "3.2", {}, False),
+    ("eight releases before", "1.0", "9.0", {}, True),
 )
 def test_a_release_that_is_far_older_is_not_taken_silently(
     mine: str, newest: str, days: dict[str, str], *, behind: bool

@@ -10,6 +10,7 @@ import pytest
 
 from provision.build.source.repack import repacked
 from provision.build.source.rules import BuiltWheelUnfitError
+from tests.kit.cases import cases
 
 RECORD = "quiet-1.2.dist-info/RECORD"
 
@@ -53,15 +54,13 @@ def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
         assert found_zip.read("quiet.py") == b"READY = True\n" * 50
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        pytest.param("loud-1.2-py3-none-any.whl", "not one of quiet", id="another package"),
-        pytest.param("quiet-1.3-py3-none-any.whl", "not one of quiet", id="another version"),
-        pytest.param("quiet-1.2-cp311-cp311-linux_x86_64.whl", "compiled parts", id="one machine"),
-        pytest.param("quiet.whl", "malformed", id="no name of a wheel"),
-        pytest.param("quiet-1.2-py3-none-any.whl", "zip", id="no archive"),
-    ],
+@cases(
+    "name said",
+    ("another package", "loud-1.2-py3-none-any.whl", "not one of quiet"),
+    ("another version", "quiet-1.3-py3-none-any.whl", "not one of quiet"),
+    ("one machine", "quiet-1.2-cp311-cp311-linux_x86_64.whl", "compiled parts"),
+    ("no name of a wheel", "quiet.whl", "malformed"),
+    ("no archive", "quiet-1.2-py3-none-any.whl", "zip"),
 )
 def test_another_wheel_is_refused(name: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / name

@@ -19,23 +19,21 @@ from provision.build.source.rules import (
 )
 from provision.errors import BadInputError
 from provision.model.plan import GpuVerdict, Plan
+from tests.kit.cases import cases
 
 GIB = 1 << 30
 
 
-@pytest.mark.parametrize(
-    ("name", "capabilities", "expected"),
-    [
-        pytest.param("torch-scatter", [(9, 0)], {"FORCE_CUDA": "1", "TORCH_CUDA_ARCH_LIST": "9.0"},
-                     id="code for exactly the capability of the host"),
-        pytest.param("torch-scatter", [(8, 6), (12, 0)],
-                     {"FORCE_CUDA": "1", "TORCH_CUDA_ARCH_LIST": "8.6 12.0"},
-                     id="several hosts in one wheel"),
-        pytest.param("flash-attn", [(8, 6), (8, 9), (9, 0)],
-                     {"FLASH_ATTENTION_FORCE_BUILD": "TRUE", "FLASH_ATTN_CUDA_ARCHS": "80;90",
-                      "FORCE_CUDA": "1", "TORCH_CUDA_ARCH_LIST": "8.6 8.9 9.0"},
-                     id="a package with code for few capabilities: the nearest below"),
-    ],
+@cases(
+    "name capabilities expected",
+    ("code for exactly the capability of the host", "torch-scatter", [(9, 0)],
+     {"FORCE_CUDA": "1", "TORCH_CUDA_ARCH_LIST": "9.0"}),
+    ("several hosts in one wheel", "torch-scatter", [(8, 6), (12, 0)],
+     {"FORCE_CUDA": "1", "TORCH_CUDA_ARCH_LIST": "8.6 12.0"}),
+    ("a package with code for few capabilities: the nearest below", "flash-attn",
+     [(8, 6), (8, 9), (9, 0)],
+     {"FLASH_ATTENTION_FORCE_BUILD": "TRUE", "FLASH_ATTN_CUDA_ARCHS": "80;90", "FORCE_CUDA": "1",
+      "TORCH_CUDA_ARCH_LIST": "8.6 8.9 9.0"}),
 )  # fmt: skip
 def test_the_environment_of_a_build(
     name: str, capabilities: list[tuple[int, int]], expected: dict[str, str]
@@ -73,12 +71,10 @@ def test_the_capabilities_of_a_plan_are_in_order_and_once() -> None:
     assert capabilities_of(plan("12.0", "8.6", "8.6")) == ((8, 6), (12, 0))
 
 
-@pytest.mark.parametrize(
-    ("gpus", "said"),
-    [
-        pytest.param([], "none is known", id="no GPU"),
-        pytest.param(["8.6", None], "a GPU's compute capability is not known", id="unknown GPU"),
-    ],
+@cases(
+    "gpus said",
+    ("no GPU", [], "none is known"),
+    ("unknown GPU", ["8.6", None], "a GPU's compute capability is not known"),
 )
 def test_a_plan_without_capabilities_is_refused(gpus: list[str | None], said: str) -> None:
     with pytest.raises(BadInputError) as caught:
@@ -87,33 +83,28 @@ def test_a_plan_without_capabilities_is_refused(gpus: list[str | None], said: st
     assert "--gpu 9.0" in caught.value.fix
 
 
-@pytest.mark.parametrize(
-    ("cores", "free", "expected"),
-    [
-        pytest.param(64, 256 * GIB, 64, id="enough memory: one for each core"),
-        pytest.param(64, 24 * GIB, 8, id="little memory: fewer than cores"),
-        pytest.param(2, 24 * GIB, 2, id="few cores"),
-        pytest.param(8, 1 * GIB, 1, id="too little memory for one: one"),
-        pytest.param(8, 0, 1, id="unknown memory: one"),
-    ],
+@cases(
+    "cores free expected",
+    ("enough memory: one for each core", 64, 256 * GIB, 64),
+    ("little memory: fewer than cores", 64, 24 * GIB, 8),
+    ("few cores", 2, 24 * GIB, 2),
+    ("too little memory for one: one", 8, 1 * GIB, 1),
+    ("unknown memory: one", 8, 0, 1),
 )
 def test_how_many_compilers_run_at_a_time(cores: int, free: int, expected: int) -> None:
     assert inside.jobs(cores, free, 3 * GIB) == expected
 
 
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        pytest.param({"proc/meminfo": "MemAvailable: 1024 kB\n"}, 1 << 20, id="the machine's"),
-        pytest.param({"proc/meminfo": "MemTotal: 9 kB\nMemAvailable: 1024 kB\n",
-                      "sys/fs/cgroup/memory.max": "4096\n",
-                      "sys/fs/cgroup/memory.current": "1024\n"}, 3072,
-                     id="the control group's, which is less"),
-        pytest.param(
-            {"proc/meminfo": "MemAvailable: 1024 kB\n", "sys/fs/cgroup/memory.max": "max\n",
-             "sys/fs/cgroup/memory.current": "1024\n"}, 1 << 20, id="a group without a limit"),
-        pytest.param({}, 0, id="nothing can be read"),
-    ],
+@cases(
+    "files expected",
+    ("the machine's", {"proc/meminfo": "MemAvailable: 1024 kB\n"}, 1 << 20),
+    ("the control group's, which is less",
+     {"proc/meminfo": "MemTotal: 9 kB\nMemAvailable: 1024 kB\n",
+      "sys/fs/cgroup/memory.max": "4096\n", "sys/fs/cgroup/memory.current": "1024\n"}, 3072),
+    ("a group without a limit",
+     {"proc/meminfo": "MemAvailable: 1024 kB\n", "sys/fs/cgroup/memory.max": "max\n",
+      "sys/fs/cgroup/memory.current": "1024\n"}, 1 << 20),
+    ("nothing can be read", {}, 0),
 )  # fmt: skip
 def test_the_free_memory(files: dict[str, str], expected: int, tmp_path: Path) -> None:
     for name, text in files.items():
@@ -128,60 +119,50 @@ def test_a_build_needs_what_it_declares_and_what_setup_scripts_import() -> None:
     assert {"setuptools", "wheel", "packaging", "ninja", "psutil"} <= set(lines)
 
 
-@pytest.mark.parametrize(
-    ("line", "missing"),
-    [
-        pytest.param("torch", False, id="the framework is in the image"),
-        pytest.param("Torch>=2.0", False, id="whatever its spelling"),
-        pytest.param("setuptools<70", True, id="the image has another version"),
-        pytest.param("wheel", True, id="the image lacks it"),
-        pytest.param("ninja[extra]", True, id="an extra is resolved"),
-    ],
+@cases(
+    "line missing",
+    ("the framework is in the image", "torch", False),
+    ("whatever its spelling", "Torch>=2.0", False),
+    ("the image has another version", "setuptools<70", True),
+    ("the image lacks it", "wheel", True),
+    ("an extra is resolved", "ninja[extra]", True),
 )
 def test_what_the_image_lacks(line: str, missing: bool) -> None:  # noqa: FBT001
     there = {"torch": "2.14.1+cu130", "setuptools": "84.2.1", "ninja": "1.13.2"}
     assert bool(missing_in([line], there)) is missing
 
 
-@pytest.mark.parametrize(
-    ("line", "status"),
-    [
-        pytest.param("  [12/48] /usr/local/cuda/bin/nvcc -MF x.d -c -c csrc/a/flash.cu -o y.o",
-                     "[12/48] flash.cu", id="ninja's line with the source"),
-        pytest.param("[1/2] ninja something else", "[1/2] ninja", id="ninja's line without one"),
-        pytest.param("  g++ -Wall -I/x -c csrc/cpu/scatter_cpu.cpp -o build/scatter_cpu.o -O3",
-                     "scatter_cpu.cpp", id="setuptools without ninja"),
-        pytest.param("  building 'a._C' extension", "building a._C", id="an extension"),
-        pytest.param("gpu-provision: 4 jobs", "4 compilers at a time", id="the number of jobs"),
-        pytest.param("  copying a/b.py -> build/lib", None, id="other lines say nothing"),
-    ],
+@cases(
+    "line status",
+    ("ninja's line with the source",
+     "  [12/48] /usr/local/cuda/bin/nvcc -MF x.d -c -c csrc/a/flash.cu -o y.o", "[12/48] flash.cu"),
+    ("ninja's line without one", "[1/2] ninja something else", "[1/2] ninja"),
+    ("setuptools without ninja",
+     "  g++ -Wall -I/x -c csrc/cpu/scatter_cpu.cpp -o build/scatter_cpu.o -O3", "scatter_cpu.cpp"),
+    ("an extension", "  building 'a._C' extension", "building a._C"),
+    ("the number of jobs", "gpu-provision: 4 jobs", "4 compilers at a time"),
+    ("other lines say nothing", "  copying a/b.py -> build/lib", None),
 )  # fmt: skip
 def test_how_far_a_build_is(line: str, status: str | None) -> None:
     assert status_of(line) == status
 
 
-@pytest.mark.parametrize(
-    ("log", "expected"),
-    [
-        pytest.param(
-            "x\n  a.cu(12): error: identifier \"foo\" is undefined\nerror: command 'nvcc' failed",
-            ['a.cu(12): error: identifier "foo" is undefined'],
-            id="nvcc's error, not what follows from it"),
-        pytest.param("a.cpp:3:10: fatal error: foo.h: No such file or directory",
-                     ["a.cpp:3:10: fatal error: foo.h: No such file or directory"],
-                     id="a header that is missing"),
-        pytest.param("nvcc fatal   : Unsupported gpu architecture 'compute_35'",
-                     ["nvcc fatal   : Unsupported gpu architecture 'compute_35'"],
-                     id="nvcc refuses"),
-        pytest.param("c++: fatal error: Killed signal terminated program cc1plus",
-                     ["c++: fatal error: Killed signal terminated program cc1plus"],
-                     id="out of memory"),
-        pytest.param("Traceback:\n  ModuleNotFoundError: No module named 'pkg_resources'\n"
-                     "  error: subprocess-exited-with-error\nERROR: Failed building wheel for x",
-                     ["ModuleNotFoundError: No module named 'pkg_resources'"],
-                     id="Python's error, not pip's summary"),
-        pytest.param("everything is fine\n0 errors", [], id="no error"),
-    ],
+@cases(
+    "log expected",
+    ("nvcc's error, not what follows from it",
+     "x\n  a.cu(12): error: identifier \"foo\" is undefined\nerror: command 'nvcc' failed",
+     ['a.cu(12): error: identifier "foo" is undefined']),
+    ("a header that is missing", "a.cpp:3:10: fatal error: foo.h: No such file or directory",
+     ["a.cpp:3:10: fatal error: foo.h: No such file or directory"]),
+    ("nvcc refuses", "nvcc fatal   : Unsupported gpu architecture 'compute_35'",
+     ["nvcc fatal   : Unsupported gpu architecture 'compute_35'"]),
+    ("out of memory", "c++: fatal error: Killed signal terminated program cc1plus",
+     ["c++: fatal error: Killed signal terminated program cc1plus"]),
+    ("Python's error, not pip's summary",
+     ("Traceback:\n  ModuleNotFoundError: No module named 'pkg_resources'\n"
+      "  error: subprocess-exited-with-error\nERROR: Failed building wheel for x"),
+     ["ModuleNotFoundError: No module named 'pkg_resources'"]),
+    ("no error", "everything is fine\n0 errors", []),
 )  # fmt: skip
 def test_the_first_errors_of_a_log(log: str, expected: list[str]) -> None:
     errors = FirstErrors()

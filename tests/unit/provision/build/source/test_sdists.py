@@ -23,6 +23,7 @@ from provision.build.source.sdists import (
 from provision.catalog.index.pages import PageFile
 from provision.errors import BadInputError
 from provision.model.plan import DeclaredIndex, PackageIndexes
+from tests.kit.cases import cases
 from tests.kit.local_index import LocalIndex, serving_uv
 
 SHA = "a" * 64
@@ -48,18 +49,16 @@ PAGE = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("requirement", "python", "expected"),
-    [
-        pytest.param("torch-scatter", "3.11", "2.1.2", id="the newest for the image's Python"),
-        pytest.param("torch-scatter", "3.12", "2.1.10", id="another Python allows a newer one"),
-        pytest.param("torch-scatter<2.1", "3.12", "2.0.9", id="the requirement holds"),
-        pytest.param("torch-scatter==2.1.3", "3.12", "2.1.3", id="a yanked one if it is named"),
-        pytest.param("torch-scatter==2.2.0rc1", "3.12", "2.2.0rc1", id="a pre-release, too"),
-        pytest.param("torch-scatter<2", "3.12", "1.3", id="a zip, if there is nothing else"),
-        pytest.param("torch-scatter>3", "3.12", None, id="none that is allowed"),
-        pytest.param("torch-scatter==2.1.4", "3.12", None, id="none without a digest"),
-    ],
+@cases(
+    "requirement python expected",
+    ("the newest for the image's Python", "torch-scatter", "3.11", "2.1.2"),
+    ("another Python allows a newer one", "torch-scatter", "3.12", "2.1.10"),
+    ("the requirement holds", "torch-scatter<2.1", "3.12", "2.0.9"),
+    ("a yanked one if it is named", "torch-scatter==2.1.3", "3.12", "2.1.3"),
+    ("a pre-release, too", "torch-scatter==2.2.0rc1", "3.12", "2.2.0rc1"),
+    ("a zip, if there is nothing else", "torch-scatter<2", "3.12", "1.3"),
+    ("none that is allowed", "torch-scatter>3", "3.12", None),
+    ("none without a digest", "torch-scatter==2.1.4", "3.12", None),
 )
 def test_the_newest_source_archive(requirement: str, python: str, expected: str | None) -> None:
     found = newest_sdist(PAGE, read_requirement(requirement), python)
@@ -67,16 +66,14 @@ def test_the_newest_source_archive(requirement: str, python: str, expected: str 
     assert found is None or suffix_of(found) == (".zip" if expected == "1.3" else ".tar.gz")
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
-    [
-        pytest.param("", id="empty"),
-        pytest.param("a b", id="two words"),
-        pytest.param("x @ https://h/x.tar.gz", id="an address"),
-        pytest.param("x; python_version > '3'", id="a marker"),
-        pytest.param(f"x=={'9' * 5000}", id="a version with many digits"),
-        pytest.param(f"x; {'(' * 3000}", id="brackets by the thousand"),
-    ],
+    ("empty", ""),
+    ("two words", "a b"),
+    ("an address", "x @ https://h/x.tar.gz"),
+    ("a marker", "x; python_version > '3'"),
+    ("a version with many digits", f"x=={'9' * 5000}"),
+    ("brackets by the thousand", f"x; {'(' * 3000}"),
 )
 def test_what_is_no_requirement_is_refused(text: str) -> None:
     with pytest.raises(BadInputError, match="is not the name of a package"):
@@ -93,19 +90,15 @@ def archive(place: Path, files: dict[str, bytes]) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        pytest.param(
-            {"a-1/pyproject.toml": b'[build-system]\nrequires = ["setuptools>=61", "torch"]\n'},
-            ("setuptools>=61", "torch"),
-            id="as declared",
-        ),
-        pytest.param({"a-1/pyproject.toml": b"[project]\n"}, (), id="no build system"),
-        pytest.param({"a-1/setup.py": b""}, (), id="only a setup.py"),
-        pytest.param({"a-1/b/pyproject.toml": b"nonsense"}, (), id="another one further inside"),
-    ],
-)
+@cases(
+    "files expected",
+    ("as declared",
+     {"a-1/pyproject.toml": b'[build-system]\nrequires = ["setuptools>=61", "torch"]\n'},
+     ("setuptools>=61", "torch")),
+    ("no build system", {"a-1/pyproject.toml": b"[project]\n"}, ()),
+    ("only a setup.py", {"a-1/setup.py": b""}, ()),
+    ("another one further inside", {"a-1/b/pyproject.toml": b"nonsense"}, ()),
+)  # fmt: skip
 def test_the_declared_build_requirements(
     files: dict[str, bytes], expected: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -116,17 +109,13 @@ def test_the_declared_build_requirements(
     assert declared_requirements(tmp_path / "a-1.zip", "a-1.zip") == expected
 
 
-@pytest.mark.parametrize(
+@cases(
     "content",
-    [
-        pytest.param(b"no archive", id="no archive"),
-        pytest.param({"a-1/pyproject.toml": b"= nonsense"}, id="no TOML"),
-        pytest.param({"a-1/pyproject.toml": b"\xff"}, id="no text"),
-        pytest.param(
-            {"a-1/pyproject.toml": b'[build-system]\nrequires = ["a b"]'}, id="no requirement"
-        ),
-        pytest.param({"a-1/pyproject.toml": b"[build-system]\nrequires = 7"}, id="no list"),
-    ],
+    ("no archive", b"no archive"),
+    ("no TOML", {"a-1/pyproject.toml": b"= nonsense"}),
+    ("no text", {"a-1/pyproject.toml": b"\xff"}),
+    ("no requirement", {"a-1/pyproject.toml": b'[build-system]\nrequires = ["a b"]'}),
+    ("no list", {"a-1/pyproject.toml": b"[build-system]\nrequires = 7"}),
 )
 def test_a_source_that_cannot_be_read_is_refused(
     content: bytes | dict[str, bytes], tmp_path: Path

@@ -11,6 +11,7 @@ from provision.build.source.key import key_for
 from provision.build.source.rules import BuiltWheelUnfitError
 from provision.build.source.wheel_check import inspect, judge_built, needed_glibc
 from provision.model.plan import Base, Plan
+from tests.kit.cases import cases
 from tests.kit.elf_maker import elf
 from tests.kit.wheel_maker import targets, wheel
 
@@ -45,16 +46,12 @@ def judged(content: bytes, *capabilities: tuple[int, int], tmp_path: Path) -> An
     return judge_built(inspect(path), key, PLAN, capabilities)
 
 
-@pytest.mark.parametrize(
-    ("content", "capabilities", "said"),
-    [
-        pytest.param(module("sm_90"), [(9, 0)], "runs sm_90", id="code for the GPU"),
-        pytest.param(module("sm_80"), [(8, 6)], "runs sm_80 binary", id="older code of its major"),
-        pytest.param(
-            module("compute_80"), [(9, 0)], "runs PTX", id="code that the driver compiles"
-        ),
-        pytest.param(module(), [(9, 0)], "no library has device code", id="no GPU code at all"),
-    ],
+@cases(
+    "content capabilities said",
+    ("code for the GPU", module("sm_90"), [(9, 0)], "runs sm_90"),
+    ("older code of its major", module("sm_80"), [(8, 6)], "runs sm_80 binary"),
+    ("code that the driver compiles", module("compute_80"), [(9, 0)], "runs PTX"),
+    ("no GPU code at all", module(), [(9, 0)], "no library has device code"),
 )
 def test_a_wheel_that_runs_is_taken(
     content: bytes, capabilities: list[tuple[int, int]], said: str, tmp_path: Path
@@ -62,15 +59,12 @@ def test_a_wheel_that_runs_is_taken(
     assert said in judged(content, *capabilities, tmp_path=tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("content", "capabilities", "said"),
-    [
-        pytest.param(module("sm_80"), [(9, 0)], "has no code for it: it has sm_80", id="no code"),
-        pytest.param(module("sm_90"), [(9, 0), (12, 0)], "12.0", id="none for one of two GPUs"),
-        pytest.param(module("sm_90", glibc="2.38"), [(9, 0)],
-                     "needs glibc 2.38, and the plan's base a-base has 2.36",
-                     id="a newer glibc than the base has"),
-    ],
+@cases(
+    "content capabilities said",
+    ("no code", module("sm_80"), [(9, 0)], "has no code for it: it has sm_80"),
+    ("none for one of two GPUs", module("sm_90"), [(9, 0), (12, 0)], "12.0"),
+    ("a newer glibc than the base has", module("sm_90", glibc="2.38"), [(9, 0)],
+     "needs glibc 2.38, and the plan's base a-base has 2.36"),
 )  # fmt: skip
 def test_a_wheel_that_does_not_run_is_refused(
     content: bytes, capabilities: list[tuple[int, int]], said: str, tmp_path: Path
@@ -80,12 +74,10 @@ def test_a_wheel_that_does_not_run_is_refused(
     assert said in caught.value.message
 
 
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        pytest.param(module(glibc="2.9"), "2.9", id="the newest, as versions count"),
-        pytest.param(b"no library", None, id="no library"),
-    ],
+@cases(
+    "content expected",
+    ("the newest, as versions count", module(glibc="2.9"), "2.9"),
+    ("no library", b"no library", None),
 )
 def test_the_glibc_that_a_wheel_needs(content: bytes, expected: str | None, tmp_path: Path) -> None:
     path = tmp_path / "example-1.0-cp311-cp311-linux_x86_64.whl"

@@ -8,6 +8,7 @@ import pytest
 
 from provision.catalog.index.address import default_index
 from provision.catalog.index.fetch import SourceError
+from tests.kit.cases import cases
 
 
 def uv_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None) -> None:
@@ -18,15 +19,13 @@ def uv_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None)
     monkeypatch.setattr("uv.find_uv_bin", lambda: program)
 
 
-@pytest.mark.parametrize(
-    ("script", "why"),
-    [
-        pytest.param("exit 0", "uv names none", id="uv names none"),
-        pytest.param("echo 'error: No space left on device (os error 28)' >&2; exit 2",
-                     "uv failed: error: No space left on device", id="a full disk"),
-        pytest.param("exit 2", "uv failed.", id="uv says nothing"),
-        pytest.param(None, "uv cannot be started: The program", id="uv is gone"),
-    ],
+@cases(
+    "script why",
+    ("uv names none", "exit 0", "uv names none"),
+    ("a full disk", "echo 'error: No space left on device (os error 28)' >&2; exit 2",
+     "uv failed: error: No space left on device"),
+    ("uv says nothing", "exit 2", "uv failed."),
+    ("uv is gone", None, "uv cannot be started: The program"),
 )  # fmt: skip
 def test_why_there_is_no_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, why: str
@@ -42,17 +41,15 @@ def test_the_named_index_needs_no_uv(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert default_index("https://index.example/simple/", {}).url == "https://index.example/simple"
 
 
-@pytest.mark.parametrize(
-    ("env", "url"),
-    [
-        pytest.param({"PIP_INDEX_URL": "https://a.example/s/"}, "https://a.example/s", id="pip"),
-        pytest.param({"PIP_INDEX_URL": "https://a.example/s",
-                      "UV_INDEX_URL": "https://b.example/s"}, "https://b.example/s",
-                     id="uv before pip, as in a lock"),
-        pytest.param({"UV_INDEX_URL": "https://a.example/s",
-                      "UV_DEFAULT_INDEX": "https://b.example/s"}, "https://b.example/s",
-                     id="uv's newer name before its older"),
-    ],
+@cases(
+    "env url",
+    ("pip", {"PIP_INDEX_URL": "https://a.example/s/"}, "https://a.example/s"),
+    ("uv before pip, as in a lock",
+     {"PIP_INDEX_URL": "https://a.example/s", "UV_INDEX_URL": "https://b.example/s"},
+     "https://b.example/s"),
+    ("uv's newer name before its older",
+     {"UV_INDEX_URL": "https://a.example/s", "UV_DEFAULT_INDEX": "https://b.example/s"},
+     "https://b.example/s"),
 )  # fmt: skip
 def test_the_environment_names_the_index(env: dict[str, str], url: str) -> None:
     found = default_index(None, {"PATH": "/nosuch", **env})

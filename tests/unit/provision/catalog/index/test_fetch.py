@@ -16,6 +16,7 @@ import pytest
 from provision.catalog.index.client import Index, read_page
 from provision.catalog.index.fetch import AbsentError, FetchLimits, PageFetcher, SourceError
 from provision.catalog.index.wheels import LinuxWheel
+from tests.kit.cases import cases
 from tests.kit.simple_index import QUICK, Fault, SimpleIndex, make_wheel
 
 NAME = "torch-9.0.0-cp312-cp312-manylinux_2_28_x86_64.whl"
@@ -33,28 +34,19 @@ def fetcher(limits: FetchLimits = QUICK, **env: str) -> PageFetcher:
     return PageFetcher(limits=limits, env=env)
 
 
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [
-        pytest.param(Fault(status=500), "HTTP 500", id="in trouble"),
-        pytest.param(Fault(status=401), "HTTP 401", id="a login is asked for"),
-        pytest.param(Fault(status=418), "HTTP 418", id="something odd"),
-        pytest.param(
-            Fault(status=429, headers={"Retry-After": "600"}),
-            "asks to wait 600 s",
-            id="come back later",
-        ),
-        pytest.param(Fault(cut=True), "broke off", id="half a body"),
-        pytest.param(Fault(hang=True), "did not answer in time", id="silence"),
-        pytest.param(Fault(kind="image/png"), "image/png", id="a wrong content type"),
-        pytest.param(Fault(body=b"<html>sign in", kind="text/html"), "cut off", id="half a page"),
-        pytest.param(
-            Fault(status=302, headers={"Location": "file:///etc/passwd"}),
-            "is not followed",
-            id="a redirect to a file",
-        ),
-    ],
-)
+@cases(
+    "fault words",
+    ("in trouble", Fault(status=500), "HTTP 500"),
+    ("a login is asked for", Fault(status=401), "HTTP 401"),
+    ("something odd", Fault(status=418), "HTTP 418"),
+    ("come back later", Fault(status=429, headers={"Retry-After": "600"}), "asks to wait 600 s"),
+    ("half a body", Fault(cut=True), "broke off"),
+    ("silence", Fault(hang=True), "did not answer in time"),
+    ("a wrong content type", Fault(kind="image/png"), "image/png"),
+    ("half a page", Fault(body=b"<html>sign in", kind="text/html"), "cut off"),
+    ("a redirect to a file", Fault(status=302, headers={"Location": "file:///etc/passwd"}),
+     "is not followed"),
+)  # fmt: skip
 def test_a_page_that_cannot_be_read_says_why(index: SimpleIndex, fault: Fault, words: str) -> None:
     index.faults[PAGE] = fault
     with pytest.raises(SourceError, match=words) as caught:
@@ -67,19 +59,15 @@ def test_a_page_that_is_not_there_is_another_error(index: SimpleIndex) -> None:
         read_page(f"{index.url}/nosuch/", fetcher())
 
 
-@pytest.mark.parametrize(
+@cases(
     "fault",
-    [
-        pytest.param(Fault(status=500, times=2), id="two errors"),
-        pytest.param(Fault(status=429, headers={"Retry-After": "0"}, times=1), id="too many"),
-        pytest.param(Fault(status=503, headers={"Retry-After": "soon"}, times=1), id="some day"),
-        pytest.param(
-            Fault(status=503, headers={"Retry-After": formatdate(0, usegmt=True)}, times=1),
-            id="a date that is past",
-        ),
-        pytest.param(Fault(cut=True, times=1), id="half a body"),
-    ],
-)
+    ("two errors", Fault(status=500, times=2)),
+    ("too many", Fault(status=429, headers={"Retry-After": "0"}, times=1)),
+    ("some day", Fault(status=503, headers={"Retry-After": "soon"}, times=1)),
+    ("a date that is past",
+     Fault(status=503, headers={"Retry-After": formatdate(0, usegmt=True)}, times=1)),
+    ("half a body", Fault(cut=True, times=1)),
+)  # fmt: skip
 def test_what_may_go_better_is_tried_again(index: SimpleIndex, fault: Fault) -> None:
     index.faults[PAGE] = fault
     assert len(read_page(f"{index.url}/torch/", fetcher()).files) == 1
@@ -190,14 +178,12 @@ def test_metadata_is_read_beside_the_wheel_or_out_of_it(
     assert all("range" in headers for path, headers in index.asked if path.endswith(".whl"))
 
 
-@pytest.mark.parametrize(
-    ("metadata", "promised", "words"),
-    [
-        pytest.param(b"Name: torch\nVersion: 9.0.0\n", False, "the index says", id="a checksum"),
-        pytest.param(b"Name: other\nVersion: 9.0.0\n", True, "is that of other", id="a project"),
-        pytest.param(b"Name: torch\nVersion: 9.1.0\n", True, "torch 9.1.0", id="a version"),
-        pytest.param(b"<html>", True, "is not valid", id="a page"),
-    ],
+@cases(
+    "metadata promised words",
+    ("a checksum", b"Name: torch\nVersion: 9.0.0\n", False, "the index says"),
+    ("a project", b"Name: other\nVersion: 9.0.0\n", True, "is that of other"),
+    ("a version", b"Name: torch\nVersion: 9.1.0\n", True, "torch 9.1.0"),
+    ("a page", b"<html>", True, "is not valid"),
 )
 def test_metadata_of_something_else_is_refused(
     index: SimpleIndex, metadata: bytes, *, promised: bool, words: str
@@ -211,12 +197,10 @@ def test_metadata_of_something_else_is_refused(
         asked.read_metadata(wheel_on(asked))
 
 
-@pytest.mark.parametrize(
-    ("ranges", "words"),
-    [
-        pytest.param(False, "sends whole files only", id="no ranges: not the whole wheel"),
-        pytest.param(True, r"has no torch/nosuch\.py", id="no such file"),
-    ],
+@cases(
+    "ranges words",
+    ("no ranges: not the whole wheel", False, "sends whole files only"),
+    ("no such file", True, r"has no torch/nosuch\.py"),
 )
 def test_a_file_inside_a_wheel_that_cannot_be_read(
     index: SimpleIndex, *, ranges: bool, words: str

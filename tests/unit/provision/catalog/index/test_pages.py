@@ -18,6 +18,7 @@ from provision.catalog.index.wheels import (
     parse_metadata,
     read_wheel_name,
 )
+from tests.kit.cases import cases
 from tests.kit.simple_index import JSON_TYPE
 
 URL = "https://packages.example/simple/torch/"
@@ -40,30 +41,26 @@ HERE = "https://packages.example"
 PLUS = f"/whl/cu117/{NAME.replace('+', '%2B')}"
 
 
-@pytest.mark.parametrize(
-    ("anchor", "said"),
-    [
-        pytest.param(f'href="https://files.example/a-1.tar.gz#sha256={SHA}"',
-                     {"url": "https://files.example/a-1.tar.gz", "sha256": SHA},
-                     id="an absolute address and its checksum"),
-        pytest.param('href="../../files/a-1.tar.gz"', {"url": f"{HERE}/files/a-1.tar.gz"},
-                     id="a relative address"),
-        pytest.param(f'href="{PLUS}"', {"name": NAME, "url": f"{HERE}{PLUS}"},
-                     id="an encoded plus, as the PyTorch index writes it"),
-        pytest.param('HREF=a-1.tar.gz DATA-YANKED data-requires-python="&gt;=3.8,&lt;4"',
-                     {"yanked": True, "requires_python": ">=3.8,<4"},
-                     id="withdrawn, in capitals and without quotes"),
-        pytest.param("data-requires-python='>=3.8' href='a-1.tar.gz'", {"requires_python": ">=3.8"},
-                     id="a bare > inside quotes"),
-        pytest.param(f'href="a-1.tar.gz" data-dist-info-metadata="sha256={SHA}"',
-                     {"metadata": True, "metadata_sha256": SHA},
-                     id="METADATA beside it, by the attribute's older name"),
-        pytest.param('href="a-1.tar.gz" data-core-metadata="true" '
-                     'data-upload-time="2030-01-02T03:04:05.678Z"',
-                     {"metadata": True, "uploaded": "2030-01-02T03:04:05"},
-                     id="METADATA without a checksum, and a time"),
-        pytest.param('href="a-1.tar.gz#md5=12"', {}, id="a checksum of another kind is none"),
-    ],
+@cases(
+    "anchor said",
+    ("an absolute address and its checksum",
+     f'href="https://files.example/a-1.tar.gz#sha256={SHA}"',
+     {"url": "https://files.example/a-1.tar.gz", "sha256": SHA}),
+    ("a relative address", 'href="../../files/a-1.tar.gz"', {"url": f"{HERE}/files/a-1.tar.gz"}),
+    ("an encoded plus, as the PyTorch index writes it", f'href="{PLUS}"',
+     {"name": NAME, "url": f"{HERE}{PLUS}"}),
+    ("withdrawn, in capitals and without quotes",
+     'HREF=a-1.tar.gz DATA-YANKED data-requires-python="&gt;=3.8,&lt;4"',
+     {"yanked": True, "requires_python": ">=3.8,<4"}),
+    ("a bare > inside quotes", "data-requires-python='>=3.8' href='a-1.tar.gz'",
+     {"requires_python": ">=3.8"}),
+    ("METADATA beside it, by the attribute's older name",
+     f'href="a-1.tar.gz" data-dist-info-metadata="sha256={SHA}"',
+     {"metadata": True, "metadata_sha256": SHA}),
+    ("METADATA without a checksum, and a time",
+     'href="a-1.tar.gz" data-core-metadata="true" data-upload-time="2030-01-02T03:04:05.678Z"',
+     {"metadata": True, "uploaded": "2030-01-02T03:04:05"}),
+    ("a checksum of another kind is none", 'href="a-1.tar.gz#md5=12"', {}),
 )  # fmt: skip
 def test_links_of_html_pages_are_files(anchor: str, said: dict[str, Any]) -> None:
     expected = PageFile(**{"name": "a-1.tar.gz", "url": f"{URL}a-1.tar.gz"} | said)
@@ -96,21 +93,17 @@ def json_page(**entry: Any) -> bytes:
     return json.dumps({"meta": {"api-version": "1.4"}, "files": [file]}).encode()
 
 
-@pytest.mark.parametrize(
-    ("entry", "said"),
-    [
-        pytest.param({}, {}, id="the least that a file must say"),
-        pytest.param({"hashes": {"sha256": SHA}, "size": 7}, {"sha256": SHA, "size": 7}, id="size"),
-        pytest.param({"yanked": "why"}, {"yanked": True}, id="withdrawn with a reason"),
-        pytest.param({"core-metadata": {"sha256": SHA}}, {"metadata": True, "metadata_sha256": SHA},
-                     id="new"),
-        pytest.param({"dist-info-metadata": True}, {"metadata": True}, id="older name"),
-        pytest.param({"core-metadata": False}, {}, id="no METADATA"),
-        pytest.param({"size": "7", "yanked": None, "hashes": 3}, {}, id="values of a wrong shape"),
-        pytest.param({"upload-time": "2030-01-02T03:04:05.5Z"}, {"uploaded": "2030-01-02T03:04:05"},
-                     id="time"),
-    ],
-)  # fmt: skip
+@cases(
+    "entry said",
+    ("the least that a file must say", {}, {}),
+    ("size", {"hashes": {"sha256": SHA}, "size": 7}, {"sha256": SHA, "size": 7}),
+    ("withdrawn with a reason", {"yanked": "why"}, {"yanked": True}),
+    ("new", {"core-metadata": {"sha256": SHA}}, {"metadata": True, "metadata_sha256": SHA}),
+    ("older name", {"dist-info-metadata": True}, {"metadata": True}),
+    ("no METADATA", {"core-metadata": False}, {}),
+    ("values of a wrong shape", {"size": "7", "yanked": None, "hashes": 3}, {}),
+    ("time", {"upload-time": "2030-01-02T03:04:05.5Z"}, {"uploaded": "2030-01-02T03:04:05"}),
+)
 def test_entries_of_json_pages_are_files(entry: dict[str, Any], said: dict[str, Any]) -> None:
     expected = PageFile(
         **{"name": "a-1.tar.gz", "url": "https://packages.example/simple/a-1.tar.gz"} | said
@@ -118,21 +111,17 @@ def test_entries_of_json_pages_are_files(entry: dict[str, Any], said: dict[str, 
     assert one(json_page(**entry), JSON_TYPE) == expected
 
 
-@pytest.mark.parametrize(
-    ("body", "kind"),
-    [
-        pytest.param(b"\x89PNG", "image/png", id="an image"),
-        pytest.param(b'{"files": [', JSON_TYPE, id="JSON that is cut off"),
-        pytest.param(b"[]", JSON_TYPE, id="JSON that is no page"),
-        pytest.param(b'{"files": {}}', "application/json", id="files that are no list"),
-        pytest.param(b"[" * 100_000, JSON_TYPE, id="JSON nested without end"),
-        pytest.param(b'{"meta": {"api-version": "2.0"}, "files": []}', JSON_TYPE,
-                     id="a later JSON"),
-        pytest.param(html(head='<meta name="pypi:repository-version" content="2.0">'), "text/html",
-                     id="a later HTML"),
-        pytest.param(html('<a href="a-1.tar.gz">x</a>')[:-10], "text/html", id="HTML cut off"),
-    ],
-)  # fmt: skip
+@cases(
+    "body kind",
+    ("an image", b"\x89PNG", "image/png"),
+    ("JSON that is cut off", b'{"files": [', JSON_TYPE),
+    ("JSON that is no page", b"[]", JSON_TYPE),
+    ("files that are no list", b'{"files": {}}', "application/json"),
+    ("JSON nested without end", b"[" * 100_000, JSON_TYPE),
+    ("a later JSON", b'{"meta": {"api-version": "2.0"}, "files": []}', JSON_TYPE),
+    ("a later HTML", html(head='<meta name="pypi:repository-version" content="2.0">'), "text/html"),
+    ("HTML cut off", html('<a href="a-1.tar.gz">x</a>')[:-10], "text/html"),
+)
 def test_what_is_no_page_is_refused(body: bytes, kind: str) -> None:
     with pytest.raises(PageError):
         parse_page(body, kind, URL)
@@ -183,15 +172,13 @@ def test_no_text_inside_a_wheel_is_a_crash(data: bytes) -> None:
         parse_metadata(data)
 
 
-@pytest.mark.parametrize(
+@cases(
     "piece",
-    [
-        pytest.param('<a "', id="quotes that never close"),
-        pytest.param("<!--", id="comments that never close"),
-        pytest.param("<!-- -->", id="many comments"),
-        pytest.param("<a x='", id="attributes that never close"),
-        pytest.param('<a href="x">', id="links to nothing"),
-    ],
+    ("quotes that never close", '<a "'),
+    ("comments that never close", "<!--"),
+    ("many comments", "<!-- -->"),
+    ("attributes that never close", "<a x='"),
+    ("links to nothing", '<a href="x">'),
 )
 def test_a_page_costs_no_more_than_its_length(piece: str) -> None:
     started = time.process_time()
@@ -199,28 +186,18 @@ def test_a_page_costs_no_more_than_its_length(piece: str) -> None:
     assert time.process_time() - started < 20
 
 
-@pytest.mark.parametrize(
-    ("name", "arch", "tags", "glibc"),
-    [
-        ("torch-2-cp313-cp313t-manylinux_2_28_aarch64", "aarch64", ("cp313-cp313t",), "2.28"),
-        (
-            "a-2-cp39-cp39-manylinux_2_17_x86_64.manylinux2014_x86_64",
-            "x86_64",
-            ("cp39-cp39",),
-            "2.17",
-        ),
-        (
-            "a-1-cp39-cp39-manylinux_2_27_x86_64.manylinux_2_28_x86_64",
-            "x86_64",
-            ("cp39-cp39",),
-            "2.27",
-        ),
-        ("torch-1-cp37-cp37m-manylinux1_x86_64", "x86_64", ("cp37-cp37m",), "2.5"),
-        (NAME.removesuffix(".whl"), "x86_64", ("cp311-cp311",), None),
-        ("a-1-py2.py3-none-any", None, ("py2-none", "py3-none"), None),
-    ],
-    ids=["of today", "two names", "the older glibc is enough", "manylinux1", "no glibc", "any"],
-)
+@cases(
+    "name arch tags glibc",
+    ("of today", "torch-2-cp313-cp313t-manylinux_2_28_aarch64", "aarch64", ("cp313-cp313t",),
+     "2.28"),
+    ("two names", "a-2-cp39-cp39-manylinux_2_17_x86_64.manylinux2014_x86_64", "x86_64",
+     ("cp39-cp39",), "2.17"),
+    ("the older glibc is enough", "a-1-cp39-cp39-manylinux_2_27_x86_64.manylinux_2_28_x86_64",
+     "x86_64", ("cp39-cp39",), "2.27"),
+    ("manylinux1", "torch-1-cp37-cp37m-manylinux1_x86_64", "x86_64", ("cp37-cp37m",), "2.5"),
+    ("no glibc", NAME.removesuffix(".whl"), "x86_64", ("cp311-cp311",), None),
+    ("any", "a-1-py2.py3-none-any", None, ("py2-none", "py3-none"), None),
+)  # fmt: skip
 def test_names_of_wheels_for_linux_are_read(
     name: str, arch: str | None, tags: tuple[str, ...], glibc: str | None
 ) -> None:
@@ -229,15 +206,13 @@ def test_names_of_wheels_for_linux_are_read(
     assert (wheel.arch, wheel.python_tags, wheel.glibc) == (arch, tags, glibc)
 
 
-@pytest.mark.parametrize(
+@cases(
     "name",
-    [
-        pytest.param("torch-2.0.1-cp311-cp311-win_amd64.whl", id="for Windows"),
-        pytest.param("torch-2.0.1-cp311-cp311-musllinux_1_1_x86_64.whl", id="for another libc"),
-        pytest.param("torch-2.0.1-cp311-cp311-manylinux2014_ppc64le.whl", id="another machine"),
-        pytest.param("torch-2.0.1.tar.gz", id="no wheel"),
-        pytest.param("torch-not.a.version-cp311-cp311-linux_x86_64.whl", id="no version"),
-    ],
+    ("for Windows", "torch-2.0.1-cp311-cp311-win_amd64.whl"),
+    ("for another libc", "torch-2.0.1-cp311-cp311-musllinux_1_1_x86_64.whl"),
+    ("another machine", "torch-2.0.1-cp311-cp311-manylinux2014_ppc64le.whl"),
+    ("no wheel", "torch-2.0.1.tar.gz"),
+    ("no version", "torch-not.a.version-cp311-cp311-linux_x86_64.whl"),
 )
 def test_other_names_are_passed_over(name: str) -> None:
     assert read_wheel_name(PageFile(name=name, url=URL)) is None

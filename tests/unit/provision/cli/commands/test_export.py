@@ -21,6 +21,7 @@ from provision.lock.labels import labels_for
 from provision.lock.lockfile import read_lock
 from provision.lock.wheels import finished
 from provision.model.plan import GpuVerdict
+from tests.kit.cases import cases
 from tests.kit.exports import IMAGE
 from tests.kit.memory_target import Bar, DictMemory, TextLayer, base_image
 from tests.unit.provision.lock.test_lock import PLAN as SMALL
@@ -156,34 +157,32 @@ def test_an_image_without_a_registry_is_pointed_out(
     assert "Docker Hub" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        pytest.param(["slurm", "--gpus", "0"], "--gpus '0'", id="no GPU"),
-        pytest.param(["slurm", "--gpus", "\u0663"], "--gpus", id="digits of another script"),
-        pytest.param(["slurm", "--nodes", "1e3"], "--nodes '1e3'", id="not a number"),
-        pytest.param(["slurm", "--command", "a 'b"], "closing quotation", id="an open quote"),
-        pytest.param(["slurm", "--command", " "], "--command is empty", id="no command"),
-        pytest.param(["slurm", "--command", "a\x1bb"], "unprintable", id="an escape sequence"),
-        pytest.param(["slurm", "--command", "a\udc80"], "unprintable", id="a byte that is no text"),
-        pytest.param(["slurm", "--command", "a\rb"], "unprintable", id="a carriage return"),
-        pytest.param(["slurm", "--name", "a\nb"], "unprintable", id="a name of two lines"),
-        pytest.param(["slurm", "--name", "a/b"], "name of a job", id="a name that is a path"),
-        pytest.param(["slurm", "--name", ""], "name of a job", id="no name"),
-        pytest.param(["slurm", "--env", "A"], "does not set", id="a variable without a value"),
-        pytest.param(["slurm", "--env", "A B=c"], "does not set", id="not a variable's name"),
-        pytest.param(["slurm", "--shm", "0"], "--shm", id="no shared memory"),
-        pytest.param(["slurm", "--with", "lxc"], "Unknown --with", id="another container tool"),
-        pytest.param(["kubernetes", "--user", "-1"], "--user", id="no such user"),
-        pytest.param(["kubernetes", "--gpu", "H100"], "does not run", id="no code for the GPU"),
-        pytest.param(["kubernetes", "--gpu", "GB200"], "does not run", id="another processor"),
-        pytest.param(["kubernetes", "--job", "--nodes", "2"], "one node", id="a Job for two nodes"),
-        pytest.param(["kubernetes", "--name", "A"], "Kubernetes takes", id="a name in capitals"),
-        pytest.param(["compose", "--name", "a b"], "service", id="a service with a space"),
-        pytest.param(["devcontainer", "--env", "A=${b}"], "expands", id="what cannot be quoted"),
-        pytest.param(["apptainer", "--command", "a '\n%post'"], "line end", id="a section"),
-        pytest.param(["ray", "--output", "/nowhere/x"], "no directory", id="no such directory"),
-    ],
+@cases(
+    "words says",
+    ("no GPU", ["slurm", "--gpus", "0"], "--gpus '0'"),
+    ("digits of another script", ["slurm", "--gpus", "\u0663"], "--gpus"),
+    ("not a number", ["slurm", "--nodes", "1e3"], "--nodes '1e3'"),
+    ("an open quote", ["slurm", "--command", "a 'b"], "closing quotation"),
+    ("no command", ["slurm", "--command", " "], "--command is empty"),
+    ("an escape sequence", ["slurm", "--command", "a\x1bb"], "unprintable"),
+    ("a byte that is no text", ["slurm", "--command", "a\udc80"], "unprintable"),
+    ("a carriage return", ["slurm", "--command", "a\rb"], "unprintable"),
+    ("a name of two lines", ["slurm", "--name", "a\nb"], "unprintable"),
+    ("a name that is a path", ["slurm", "--name", "a/b"], "name of a job"),
+    ("no name", ["slurm", "--name", ""], "name of a job"),
+    ("a variable without a value", ["slurm", "--env", "A"], "does not set"),
+    ("not a variable's name", ["slurm", "--env", "A B=c"], "does not set"),
+    ("no shared memory", ["slurm", "--shm", "0"], "--shm"),
+    ("another container tool", ["slurm", "--with", "lxc"], "Unknown --with"),
+    ("no such user", ["kubernetes", "--user", "-1"], "--user"),
+    ("no code for the GPU", ["kubernetes", "--gpu", "H100"], "does not run"),
+    ("another processor", ["kubernetes", "--gpu", "GB200"], "does not run"),
+    ("a Job for two nodes", ["kubernetes", "--job", "--nodes", "2"], "one node"),
+    ("a name in capitals", ["kubernetes", "--name", "A"], "Kubernetes takes"),
+    ("a service with a space", ["compose", "--name", "a b"], "service"),
+    ("what cannot be quoted", ["devcontainer", "--env", "A=${b}"], "expands"),
+    ("a section", ["apptainer", "--command", "a '\n%post'"], "line end"),
+    ("no such directory", ["ray", "--output", "/nowhere/x"], "no directory"),
 )
 def test_what_cannot_be_written_is_refused(
     words: list[str], says: str, lock: str, capsys: pytest.CaptureFixture[str]

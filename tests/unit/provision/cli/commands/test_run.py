@@ -13,21 +13,19 @@ from provision.cli.commands import run
 from provision.cli.main import main
 from provision.errors import BadInputError
 from provision.model.plan import Gpu, HostFacts
+from tests.kit.cases import cases
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param("8000", Port(inside=8000, here=8000), id="the same number"),
-        pytest.param("8080:8000", Port(inside=8000, here=8080), id="another number here"),
-        pytest.param("127.0.0.1:8080:8000/udp",
-                     Port(inside=8000, here=8080, address="127.0.0.1", protocol="udp"),
-                     id="one address"),
-        pytest.param("[::1]:80:8000", Port(inside=8000, here=80, address="::1"), id="of IPv6"),
-        pytest.param("0:8000", None, id="no port has the number 0"),
-        pytest.param("8000:70000", None, id="nor one above 65535"),
-        pytest.param("web", None, id="a word"),
-    ],
+@cases(
+    "text expected",
+    ("the same number", "8000", Port(inside=8000, here=8000)),
+    ("another number here", "8080:8000", Port(inside=8000, here=8080)),
+    ("one address", "127.0.0.1:8080:8000/udp",
+     Port(inside=8000, here=8080, address="127.0.0.1", protocol="udp")),
+    ("of IPv6", "[::1]:80:8000", Port(inside=8000, here=80, address="::1")),
+    ("no port has the number 0", "0:8000", None),
+    ("nor one above 65535", "8000:70000", None),
+    ("a word", "web", None),
 )  # fmt: skip
 def test_ports(text: str, expected: Port | None) -> None:
     if expected is None:
@@ -37,17 +35,15 @@ def test_ports(text: str, expected: Port | None) -> None:
         assert run.read_port(text) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param("{}:/data", "/data:rw", id="written to"),
-        pytest.param("{}:/data:ro", "/data:ro", id="only read"),
-        pytest.param("data:/x:rw", "/x:rw", id="relative to this directory"),
-        pytest.param("{}:data", None, id="not an absolute path of the image"),
-        pytest.param("{}", None, id="no path of the image"),
-        pytest.param("{}:/data:rx", None, id="another mode"),
-        pytest.param("{}/none:/data", None, id="nothing is there"),
-    ],
+@cases(
+    "text expected",
+    ("written to", "{}:/data", "/data:rw"),
+    ("only read", "{}:/data:ro", "/data:ro"),
+    ("relative to this directory", "data:/x:rw", "/x:rw"),
+    ("not an absolute path of the image", "{}:data", None),
+    ("no path of the image", "{}", None),
+    ("another mode", "{}:/data:rx", None),
+    ("nothing is there", "{}/none:/data", None),
 )
 def test_volumes(
     text: str, expected: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -144,20 +140,16 @@ def test_a_missing_program_ends_as_in_a_shell(
     assert "error: The image has no program nosuch." in shown.err
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        pytest.param(["team/torch:2"], "Did you mean team/torch:1?", id="a name that is near"),
-        pytest.param(["other"], "Build one (provision build", id="no such image"),
-        pytest.param(["team/torch:1", "python"], "run team/torch:1 -- python",
-                     id="a command without --"),
-        pytest.param(["team/torch:1", "--engine", "lxc"], "docker, podman or sandbox",
-                     id="an unknown engine"),
-        pytest.param(["team/torch:1", "-w", "data"], "-w /workspace/data", id="a relative path"),
-        pytest.param(["team/torch:1", "--no-verify"], "about building a project", id="no project"),
-        pytest.param([".", "--engine", "docker"], "where build puts it", id="a project's engine"),
-    ],
-)  # fmt: skip
+@cases(
+    "words said",
+    ("a name that is near", ["team/torch:2"], "Did you mean team/torch:1?"),
+    ("no such image", ["other"], "Build one (provision build"),
+    ("a command without --", ["team/torch:1", "python"], "run team/torch:1 -- python"),
+    ("an unknown engine", ["team/torch:1", "--engine", "lxc"], "docker, podman or sandbox"),
+    ("a relative path", ["team/torch:1", "-w", "data"], "-w /workspace/data"),
+    ("no project", ["team/torch:1", "--no-verify"], "about building a project"),
+    ("a project's engine", [".", "--engine", "docker"], "where build puts it"),
+)
 def test_what_cannot_be_run_is_said_with_what_to_type(
     words: list[str], said: str, engine: Engine, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -184,12 +176,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, 
     return built
 
 
-@pytest.mark.parametrize(
-    ("words", "built"),
-    [
-        pytest.param(["."], (".", False, False), id="tested once for its packages"),
-        pytest.param([".", "--no-verify"], (".", True, False), id="or not at all"),
-    ],
+@cases(
+    "words built",
+    ("tested once for its packages", ["."], (".", False, False)),
+    ("or not at all", [".", "--no-verify"], (".", True, False)),
 )
 def test_a_project_is_built_and_its_image_runs(
     words: list[str],

@@ -20,6 +20,7 @@ from provision.cli.render.install import FORMATS, HostInstall, as_conda, as_pip,
 from provision.host.uv import uv_program
 from provision.model.plan import Base, IndexCandidate, Plan
 from provision.resolve.builds import Build
+from tests.kit.cases import cases
 from tests.kit.local_index import LocalIndex, wheel
 
 URL = "https://index.example/cu117"
@@ -178,41 +179,30 @@ def test_for_uv_it_reads_like_this() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        pytest.param({}, "torch==2.0.1+cu117 comes from https://index.", id="a local version"),
-        pytest.param(
-            {"indexes": (OWN._replace(requirement="torch==2.0.1"),)},
-            "torch==2.0.1 comes from https://mirror.example/simple or from the default index",
-            id="a version that PyPI may have, too",
-        ),
-    ],
-)
+@cases(
+    "changes said",
+    ("a local version", {}, "torch==2.0.1+cu117 comes from https://index."),
+    ("a version that PyPI may have, too", {"indexes": (OWN._replace(requirement="torch==2.0.1"),)},
+     "torch==2.0.1 comes from https://mirror.example/simple or from the default index"),
+)  # fmt: skip
 def test_pip_s_indexes_have_no_order(changes: dict[str, Any], said: str) -> None:
     for text in (as_pip(installed(**changes)), as_conda(installed(**changes))):
         assert said in " ".join(text.replace("#", " ").split())
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        pytest.param({"driver_have": None}, "450.80.02 or newer (none was found)", id="no driver"),
-        pytest.param({"indexes": (OWN,)}, "login for https://mirror.example/", id="a login"),
-        pytest.param({"system": True, "framework": "tensorflow"},
-                     "TensorFlow 2.0.1 loads CUDA 11.7 and cuDNN 8.5.0.96 from the system",
-                     id="CUDA of the system"),
-        pytest.param({"framework": "tensorflow"},
-                     "provision doctor explain tf-gpu-libraries-missing",
-                     id="TensorFlow, which may not find the libraries of wheels"),
-        pytest.param({"verdict": "forward", "compat_package": "cuda-compat-11-7"},
-                     "Driver 470.82.01 runs CUDA 11.7 only with NVIDIA's cuda-compat-11-7",
-                     id="forward compatibility"),
-        pytest.param({"flavour": "devel"}, "the CUDA Toolkit 11.7, g++",
-                     id="the compiler of a devel image"),
-        pytest.param({"flavour": "devel", "base": BOOTSTRAP},
-                     "CUDA_HOME set to the directory of the wheels", id="a compiler from wheels"),
-    ],
+@cases(
+    "changes said",
+    ("no driver", {"driver_have": None}, "450.80.02 or newer (none was found)"),
+    ("a login", {"indexes": (OWN,)}, "login for https://mirror.example/"),
+    ("CUDA of the system", {"system": True, "framework": "tensorflow"},
+     "TensorFlow 2.0.1 loads CUDA 11.7 and cuDNN 8.5.0.96 from the system"),
+    ("TensorFlow, which may not find the libraries of wheels", {"framework": "tensorflow"},
+     "provision doctor explain tf-gpu-libraries-missing"),
+    ("forward compatibility", {"verdict": "forward", "compat_package": "cuda-compat-11-7"},
+     "Driver 470.82.01 runs CUDA 11.7 only with NVIDIA's cuda-compat-11-7"),
+    ("the compiler of a devel image", {"flavour": "devel"}, "the CUDA Toolkit 11.7, g++"),
+    ("a compiler from wheels", {"flavour": "devel", "base": BOOTSTRAP},
+     "CUDA_HOME set to the directory of the wheels"),
 )  # fmt: skip
 def test_what_the_image_would_bring_is_said(changes: dict[str, Any], said: str) -> None:
     assert said in remarks(**changes)

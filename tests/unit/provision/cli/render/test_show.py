@@ -27,6 +27,7 @@ from provision.model.plan import (
 )
 from provision.model.planfile import plan_to_json
 from provision.resolve import matrix, resolve
+from tests.kit.cases import cases
 
 PLAN = Plan(
     verdict="minor-version",
@@ -174,21 +175,17 @@ def test_a_plan_reads_like_this() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        pytest.param({"verdict": "direct"}, "it natively supports this CUDA", id="a newer driver"),
-        pytest.param({"verdict": "forward", "compat_package": "cuda-compat-11-7"},
-                     "runs with cuda-compat on NVIDIA A100",
-                     id="the package that it needs is in the answer"),
-        pytest.param({"verdict": "unverified", "driver_have": None},
-                     "Perhaps: PyTorch 2.0.1 for CUDA 11.7. Not everything is known",
-                     id="nothing is promised for what is not known"),
-        pytest.param({"gpus": PLAN.gpus[:1] * 2}, "runs on 2 x NVIDIA A100 with",
-                     id="equal GPUs are counted"),
-        pytest.param({"gpus": tuple(PLAN.gpus[0]._replace(name=name) for name in "abc")},
-                     "runs on all 3 GPUs with", id="many kinds are a number"),
-    ],
+@cases(
+    "changes says",
+    ("a newer driver", {"verdict": "direct"}, "it natively supports this CUDA"),
+    ("the package that it needs is in the answer",
+     {"verdict": "forward", "compat_package": "cuda-compat-11-7"},
+     "runs with cuda-compat on NVIDIA A100"),
+    ("nothing is promised for what is not known", {"verdict": "unverified", "driver_have": None},
+     "Perhaps: PyTorch 2.0.1 for CUDA 11.7. Not everything is known"),
+    ("equal GPUs are counted", {"gpus": PLAN.gpus[:1] * 2}, "runs on 2 x NVIDIA A100 with"),
+    ("many kinds are a number", {"gpus": tuple(PLAN.gpus[0]._replace(name=name) for name in "abc")},
+     "runs on all 3 GPUs with"),
 )  # fmt: skip
 def test_the_answer_of_a_plan(changes: dict[str, Any], says: str) -> None:
     shown = " ".join(describe_plan(PLAN._replace(**{"gpus": PLAN.gpus[:1], **changes})).split())

@@ -10,6 +10,7 @@ import pytest
 
 from provision.doctor.commands import default_command
 from tests import ROOT
+from tests.kit.cases import cases
 from tests.unit.provision.cli.test_cli import main
 
 SMI = (ROOT / "tests" / "data" / "nvidia_smi" / "header_610.txt").read_text()
@@ -34,13 +35,11 @@ def test_what_a_file_is_decides(name: str, tmp_path: Path) -> None:
     assert default_command.of_path(path) == (*FILES[name][1], path)
 
 
-@pytest.mark.parametrize(
-    ("files", "command"),
-    [
-        pytest.param({"pyproject.toml": "[project]"}, ("plan",), id="a project"),
-        pytest.param({"n1.json": HOST, "n2.json": HOST}, ("plan", "--host"), id="host files"),
-        pytest.param({"oci-layout": "{}"}, ("inspect",), id="an image"),
-    ],
+@cases(
+    "files command",
+    ("a project", {"pyproject.toml": "[project]"}, ("plan",)),
+    ("host files", {"n1.json": HOST, "n2.json": HOST}, ("plan", "--host")),
+    ("an image", {"oci-layout": "{}"}, ("inspect",)),
 )
 def test_what_a_directory_is_decides(
     files: dict[str, str], command: tuple[str, ...], tmp_path: Path
@@ -50,15 +49,13 @@ def test_what_a_directory_is_decides(
     assert default_command.of_path(str(tmp_path)) == (*command, str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("text", "command"),
-    [
-        pytest.param(SMI, ("plan", "--host"), id="what nvidia-smi prints"),
-        pytest.param(HOST, ("plan", "--host"), id="host facts"),
-        pytest.param("FROM a\nRUN b\n", ("doctor",), id="a Dockerfile"),
-        pytest.param("NVIDIA-SMI has failed\n", ("doctor",), id="its failure"),
-        pytest.param("", ("doctor",), id="nothing"),
-    ],
+@cases(
+    "text command",
+    ("what nvidia-smi prints", SMI, ("plan", "--host")),
+    ("host facts", HOST, ("plan", "--host")),
+    ("a Dockerfile", "FROM a\nRUN b\n", ("doctor",)),
+    ("its failure", "NVIDIA-SMI has failed\n", ("doctor",)),
+    ("nothing", "", ("doctor",)),
 )
 def test_what_a_text_is_decides(text: str, command: tuple[str, ...]) -> None:
     assert default_command.of_text(text) == command
@@ -94,17 +91,11 @@ def test_a_long_log_is_read_to_its_end() -> None:
 
 
 @pytest.mark.parametrize("words", [("-",), ("doctor", "-")])
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        pytest.param(
-            "FROM nvidia/cuda\n", "standard input:1:6: error [cuda-tag-none]", id="a fault"
-        ),
-        pytest.param("torch\n", "No problems found in standard input.", id="no fault"),
-        pytest.param(
-            "services:\n  a: [\n   image: b\n", "standard input is not valid YAML", id="invalid"
-        ),
-    ],
+@cases(
+    "text says",
+    ("a fault", "FROM nvidia/cuda\n", "standard input:1:6: error [cuda-tag-none]"),
+    ("no fault", "torch\n", "No problems found in standard input."),
+    ("invalid", "services:\n  a: [\n   image: b\n", "standard input is not valid YAML"),
 )
 def test_a_pasted_file_is_checked_under_the_name_of_standard_input(
     words: tuple[str, ...], text: str, says: str
@@ -123,12 +114,10 @@ def test_a_directory_of_hosts_is_one_plan(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("word", "says"),
-    [
-        pytest.param("paln", "Did you mean plan", id="a typing error"),
-        pytest.param("no-such.txt", "names no command, file or", id="no file"),
-    ],
+@cases(
+    "word says",
+    ("a typing error", "paln", "Did you mean plan"),
+    ("no file", "no-such.txt", "names no command, file or"),
 )
 def test_what_is_nothing_is_refused(word: str, says: str) -> None:
     said = main(word)

@@ -8,6 +8,7 @@ import pytest
 
 from provision.catalog.loading import load
 from provision.doctor.lint import lint, lint_file
+from tests.kit.cases import cases
 from tests.kit.twins import twins
 
 CATALOG = load()
@@ -121,41 +122,35 @@ def test_a_fault_is_found_and_its_twin_is_left_alone(rule: str, text: str) -> No
     assert rule not in rules_of(twin, _path(twin))
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
-    [
-        pytest.param(
-            f"{NOBLE}COPY --from=ghcr.io/astral-sh/uv /uv /bin/uv\nRUN uv pip install einops\n",
-            id="uv"),
-        pytest.param(f"{NOBLE}RUN pip install --target /a einops\n", id="a directory of its own"),
-        pytest.param(f"{NOBLE}RUN pip install einops || true\n", id="a command that may fail"),
-        pytest.param(
-            f"{NOBLE}RUN rm /usr/lib/python3.12/EXTERNALLY-MANAGED\nRUN pip install einops\n",
-            id="the mark removed"),
-        pytest.param(f"{NOBLE}ENV PIP_BREAK_SYSTEM_PACKAGES=1\nRUN pip install a\n", id="by ENV"),
-        pytest.param("FROM own/python\nRUN pip install einops\n", id="an image of another"),
-        pytest.param(f'{DEVEL}ENV TORCH_CUDA_ARCH_LIST="Ampere;9.0"\n', id="names of generations"),
-        pytest.param(f"{DEVEL}ENV TORCH_CUDA_ARCH_LIST=$LIST\n", id="a list that is not known"),
-        pytest.param(f"{DEVEL}ENV CUDAARCHS=90a-real\n", id="a capability with a letter"),
-        pytest.param("FROM python:3.12\nENV TORCH_CUDA_ARCH_LIST=12.0\n",
-                     id="an image without nvcc"),
-        pytest.param("FROM condaforge/miniforge3\nRUN conda install -y numpy pytorch-lightning\n",
-                     id="conda without CUDA"),
-        pytest.param("FROM python:3.12\nRUN pip install flash-attn -f https://wheels.example/\n",
-                     id="an extension as a wheel"),
-        pytest.param("FROM python:3.12\nRUN pip install llama-cpp-python\n", id="llama for CPUs"),
-        pytest.param(f"{DEVEL}RUN pip install llama-cpp-python "
-                     "--extra-index-url https://abetlen.github.io/llama-cpp-python/whl/cu121\n",
-                     id="llama as a wheel"),
-        pytest.param(f"{DEVEL}ARG HOW\nENV CMAKE_ARGS=$HOW\n{LLAMA}", id="CMAKE_ARGS from outside"),
-        pytest.param(f"{PYTORCH}RUN pip install einops torchvision\n", id="nothing replaced"),
-        pytest.param(f"{PYTORCH}RUN pip install torch\n", id="the torch that is there"),
-        pytest.param(f"{PYTORCH}RUN pip install -c held.txt vllm\n", id="constraints"),
-        pytest.param("FROM python:3.12\nENV HF_TOKEN=your_token_here_please\n", id="no token"),
-        pytest.param("FROM python:3.12\nENV MAX_TOKENS=4096 TOKENIZERS=a\n", id="other tokens"),
-        pytest.param(f"{DEVEL}COPY r.txt .\nRUN pip install -r r.txt onnxruntime-gpu==1.27.0\n",
-                     id="packages that are not seen"),
-    ],
+    ("uv", f"{NOBLE}COPY --from=ghcr.io/astral-sh/uv /uv /bin/uv\nRUN uv pip install einops\n"),
+    ("a directory of its own", f"{NOBLE}RUN pip install --target /a einops\n"),
+    ("a command that may fail", f"{NOBLE}RUN pip install einops || true\n"),
+    ("the mark removed",
+     f"{NOBLE}RUN rm /usr/lib/python3.12/EXTERNALLY-MANAGED\nRUN pip install einops\n"),
+    ("by ENV", f"{NOBLE}ENV PIP_BREAK_SYSTEM_PACKAGES=1\nRUN pip install a\n"),
+    ("an image of another", "FROM own/python\nRUN pip install einops\n"),
+    ("names of generations", f'{DEVEL}ENV TORCH_CUDA_ARCH_LIST="Ampere;9.0"\n'),
+    ("a list that is not known", f"{DEVEL}ENV TORCH_CUDA_ARCH_LIST=$LIST\n"),
+    ("a capability with a letter", f"{DEVEL}ENV CUDAARCHS=90a-real\n"),
+    ("an image without nvcc", "FROM python:3.12\nENV TORCH_CUDA_ARCH_LIST=12.0\n"),
+    ("conda without CUDA",
+     "FROM condaforge/miniforge3\nRUN conda install -y numpy pytorch-lightning\n"),
+    ("an extension as a wheel",
+     "FROM python:3.12\nRUN pip install flash-attn -f https://wheels.example/\n"),
+    ("llama for CPUs", "FROM python:3.12\nRUN pip install llama-cpp-python\n"),
+    ("llama as a wheel",
+     (f"{DEVEL}RUN pip install llama-cpp-python "
+      "--extra-index-url https://abetlen.github.io/llama-cpp-python/whl/cu121\n")),
+    ("CMAKE_ARGS from outside", f"{DEVEL}ARG HOW\nENV CMAKE_ARGS=$HOW\n{LLAMA}"),
+    ("nothing replaced", f"{PYTORCH}RUN pip install einops torchvision\n"),
+    ("the torch that is there", f"{PYTORCH}RUN pip install torch\n"),
+    ("constraints", f"{PYTORCH}RUN pip install -c held.txt vllm\n"),
+    ("no token", "FROM python:3.12\nENV HF_TOKEN=your_token_here_please\n"),
+    ("other tokens", "FROM python:3.12\nENV MAX_TOKENS=4096 TOKENIZERS=a\n"),
+    ("packages that are not seen",
+     f"{DEVEL}COPY r.txt .\nRUN pip install -r r.txt onnxruntime-gpu==1.27.0\n"),
 )  # fmt: skip
 def test_a_file_without_a_mistake_has_no_findings(text: str) -> None:
     assert not rules_of(text)
@@ -166,13 +161,11 @@ def test_a_secret_is_not_printed() -> None:
     assert TOKEN[3:] not in found.message + found.fix
 
 
-@pytest.mark.parametrize(
-    ("manifest", "found"),
-    [
-        pytest.param("[dependencies]\npytorch = '*'\n", 1, id="a manifest with PyTorch"),
-        pytest.param("[dependencies]\nnumpy = '*'\n", 0, id="a manifest without CUDA"),
-        pytest.param(None, 1, id="no manifest"),
-    ],
+@cases(
+    "manifest found",
+    ("a manifest with PyTorch", "[dependencies]\npytorch = '*'\n", 1),
+    ("a manifest without CUDA", "[dependencies]\nnumpy = '*'\n", 0),
+    ("no manifest", None, 1),
 )
 def test_pixi_in_a_build_matters_only_to_projects_for_gpus(
     manifest: str | None, found: int, tmp_path: Path

@@ -7,6 +7,7 @@ import pytest
 from provision.catalog.loading import load
 from provision.doctor.lint import lint
 from provision.doctor.lint.dockerfile import read_dockerfile
+from tests.kit.cases import cases
 from tests.kit.twins import twins
 
 CATALOG = load()
@@ -137,15 +138,13 @@ def test_a_replacement_is_the_line_as_it_should_be() -> None:
     assert not lint("Dockerfile", found.replacement, CATALOG)
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
-    [
-        f"{DEVEL}# provision: ignore=gpu-at-build\nRUN nvidia-smi\n",
-        f"{DEVEL}# provision: ignore=a,gpu-at-build\nRUN a && \\\n  b && \\\n nvidia-smi\n",
-        f"{DEVEL}RUN nvidia-smi # provision: ignore=gpu-at-build\n",
-    ],
-    ids=["the line before", "before a long instruction", "the line itself"],
-)
+    ("the line before", f"{DEVEL}# provision: ignore=gpu-at-build\nRUN nvidia-smi\n"),
+    ("before a long instruction",
+     f"{DEVEL}# provision: ignore=a,gpu-at-build\nRUN a && \\\n  b && \\\n nvidia-smi\n"),
+    ("the line itself", f"{DEVEL}RUN nvidia-smi # provision: ignore=gpu-at-build\n"),
+)  # fmt: skip
 def test_a_comment_silences_a_rule(text: str) -> None:
     assert not lint("Dockerfile", text, CATALOG)
 
@@ -209,16 +208,14 @@ def test_no_devel_image_is_named_that_does_not_exist() -> None:
     assert "a devel image" in unknown[0].fix
 
 
-@pytest.mark.parametrize(
-    ("image", "more", "fix"),
-    [
-        pytest.param("ubuntu:20.04", "", "tensorflow==2.13.1", id="a Python without the extra"),
-        pytest.param("python:3.8", "", "tensorflow==2.13.1", id="the same of an official image"),
-        pytest.param("ubuntu:22.04", "", "Write tensorflow[and-cuda]", id="a Python that has it"),
-        pytest.param("ubuntu:20.04", "RUN apt-get install -y python3.11",
-                     "Write tensorflow[and-cuda]", id="another Python is installed"),
-        pytest.param("own/image", "", "Write tensorflow[and-cuda]", id="no Python is known"),
-    ],
+@cases(
+    "image more fix",
+    ("a Python without the extra", "ubuntu:20.04", "", "tensorflow==2.13.1"),
+    ("the same of an official image", "python:3.8", "", "tensorflow==2.13.1"),
+    ("a Python that has it", "ubuntu:22.04", "", "Write tensorflow[and-cuda]"),
+    ("another Python is installed", "ubuntu:20.04", "RUN apt-get install -y python3.11",
+     "Write tensorflow[and-cuda]"),
+    ("no Python is known", "own/image", "", "Write tensorflow[and-cuda]"),
 )  # fmt: skip
 def test_a_fix_is_for_the_python_of_the_image(image: str, more: str, fix: str) -> None:
     text = f"FROM {image}\n{more}\nRUN pip3 install tensorflow-gpu\n"

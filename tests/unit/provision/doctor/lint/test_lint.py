@@ -23,6 +23,7 @@ from provision.doctor.lint import (
 from provision.doctor.lint.findings import LEVELS, rules, table
 from provision.errors import BadInputError
 from tests import DATA
+from tests.kit.cases import cases
 
 CATALOG = load()
 SHAPE = DATA / "doctor" / "lint" / "sarif-subset.schema.json"
@@ -55,14 +56,11 @@ def test_a_name_tells_the_kind(name: str, kind: str | None) -> None:
     assert kind_of(Path("some/where") / name) == kind
 
 
-@pytest.mark.parametrize(
-    ("text", "rule"),
-    [
-        (f"ARG A\n{DOCKERFILE}", "gpu-at-build"),
-        ("services:\n  a:\n    image: nvidia/cuda\n", "cuda-tag-none"),
-        ("# ours\ntorch==2.1.0\nnumpy==2.0.0\n", "torch-numpy"),
-    ],
-    ids=["Dockerfile", "compose", "requirements"],
+@cases(
+    "text rule",
+    ("Dockerfile", f"ARG A\n{DOCKERFILE}", "gpu-at-build"),
+    ("compose", "services:\n  a:\n    image: nvidia/cuda\n", "cuda-tag-none"),
+    ("requirements", "# ours\ntorch==2.1.0\nnumpy==2.0.0\n", "torch-numpy"),
 )
 def test_where_the_name_says_nothing_the_text_does(text: str, rule: str) -> None:
     assert rule in {one.rule for one in lint("build.in.ci", text, CATALOG)}
@@ -75,37 +73,31 @@ ModuleNotFoundError: No module named 'torch'
 """
 
 
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        pytest.param(TRACEBACK, None, id="a traceback shows a line with from"),
-        pytest.param("    from torch\nprinted\n", None, id="a from stands before output"),
-        pytest.param("from torch import nn\n", None, id="a from imports"),
-        pytest.param("Step 1/2\nFROM busybox\nRUN x\n", None, id="a build's output comes first"),
-        pytest.param("FROM busybox\nRUN x\nerror: x\n", None, id="a third is no instruction"),
-        pytest.param(f"{DOCKERFILE}{TRACEBACK}", None, id="a traceback follows a Dockerfile"),
-        pytest.param("FROM busybox\nRUN a\nRUN b\nRUM c\nCMD d\n", "dockerfile",
-                     id="a fifth is misspelt"),
-        pytest.param("# syntax=docker/dockerfile:1\nARG A=busybox\nFROM --platform=$P $A AS b\n",
-                     "dockerfile", id="a FROM has a flag and a name"),
-        pytest.param("from busybox\nrun true\n", "dockerfile", id="keywords are in lower case"),
-        pytest.param("FROM busybox\nRUN <<EOF\nerror: a\nb\nEOF\n", "dockerfile",
-                     id="a script is inside"),
-        pytest.param("services:\n  web:\n    image: busybox\nx-gpu: &gpu\n", "compose",
-                     id="keys of compose"),
-        pytest.param("services:\n  web:\nERROR: the file is invalid\n", None,
-                     id="an error follows keys"),
-        pytest.param("+ cat stack\nservices:\n  web:\n", None, id="a shell shows a compose file"),
-        pytest.param("channels:\n- a\ndependencies:\n- b\n", "environment", id="keys of conda"),
-        pytest.param("channels:\n- a\ndependencies:\n- b\nSolving environment: failed\n", None,
-                     id="conda's output follows its file"),
-        pytest.param("Killed\n", None, id="a shell's one word"),
-        pytest.param("CUDNN_STATUS_INTERNAL_ERROR\n", None, id="one name of an error"),
-        pytest.param("Note #2: it is slow\n", None, id="a sentence with a number sign"),
-        pytest.param("Flask==3.1\n", "requirements", id="one package with a release"),
-        pytest.param("torch\n", "requirements", id="one package"),
-        pytest.param("Flask\ntorch==2.8.0\n", "requirements", id="several packages"),
-    ],
+@cases(
+    "text kind",
+    ("a traceback shows a line with from", TRACEBACK, None),
+    ("a from stands before output", "    from torch\nprinted\n", None),
+    ("a from imports", "from torch import nn\n", None),
+    ("a build's output comes first", "Step 1/2\nFROM busybox\nRUN x\n", None),
+    ("a third is no instruction", "FROM busybox\nRUN x\nerror: x\n", None),
+    ("a traceback follows a Dockerfile", f"{DOCKERFILE}{TRACEBACK}", None),
+    ("a fifth is misspelt", "FROM busybox\nRUN a\nRUN b\nRUM c\nCMD d\n", "dockerfile"),
+    ("a FROM has a flag and a name",
+     "# syntax=docker/dockerfile:1\nARG A=busybox\nFROM --platform=$P $A AS b\n", "dockerfile"),
+    ("keywords are in lower case", "from busybox\nrun true\n", "dockerfile"),
+    ("a script is inside", "FROM busybox\nRUN <<EOF\nerror: a\nb\nEOF\n", "dockerfile"),
+    ("keys of compose", "services:\n  web:\n    image: busybox\nx-gpu: &gpu\n", "compose"),
+    ("an error follows keys", "services:\n  web:\nERROR: the file is invalid\n", None),
+    ("a shell shows a compose file", "+ cat stack\nservices:\n  web:\n", None),
+    ("keys of conda", "channels:\n- a\ndependencies:\n- b\n", "environment"),
+    ("conda's output follows its file",
+     "channels:\n- a\ndependencies:\n- b\nSolving environment: failed\n", None),
+    ("a shell's one word", "Killed\n", None),
+    ("one name of an error", "CUDNN_STATUS_INTERNAL_ERROR\n", None),
+    ("a sentence with a number sign", "Note #2: it is slow\n", None),
+    ("one package with a release", "Flask==3.1\n", "requirements"),
+    ("one package", "torch\n", "requirements"),
+    ("several packages", "Flask\ntorch==2.8.0\n", "requirements"),
 )  # fmt: skip
 def test_what_could_be_a_log_is_one(text: str, kind: str | None) -> None:
     assert kind_of_text(text) == kind
@@ -161,16 +153,14 @@ def test_a_file_in_another_encoding_is_read_as_far_as_it_goes(tmp_path: Path) ->
     assert (found.rule, found.line, found.path) == ("cuda-tag-none", 2, str(path))
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
-    [
-        "FROM a\nENV A=aaaa\n" + "ENV A=$A$A\n" * 64 + "RUN echo $A\n",
-        "FROM a\nENV A=" + "a" * 4000 + "\nRUN echo " + "$A" * 60_000,
-        "FROM nvidia/cuda:12.1.1-devel-ubuntu22.04\n" + "RUN pip install torch\n" * 5_000,
-        "FROM a\nRUN " + "$(" * 60_000,
-    ],
-    ids=["a value that doubles", "a value many times", "many commands", "open brackets"],
-)
+    ("a value that doubles", "FROM a\nENV A=aaaa\n" + "ENV A=$A$A\n" * 64 + "RUN echo $A\n"),
+    ("a value many times", "FROM a\nENV A=" + "a" * 4000 + "\nRUN echo " + "$A" * 60_000),
+    ("many commands",
+     "FROM nvidia/cuda:12.1.1-devel-ubuntu22.04\n" + "RUN pip install torch\n" * 5_000),
+    ("open brackets", "FROM a\nRUN " + "$(" * 60_000),
+)  # fmt: skip
 def test_a_hostile_dockerfile_ends(text: str) -> None:
     assert isinstance(lint("Dockerfile", text, CATALOG), list)
 

@@ -9,6 +9,7 @@ import pytest
 from provision.catalog.loading import load
 from provision.doctor.lint import LintFinding, lint
 from provision.doctor.lint.findings import table
+from tests.kit.cases import cases
 from tests.kit.twins import twins
 
 CATALOG = load()
@@ -87,60 +88,52 @@ def test_a_fault_is_found_and_its_twin_is_left_alone(rule: str, text: str) -> No
     assert rule not in {one.rule for one in findings_of(twin)}
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
-    [
-        pytest.param("torch==2.8.0\nvllm==0.10.2\ntorchvision==0.23.0\n", id="vllm's own torch"),
-        pytest.param("torch\nnumpy\ntransformers\naccelerate\n", id="all of today"),
-        pytest.param("numpy\ntransformers\n", id="no torch"),
-        pytest.param("torch==2.1.0\nnumpy==1.26.4\ntransformers==4.55.4\n", id="what a lock takes"),
-        pytest.param("torch==2.6.0\nnumpy\ntransformers\n", id="a torch that today's accepts"),
-        pytest.param("torch>=2.0\nnumpy\ntransformers>=4\n", id="a torch without a pin"),
-        pytest.param("torch==2.7.0\nonnxruntime-gpu==1.22.0\n", id="both of CUDA 12"),
-        pytest.param("onnxruntime-gpu==1.22.0\n", id="no torch, no image"),
-        pytest.param("torch==2.9.1\nbitsandbytes==0.50.2\n", id="it takes the nearest CUDA"),
-        pytest.param("torch==2.9.1\nbitsandbytes==0.39.1\n", id="which CUDA it takes is unknown"),
-        pytest.param("torch==2.9.1\nbitsandbytes>=0.41\n", id="any release from one on"),
-        pytest.param("bitsandbytes==0.41.0\n", id="bitsandbytes without torch"),
-        pytest.param(
-            "-i https://mirror.example/simple\ntorch==2.5.1\nbitsandbytes==0.41.0\n",
-            id="a mirror whose torch may be for any CUDA",
-        ),
-        pytest.param("torch==2.4.0\nxformers==0.0.99\n", id="a release that nothing is known of"),
-        pytest.param("xformers==0.0.30\n", id="a pair without torch"),
-        pytest.param("torch==2.4.0\nxformers @ https://a.example/x.whl\n", id="a wheel by address"),
-        pytest.param(f"--extra-index-url {WHEELS}/cu126\ntorch\n", id="an index of today"),
-        pytest.param(f"--extra-index-url {WHEELS}/cpu\ntorch\nopenvino\n", id="an index for CPUs"),
-        pytest.param("-i https://mirror.example/simple\ntorch==2.7.0\n", id="a mirror"),
-        pytest.param("jax[cuda12]==0.6.1\ntorch==2.9.0\n", id="a cuDNN that both accept"),
-        pytest.param("jax==0.6.1\ntorch==2.5.1\n", id="jax for CPUs"),
-        pytest.param("torch==2.3.0\nnumpy!=2.*\n", id="NumPy 2 excluded"),
-    ],
-)
+    ("vllm's own torch", "torch==2.8.0\nvllm==0.10.2\ntorchvision==0.23.0\n"),
+    ("all of today", "torch\nnumpy\ntransformers\naccelerate\n"),
+    ("no torch", "numpy\ntransformers\n"),
+    ("what a lock takes", "torch==2.1.0\nnumpy==1.26.4\ntransformers==4.55.4\n"),
+    ("a torch that today's accepts", "torch==2.6.0\nnumpy\ntransformers\n"),
+    ("a torch without a pin", "torch>=2.0\nnumpy\ntransformers>=4\n"),
+    ("both of CUDA 12", "torch==2.7.0\nonnxruntime-gpu==1.22.0\n"),
+    ("no torch, no image", "onnxruntime-gpu==1.22.0\n"),
+    ("it takes the nearest CUDA", "torch==2.9.1\nbitsandbytes==0.50.2\n"),
+    ("which CUDA it takes is unknown", "torch==2.9.1\nbitsandbytes==0.39.1\n"),
+    ("any release from one on", "torch==2.9.1\nbitsandbytes>=0.41\n"),
+    ("bitsandbytes without torch", "bitsandbytes==0.41.0\n"),
+    ("a mirror whose torch may be for any CUDA",
+     "-i https://mirror.example/simple\ntorch==2.5.1\nbitsandbytes==0.41.0\n"),
+    ("a release that nothing is known of", "torch==2.4.0\nxformers==0.0.99\n"),
+    ("a pair without torch", "xformers==0.0.30\n"),
+    ("a wheel by address", "torch==2.4.0\nxformers @ https://a.example/x.whl\n"),
+    ("an index of today", f"--extra-index-url {WHEELS}/cu126\ntorch\n"),
+    ("an index for CPUs", f"--extra-index-url {WHEELS}/cpu\ntorch\nopenvino\n"),
+    ("a mirror", "-i https://mirror.example/simple\ntorch==2.7.0\n"),
+    ("a cuDNN that both accept", "jax[cuda12]==0.6.1\ntorch==2.9.0\n"),
+    ("jax for CPUs", "jax==0.6.1\ntorch==2.5.1\n"),
+    ("NumPy 2 excluded", "torch==2.3.0\nnumpy!=2.*\n"),
+)  # fmt: skip
 def test_a_file_without_a_mistake_has_no_findings(text: str) -> None:
     assert not findings_of(text)
 
 
-@pytest.mark.parametrize(
-    ("path", "text", "rules"),
-    [
-        pytest.param("requirements.txt", "numpy\ntorch==2.1.1\ntransformers\n",
-                     {"torch-numpy", "torch-too-old"}, id="requirements"),
-        pytest.param("environment.yml",
-                     "channels: [conda-forge]\ndependencies:\n  - python=3.10\n  - pip:\n"
-                     "      - numpy\n      - torch==2.1.1\n      - transformers\n",
-                     {"torch-numpy", "torch-too-old"}, id="conda"),
-        pytest.param("Dockerfile",
-                     "FROM python:3.10\nRUN pip install numpy torch==2.1.1 transformers\n",
-                     {"torch-numpy", "torch-too-old"}, id="a command of pip"),
-        pytest.param("Dockerfile",
-                     "FROM python:3.8\nRUN pip install numpy torch==2.1.1 'transformers<5'\n",
-                     {"torch-too-old"}, id="a Python that NumPy 2 is not for"),
-        pytest.param("pyproject.toml",
-                     '[project]\nname = "a"\nversion = "1"\n'
-                     'dependencies = ["numpy", "torch==2.1.1", "transformers"]\n', set(),
-                     id="a project, whose lock file may hold them"),
-    ],
+@cases(
+    "path text rules",
+    ("requirements", "requirements.txt", "numpy\ntorch==2.1.1\ntransformers\n",
+     {"torch-numpy", "torch-too-old"}),
+    ("conda", "environment.yml",
+     ("channels: [conda-forge]\ndependencies:\n  - python=3.10\n  - pip:\n"
+      "      - numpy\n      - torch==2.1.1\n      - transformers\n"),
+     {"torch-numpy", "torch-too-old"}),
+    ("a command of pip", "Dockerfile",
+     "FROM python:3.10\nRUN pip install numpy torch==2.1.1 transformers\n",
+     {"torch-numpy", "torch-too-old"}),
+    ("a Python that NumPy 2 is not for", "Dockerfile",
+     "FROM python:3.8\nRUN pip install numpy torch==2.1.1 'transformers<5'\n", {"torch-too-old"}),
+    ("a project, whose lock file may hold them", "pyproject.toml",
+     ('[project]\nname = "a"\nversion = "1"\n'
+      'dependencies = ["numpy", "torch==2.1.1", "transformers"]\n'), set()),
 )  # fmt: skip
 def test_what_is_newest_today_is_judged_where_pip_takes_it(
     path: str, text: str, rules: set[str]
@@ -167,18 +160,15 @@ def test_each_pair_of_the_table_is_quiet_by_itself_and_found_beside_another_torc
             assert "package-pair" in {one.rule for one in findings_of(other)}, other
 
 
-@pytest.mark.parametrize(
-    ("text", "fix"),
-    [
-        pytest.param("torch==2.5.1\nbitsandbytes==0.41.0\n",
-                     f'Write "bitsandbytes>=0.43.1", or take torch from {WHEELS}/cu121.',
-                     id="both can change"),
-        pytest.param("torch==2.9.1\nbitsandbytes==0.44.1\n", 'Write "bitsandbytes>=0.45.3".',
-                     id="no build of that torch is for one of its CUDAs"),
-        pytest.param(
-            f"--extra-index-url {WHEELS}/cu116\ntorch==1.13.1+cu116\nbitsandbytes==0.41.0\n",
-            f"Take torch from {WHEELS}/cu117.", id="no later release has it"),
-    ],
+@cases(
+    "text fix",
+    ("both can change", "torch==2.5.1\nbitsandbytes==0.41.0\n",
+     f'Write "bitsandbytes>=0.43.1", or take torch from {WHEELS}/cu121.'),
+    ("no build of that torch is for one of its CUDAs", "torch==2.9.1\nbitsandbytes==0.44.1\n",
+     'Write "bitsandbytes>=0.45.3".'),
+    ("no later release has it",
+     f"--extra-index-url {WHEELS}/cu116\ntorch==1.13.1+cu116\nbitsandbytes==0.41.0\n",
+     f"Take torch from {WHEELS}/cu117."),
 )  # fmt: skip
 def test_the_fix_names_a_release_or_a_build_that_goes_with_the_other(text: str, fix: str) -> None:
     (found,) = findings_of(text)

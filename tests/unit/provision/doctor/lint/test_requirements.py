@@ -6,6 +6,7 @@ import pytest
 
 from provision.catalog.loading import load
 from provision.doctor.lint import LintFinding, lint
+from tests.kit.cases import cases
 from tests.kit.twins import twins
 
 CATALOG = load()
@@ -78,32 +79,20 @@ def test_a_fault_is_found_and_its_twin_is_left_alone(rule: str, text: str) -> No
     assert rule not in {one.rule for one in findings_of(twin)}
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
-    [
-        'torch==2.1.0 ; sys_platform == "win32"\ntorchvision==0.15.2\n',
-        (
-            'torch==2.1.0 ; python_version < "3.12"\ntorch==2.4.0 ; python_version >= "3.12"\n'
-            "torchvision==0.16.0\n"
-        ),
-        "torch==2.1.*\ntorchvision==0.15.*\n",
-        "torch>=2.1.0\ntorchvision==0.15.2\n",
-        "torch==2.1.0+rocm5.6\ntorchvision==0.16.0+rocm5.6 # a comment\n",
-        "-e git+https://example.org/a.git#egg=a\n./here\n-r other.txt\ntorch==2.1.0+cu118\n",
-        "\\\n",
-        "torch==\n!!!\n-\n--\n-i\n",
-    ],
-    ids=[
-        "not on Linux",
-        "one of two",
-        "by stars",
-        "without a pin",
-        "of ROCm",
-        "with another file",
-        "nothing",
-        "no requirements",
-    ],
-)
+    ("not on Linux", 'torch==2.1.0 ; sys_platform == "win32"\ntorchvision==0.15.2\n'),
+    ("one of two",
+     ('torch==2.1.0 ; python_version < "3.12"\ntorch==2.4.0 ; python_version >= "3.12"\n'
+      "torchvision==0.16.0\n")),
+    ("by stars", "torch==2.1.*\ntorchvision==0.15.*\n"),
+    ("without a pin", "torch>=2.1.0\ntorchvision==0.15.2\n"),
+    ("of ROCm", "torch==2.1.0+rocm5.6\ntorchvision==0.16.0+rocm5.6 # a comment\n"),
+    ("with another file",
+     "-e git+https://example.org/a.git#egg=a\n./here\n-r other.txt\ntorch==2.1.0+cu118\n"),
+    ("nothing", "\\\n"),
+    ("no requirements", "torch==\n!!!\n-\n--\n-i\n"),
+)  # fmt: skip
 def test_what_cannot_be_told_is_left_alone(text: str) -> None:
     assert not findings_of(text)
 
@@ -121,18 +110,16 @@ def test_hashes_and_continued_lines_belong_to_their_requirement() -> None:
     assert (found.rule, found.line) == ("torch-numpy", 4)
 
 
-@pytest.mark.parametrize(
-    ("name", "levels"),
-    [
-        pytest.param("requirements.txt", ["note"], id="nothing says for what it is"),
-        pytest.param("/home/amd/web/requirements.txt", ["note"], id="a user's name says nothing"),
-        pytest.param("requirements-amd64.txt", ["note"], id="nor does the architecture"),
-        pytest.param("requirements-gpu.txt", ["warning"], id="the name says GPU"),
-        pytest.param("requirements-cpu.txt", [], id="the name says CPU"),
-        pytest.param("docker/rocm/requirements.txt", [], id="the directory says AMD"),
-        pytest.param(".ci/requirements.txt", [], id="CI has no GPU"),
-        pytest.param("docs/requirements.txt", [], id="nor has what builds documents"),
-    ],
+@cases(
+    "name levels",
+    ("nothing says for what it is", "requirements.txt", ["note"]),
+    ("a user's name says nothing", "/home/amd/web/requirements.txt", ["note"]),
+    ("nor does the architecture", "requirements-amd64.txt", ["note"]),
+    ("the name says GPU", "requirements-gpu.txt", ["warning"]),
+    ("the name says CPU", "requirements-cpu.txt", []),
+    ("the directory says AMD", "docker/rocm/requirements.txt", []),
+    ("CI has no GPU", ".ci/requirements.txt", []),
+    ("nor has what builds documents", "docs/requirements.txt", []),
 )
 def test_wheels_for_cpus_matter_by_what_a_file_is_for(name: str, levels: list[str]) -> None:
     found = findings_of(f"--extra-index-url {WHEELS}/cpu\ntorch==2.1.0+cpu\n", name)
@@ -160,14 +147,12 @@ def test_every_build_of_the_catalog_is_taken_from_its_index() -> None:
 
 
 @pytest.mark.timeout(30)
-@pytest.mark.parametrize(
+@cases(
     "text",
-    [
-        pytest.param(f"torch==2.1.0{' ' * 900_000}\n", id="blanks at the end"),
-        pytest.param(f"torch==2.1.0{' ' * 900_000}x\n", id="blanks within"),
-        pytest.param(f"torch=={'9' * 5000}\n", id="a version with many digits"),
-        pytest.param(f"torch; {'(' * 3000}\n", id="brackets by the thousand"),
-    ],
+    ("blanks at the end", f"torch==2.1.0{' ' * 900_000}\n"),
+    ("blanks within", f"torch==2.1.0{' ' * 900_000}x\n"),
+    ("a version with many digits", f"torch=={'9' * 5000}\n"),
+    ("brackets by the thousand", f"torch; {'(' * 3000}\n"),
 )
 def test_no_line_takes_long_or_is_a_bug(text: str) -> None:
     assert not findings_of(text)

@@ -32,6 +32,7 @@ from provision.doctor.mending.shell import needs_sudo, without_sudo
 from provision.doctor.model import Cause, Fact, Fix, KnownFailure
 from provision.errors import BadInputError, Exit
 from tests import need
+from tests.kit.cases import cases
 
 CODE = "the-file-is-broken"
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
@@ -242,60 +243,29 @@ OTHER = {
 }
 
 
-@pytest.mark.parametrize(
-    ("changes", "end", "said"),
-    [
-        pytest.param({}, Exit.DONE, "Mended.", id="the command fails here without a word"),
-        pytest.param(
-            {"confirm": "{confirm} || {{ echo cannot read it; exit 1; }}"},
-            Exit.DONE,
-            "Mended.",
-            id="the command fails here and says what the text says",
-        ),
-        pytest.param(
-            {"confirm": "{confirm} || {{ echo something new; exit 1; }}"},
-            Exit.DONE,
-            "Mended.",
-            id="the command fails here and says what nobody knows",
-        ),
-        pytest.param(
-            {"confirm": "{confirm} || {{ echo no such host; exit 1; }}"},
-            Exit.NO_VERDICT,
-            "for another reason: The network is down (another).",
-            id="the command fails here and shows another cause",
-        ),
-        pytest.param(
-            {"confirm": "{confirm} || {{ echo no such host; exit 1; }}", "beats": ["another"]},
-            Exit.DONE,
-            "Mended.",
-            id="the command fails here and shows what follows from the cause",
-        ),
-        pytest.param(
-            {"confirm": "{confirm} || {{ echo no such host; exit 1; }}", "clues": CLUE},
-            Exit.DONE,
-            "Mended.",
-            id="the command shows another cause but a fact of the machine agrees",
-        ),
-        pytest.param(
-            {"confirm": "cat {file}", "check": ""},
-            Exit.NO_VERDICT,
-            "nothing on this machine could confirm it",
-            id="the command decides nothing and no fact agrees",
-        ),
-        pytest.param(
-            {"confirm": "cat {file}", "check": "", "clues": CLUE},
-            Exit.NO_VERDICT,
-            "look yourself",
-            id="the command decides nothing and a fact of the machine agrees",
-        ),
-        pytest.param(
-            {"confirm": "sudo {confirm}"},
-            Exit.NO_VERDICT,
-            "nothing on this machine could confirm it",
-            id="the command needs sudo and there is none",
-        ),
-    ],
-)
+@cases(
+    "changes end said",
+    ("the command fails here without a word", {}, Exit.DONE, "Mended."),
+    ("the command fails here and says what the text says",
+     {"confirm": "{confirm} || {{ echo cannot read it; exit 1; }}"}, Exit.DONE, "Mended."),
+    ("the command fails here and says what nobody knows",
+     {"confirm": "{confirm} || {{ echo something new; exit 1; }}"}, Exit.DONE, "Mended."),
+    ("the command fails here and shows another cause",
+     {"confirm": "{confirm} || {{ echo no such host; exit 1; }}"}, Exit.NO_VERDICT,
+     "for another reason: The network is down (another)."),
+    ("the command fails here and shows what follows from the cause",
+     {"confirm": "{confirm} || {{ echo no such host; exit 1; }}", "beats": ["another"]}, Exit.DONE,
+     "Mended."),
+    ("the command shows another cause but a fact of the machine agrees",
+     {"confirm": "{confirm} || {{ echo no such host; exit 1; }}", "clues": CLUE}, Exit.DONE,
+     "Mended."),
+    ("the command decides nothing and no fact agrees", {"confirm": "cat {file}", "check": ""},
+     Exit.NO_VERDICT, "nothing on this machine could confirm it"),
+    ("the command decides nothing and a fact of the machine agrees",
+     {"confirm": "cat {file}", "check": "", "clues": CLUE}, Exit.NO_VERDICT, "look yourself"),
+    ("the command needs sudo and there is none", {"confirm": "sudo {confirm}"}, Exit.NO_VERDICT,
+     "nothing on this machine could confirm it"),
+)  # fmt: skip
 def test_with_yes_a_fact_of_this_machine_must_agree_with_the_text(
     scene: Scene, changes: dict[str, Any], end: Exit, said: str
 ) -> None:
@@ -496,18 +466,16 @@ def test_a_directory_that_takes_no_journal_stops_the_fix_before_its_first_comman
     assert scene.file.read_text() == "broken\n"
 
 
-@pytest.mark.parametrize(
-    ("run", "backup"),
-    [
-        pytest.param("rm -f {a} {b}", ["{a}", "{b}"], id="two files are removed"),
-        pytest.param("rm -f {folder}/*.list", ["{folder}/*.list"], id="a pattern is removed"),
-        pytest.param("mv {a} {b}", ["{a}", "{b}"], id="one file is moved over another"),
-        pytest.param("cp {a} {b}", ["{b}"], id="one file is copied over another"),
-        pytest.param("echo x | tee {a} {b}", ["{a}", "{b}"], id="two files are written by tee"),
-        pytest.param("truncate -s 0 {a}", ["{a}"], id="a file is emptied"),
-        pytest.param("ln -sf {b} {a}", ["{a}"], id="a file becomes a link"),
-        pytest.param("echo x > {a}; echo y >> {b}", ["{a}", "{b}"], id="two redirections"),
-    ],
+@cases(
+    "run backup",
+    ("two files are removed", "rm -f {a} {b}", ["{a}", "{b}"]),
+    ("a pattern is removed", "rm -f {folder}/*.list", ["{folder}/*.list"]),
+    ("one file is moved over another", "mv {a} {b}", ["{a}", "{b}"]),
+    ("one file is copied over another", "cp {a} {b}", ["{b}"]),
+    ("two files are written by tee", "echo x | tee {a} {b}", ["{a}", "{b}"]),
+    ("a file is emptied", "truncate -s 0 {a}", ["{a}"]),
+    ("a file becomes a link", "ln -sf {b} {a}", ["{a}"]),
+    ("two redirections", "echo x > {a}; echo y >> {b}", ["{a}", "{b}"]),
 )
 @pytest.mark.parametrize("is_named", [True, False], ids=["kept", "not kept"])
 def test_with_yes_only_files_that_are_kept_are_written_or_removed(
@@ -1028,32 +996,21 @@ def renamed(**changes: Any) -> Callable[[Path], None]:
     return change
 
 
-@pytest.mark.parametrize(
-    ("spoil", "why"),
-    [
-        pytest.param(lambda path: path.chmod(0o620), "may write", id="its group may write to it"),
-        pytest.param(lambda path: path.chmod(0o602), "may write", id="everybody may write to it"),
-        pytest.param(foreign_owner, "another user", id="it belongs to somebody else"),
-        pytest.param(moved_behind_a_link, "symbolic link", id="its name is a symbolic link"),
-        pytest.param(piped, "not a regular file", id="it is a pipe"),
-        pytest.param(renamed(code="other"), "does not know", id="it is of an unknown cause"),
-        pytest.param(
-            renamed(kept=[{"path": "/etc/passwd", "copy": "/etc/passwd.before-20260102T030405Z"}]),
-            "no fix of",
-            id="it restores a file that the fix does not keep",
-        ),
-        pytest.param(
-            renamed(kept=[{"path": "/etc/passwd", "copy": None}]),
-            "no fix of",
-            id="it removes a file that the fix does not keep",
-        ),
-        pytest.param(
-            renamed(done=[{"command": "x", "code": "\x1b[2J"}]),
-            "no journal",
-            id="an exit code is text",
-        ),
-    ],
-)
+@cases(
+    "spoil why",
+    ("its group may write to it", lambda path: path.chmod(0o620), "may write"),
+    ("everybody may write to it", lambda path: path.chmod(0o602), "may write"),
+    ("it belongs to somebody else", foreign_owner, "another user"),
+    ("its name is a symbolic link", moved_behind_a_link, "symbolic link"),
+    ("it is a pipe", piped, "not a regular file"),
+    ("it is of an unknown cause", renamed(code="other"), "does not know"),
+    ("it restores a file that the fix does not keep",
+     renamed(kept=[{"path": "/etc/passwd", "copy": "/etc/passwd.before-20260102T030405Z"}]),
+     "no fix of"),
+    ("it removes a file that the fix does not keep",
+     renamed(kept=[{"path": "/etc/passwd", "copy": None}]), "no fix of"),
+    ("an exit code is text", renamed(done=[{"command": "x", "code": "\x1b[2J"}]), "no journal"),
+)  # fmt: skip
 def test_what_others_may_have_written_is_not_undone(
     scene: Scene, spoil: Callable[[Path], object], why: str
 ) -> None:
@@ -1087,13 +1044,11 @@ def test_a_journal_that_was_moved_elsewhere_by_its_owner_is_undone(scene: Scene)
     assert scene.file.read_text() == "broken\n"
 
 
-@pytest.mark.parametrize(
-    ("answers", "end", "text"),
-    [
-        pytest.param([True], Exit.DONE, "broken\n", id="yes restores the files"),
-        pytest.param([False], Exit.HOST_UNFIT, "whole\n", id="no leaves them"),
-        pytest.param(None, Exit.USAGE, "whole\n", id="without a terminal nothing is restored"),
-    ],
+@cases(
+    "answers end text",
+    ("yes restores the files", [True], Exit.DONE, "broken\n"),
+    ("no leaves them", [False], Exit.HOST_UNFIT, "whole\n"),
+    ("without a terminal nothing is restored", None, Exit.USAGE, "whole\n"),
 )
 def test_undo_shows_the_files_and_asks(
     scene: Scene, answers: list[bool] | None, end: Exit, text: str
@@ -1131,16 +1086,13 @@ sys.exit(mend(causes, knowledge=known, io=local_io(print), journals=Path(sys.arg
 """
 
 
-@pytest.mark.parametrize(
-    ("keys", "code", "said"),
-    [
-        ([b"n\n"], Exit.HOST_UNFIT, "Left as it is."),
-        ([b"\n"], Exit.HOST_UNFIT, "Left as it is."),
-        ([b"\x04"], Exit.HOST_UNFIT, "Left as it is."),
-        ([b"\x03"], Exit.INTERRUPTED, "Nothing more was changed."),
-        ([b"y\n", b"\x03"], Exit.INTERRUPTED, "Run so far:"),
-    ],
-    ids=["no", "return", "end of input", "ctrl-c at the question", "ctrl-c in a command"],
+@cases(
+    "keys code said",
+    ("no", [b"n\n"], Exit.HOST_UNFIT, "Left as it is."),
+    ("return", [b"\n"], Exit.HOST_UNFIT, "Left as it is."),
+    ("end of input", [b"\x04"], Exit.HOST_UNFIT, "Left as it is."),
+    ("ctrl-c at the question", [b"\x03"], Exit.INTERRUPTED, "Nothing more was changed."),
+    ("ctrl-c in a command", [b"y\n", b"\x03"], Exit.INTERRUPTED, "Run so far:"),
 )
 def test_a_person_at_a_terminal_is_understood(
     keys: list[bytes], code: Exit, said: str, tmp_path: Path

@@ -7,8 +7,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-import pytest
-
 from provision.doctor.causes import explained
 from provision.doctor.commands.text import describe_known, describe_step
 from provision.doctor.knowledge import load
@@ -17,6 +15,7 @@ from provision.doctor.mending.effects import changes_anything, effects, stops
 from provision.doctor.mending.messages import by_hand_text
 from provision.doctor.mending.shell import commands
 from provision.doctor.model import Cause
+from tests.kit.cases import cases
 
 # They fill a cache: package lists, an image. A check may do that.
 FETCHES = re.compile(r"\bapt-get update\b|\b(?:docker|podman) pull ")
@@ -29,44 +28,26 @@ TOO_WIDE = (
 )
 
 
-@pytest.mark.parametrize(
-    ("run", "does", "whose"),
-    [
-        pytest.param("some-new-tool --list", ("changes",), (), id="an unknown program changes"),
-        pytest.param("docker ps -a | head", ("reads",), (), id="containers are listed"),
-        pytest.param("docker -H x volume ls", ("reads",), (), id="after an option with a value"),
-        pytest.param("docker volume create x", ("changes",), (), id="a volume is made"),
-        pytest.param(
-            "python3 -c 'import torch; print(torch.version.cuda)'", ("reads",), (), id="a value"
-        ),
-        pytest.param(
-            "python3 -c 'open(\"x\", \"w\")'", ("changes",), (), id="Python writes a file"
-        ),
-        pytest.param("pip install --dry-run x", ("reads",), (), id="pip only tries it"),
-        pytest.param(
-            "pip install x && pip --version", ("installs",), (), id="the next one only reads"
-        ),
-        pytest.param("env -u X nvidia-smi -L", ("reads",), (), id="without a variable"),
-        pytest.param("nvidia-smi nvlink -e", ("reads",), (), id="errors of links are counted"),
-        pytest.param(
-            'sudo nvidia-smi --gpu-reset -i "$GPU"',
-            ("restarts",),
-            ("every program on that GPU",),
-            id="a GPU is reset",
-        ),
-        pytest.param(
-            "if command -v dockerd >/dev/null; then sudo systemctl restart docker; fi",
-            ("restarts",),
-            ("running containers",),
-            id="the engine restarts",
-        ),
-        pytest.param("sudo systemctl start docker", ("restarts",), (), id="the engine starts"),
-        pytest.param(
-            "sudo systemctl reboot", ("reboots",), ("every program on this machine",), id="a reboot"
-        ),
-        pytest.param("echo quit | nvidia-cuda-mps-control", ("restarts",),
-                     ("programs that use MPS",), id="MPS ends"),
-    ],
+@cases(
+    "run does whose",
+    ("an unknown program changes", "some-new-tool --list", ("changes",), ()),
+    ("containers are listed", "docker ps -a | head", ("reads",), ()),
+    ("after an option with a value", "docker -H x volume ls", ("reads",), ()),
+    ("a volume is made", "docker volume create x", ("changes",), ()),
+    ("a value", "python3 -c 'import torch; print(torch.version.cuda)'", ("reads",), ()),
+    ("Python writes a file", "python3 -c 'open(\"x\", \"w\")'", ("changes",), ()),
+    ("pip only tries it", "pip install --dry-run x", ("reads",), ()),
+    ("the next one only reads", "pip install x && pip --version", ("installs",), ()),
+    ("without a variable", "env -u X nvidia-smi -L", ("reads",), ()),
+    ("errors of links are counted", "nvidia-smi nvlink -e", ("reads",), ()),
+    ("a GPU is reset", 'sudo nvidia-smi --gpu-reset -i "$GPU"', ("restarts",),
+     ("every program on that GPU",)),
+    ("the engine restarts",
+     "if command -v dockerd >/dev/null; then sudo systemctl restart docker; fi", ("restarts",),
+     ("running containers",)),
+    ("the engine starts", "sudo systemctl start docker", ("restarts",), ()),
+    ("a reboot", "sudo systemctl reboot", ("reboots",), ("every program on this machine",)),
+    ("MPS ends", "echo quit | nvidia-cuda-mps-control", ("restarts",), ("programs that use MPS",)),
 )  # fmt: skip
 def test_what_a_command_does_and_whose_work_it_ends(
     run: str, does: tuple[str, ...], whose: tuple[str, ...]

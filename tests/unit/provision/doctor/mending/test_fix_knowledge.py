@@ -21,6 +21,7 @@ from provision.doctor.mending import check_fixes
 from provision.doctor.mending.effects import effects
 from provision.doctor.mending.shell import commands, programs, without_sudo
 from tests import need
+from tests.kit.cases import cases
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -294,21 +295,15 @@ def test_a_broken_rule_is_named(fix: dict[str, Any], problem: str) -> None:
     assert any(problem in one for one in check_fixes(made(fix))), check_fixes(made(fix))
 
 
-@pytest.mark.parametrize(
-    ("confirm", "problem"),
-    [
-        pytest.param("df -h /x", "succeeds whatever", id="it only shows"),
-        pytest.param(
-            "test -e /x; ulimit -n", "succeeds whatever", id="its last command only shows"
-        ),
-        pytest.param(
-            'df -h "$(docker info)"', "succeeds whatever", id="it shows what another says"
-        ),
-        pytest.param("sudo modprobe x && x", "changes the machine", id="it loads a module"),
-        pytest.param("rm /x && x", "changes the machine", id="it removes a file"),
-        pytest.param("df -h /x | grep y", "", id="it searches what is shown"),
-        pytest.param('test "$(ulimit -n)" -gt 9', "", id="it compares what is shown"),
-    ],
+@cases(
+    "confirm problem",
+    ("it only shows", "df -h /x", "succeeds whatever"),
+    ("its last command only shows", "test -e /x; ulimit -n", "succeeds whatever"),
+    ("it shows what another says", 'df -h "$(docker info)"', "succeeds whatever"),
+    ("it loads a module", "sudo modprobe x && x", "changes the machine"),
+    ("it removes a file", "rm /x && x", "changes the machine"),
+    ("it searches what is shown", "df -h /x | grep y", ""),
+    ("it compares what is shown", 'test "$(ulimit -n)" -gt 9', ""),
 )
 def test_a_confirming_command_decides_and_changes_nothing(confirm: str, problem: str) -> None:
     found = check_fixes(made({}, confirm=confirm))
@@ -328,14 +323,12 @@ def answer(folder: Path, confirm: str, programs: dict[str, str]) -> int:
 DF = "echo Filesystem 1M-blocks Used Available; echo /dev/sda 100000 50000 {free} 50% /"
 
 
-@pytest.mark.parametrize(
-    ("free", "code", "is_healthy"),
-    [
-        pytest.param(40960, "docker-layer-no-space", True, id="40 GB are free"),
-        pytest.param(300, "docker-layer-no-space", False, id="300 MB are free"),
-        pytest.param(40960, "docker-disk-low", True, id="40 GB are free in the end"),
-        pytest.param(300, "docker-disk-low", False, id="300 MB are free in the end"),
-    ],
+@cases(
+    "free code is_healthy",
+    ("40 GB are free", 40960, "docker-layer-no-space", True),
+    ("300 MB are free", 300, "docker-layer-no-space", False),
+    ("40 GB are free in the end", 40960, "docker-disk-low", True),
+    ("300 MB are free in the end", 300, "docker-disk-low", False),
 )
 def test_dockers_disk_is_full_only_where_it_is(
     knowledge: Knowledge, tmp_path: Path, free: int, code: str, *, is_healthy: bool
@@ -347,15 +340,13 @@ def test_dockers_disk_is_full_only_where_it_is(
 UNSIGNED = "E: The repository 'https://nvidia.github.io/libnvidia-container x' is not signed."
 
 
-@pytest.mark.parametrize(
-    ("said", "code", "is_healthy"),
-    [
-        pytest.param("Reading package lists...", 0, True, id="apt reads its sources"),
-        pytest.param("Could not resolve 'deb.example.org'", 100, True, id="apt has no network"),
-        pytest.param("E: 'http://x.example stable' is not signed", 100, True, id="another source"),
-        pytest.param(UNSIGNED, 100, False, id="the toolkit's source is not signed"),
-        pytest.param("W: NO_PUBKEY DDCAE044F796ECB0", 0, False, id="the toolkit's key is missing"),
-    ],
+@cases(
+    "said code is_healthy",
+    ("apt reads its sources", "Reading package lists...", 0, True),
+    ("apt has no network", "Could not resolve 'deb.example.org'", 100, True),
+    ("another source", "E: 'http://x.example stable' is not signed", 100, True),
+    ("the toolkit's source is not signed", UNSIGNED, 100, False),
+    ("the toolkit's key is missing", "W: NO_PUBKEY DDCAE044F796ECB0", 0, False),
 )
 def test_the_toolkits_key_is_missing_only_where_apt_says_so(
     knowledge: Knowledge, tmp_path: Path, said: str, code: int, *, is_healthy: bool
@@ -365,14 +356,12 @@ def test_the_toolkits_key_is_missing_only_where_apt_says_so(
     assert (answer(tmp_path, confirm, programs) == 0) is is_healthy
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "is_healthy"),
-    [
-        pytest.param("nvidia-docker.list", "<!doctype html>\n", False, id="a page of the web"),
-        pytest.param("libnvidia-container.list", "deb\n", False, id="an unreadable entry"),
-        pytest.param("nvidia-docker.list", "# nothing\n", True, id="a good file"),
-        pytest.param("other.list", "<!doctype html>\n", True, id="a page under another name"),
-    ],
+@cases(
+    "name text is_healthy",
+    ("a page of the web", "nvidia-docker.list", "<!doctype html>\n", False),
+    ("an unreadable entry", "libnvidia-container.list", "deb\n", False),
+    ("a good file", "nvidia-docker.list", "# nothing\n", True),
+    ("a page under another name", "other.list", "<!doctype html>\n", True),
 )
 def test_apt_itself_says_whether_a_source_of_nvidia_cannot_be_read(
     knowledge: Knowledge, tmp_path: Path, name: str, text: str, *, is_healthy: bool
@@ -393,14 +382,10 @@ def test_apt_itself_says_whether_a_source_of_nvidia_cannot_be_read(
     assert (done.returncode == 0) is is_healthy
 
 
-@pytest.mark.parametrize(
-    ("spec", "is_healthy"),
-    [
-        pytest.param('- path: "{folder}/there"\n', True, id="every file is there"),
-        pytest.param(
-            "- hostPath: {folder}/there\n- path: {folder}/gone\n", False, id="one is gone"
-        ),
-    ],
+@cases(
+    "spec is_healthy",
+    ("every file is there", '- path: "{folder}/there"\n', True),
+    ("one is gone", "- hostPath: {folder}/there\n- path: {folder}/gone\n", False),
 )
 def test_a_cdi_specification_is_stale_only_where_a_file_is_gone(
     knowledge: Knowledge, tmp_path: Path, spec: str, *, is_healthy: bool

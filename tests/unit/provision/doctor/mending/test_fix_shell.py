@@ -6,6 +6,7 @@ import pytest
 
 from provision.doctor.mending.shell import commands, needs_sudo, programs, without_sudo
 from provision.doctor.mending.written_files import UNNAMED, written
+from tests.kit.cases import cases
 
 
 @pytest.mark.parametrize(
@@ -85,48 +86,40 @@ def test_a_word_that_only_looks_like_sudo_needs_none() -> None:
     assert not needs_sudo("echo sudo; a 'sudo b'; pseudo c")
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param("rm -f /a '/b c' /d/*.x", ("/a", "/b c", "/d/*.x"), id="rm names several"),
-        pytest.param("sudo env A=1 rm -- -x", ("-x",), id="rm through sudo and env"),
-        pytest.param("unlink /a; rmdir /b", ("/a", "/b"), id="unlink and rmdir"),
-        pytest.param("mv /a /b", ("/a", "/b"), id="mv removes one and overwrites the other"),
-        pytest.param("mv -t /d /x/a", ("/x/a", "/d/a"), id="mv into a directory"),
-        pytest.param("cp -p /a /b", ("/b",), id="cp overwrites the last"),
-        pytest.param("cp /x/a /x/b /d/", ("/d/a", "/d/b"), id="cp into a directory"),
-        pytest.param("install -m 644 /a /b", ("/b",), id="install overwrites the last"),
-        pytest.param("install -d /b", (), id="install makes a directory"),
-        pytest.param("ln -sf /a /b", ("/b",), id="ln replaces the last"),
-        pytest.param("dd if=/a of=/b", ("/b",), id="dd writes its of"),
-        pytest.param("truncate -s 0 /a /b", ("/a", "/b"), id="truncate names several"),
-        pytest.param("x | tee -a /a /b", ("/a", "/b"), id="tee names several"),
-        pytest.param("sed -i -E 's/a/b/' /a /b", ("/a", "/b"), id="sed in place"),
-        pytest.param("sed -ne s/a/b/ -i.bak /a", ("/a",), id="sed with its script as an option"),
-        pytest.param("sed 's/a/b/' /a", (), id="sed that only reads"),
-        pytest.param("a > /x 2>&1", ("/x",), id="a redirection"),
-        pytest.param(">/x a; b >>/y; c >| /z", ("/x", "/y", "/z"), id="redirections of each kind"),
-        pytest.param(
-            "a < /x; cat <<END > /y\nrm /z\nEND", ("/y",), id="what is read is not written"
-        ),
-        pytest.param("echo 'rm /a > /b' # rm > /c", (), id="quotes and comments"),
-        pytest.param(
-            "if a; then rm /x; fi && ! rm /y", ("/x", "/y"), id="inside the shell's words"
-        ),
-        pytest.param('a "$(rm /x)"', ("/x",), id="inside a substitution"),
-        pytest.param("sh -c 'rm /a; echo > /b'", ("/a", "/b"), id="a shell in the shell"),
-        pytest.param("curl -o /a u; gpg --output /b", ("/a", "/b"), id="options that name a file"),
-        pytest.param('rm "$HOME/.x" ~/y', ("~/.x", "~/y"), id="files of the home directory"),
-        pytest.param(
-            'python3 -c \'open("/x", "w").write("")\'', ("/x",), id="a program that writes"
-        ),
-        pytest.param("rm $X", (UNNAMED,), id="a variable names it"),
-        pytest.param("rm $(ls /x)", (UNNAMED,), id="a command names it"),
-        pytest.param("ls | xargs -r sudo rm -f", (UNNAMED,), id="xargs names it"),
-        pytest.param("find / -delete", (UNNAMED,), id="find names it"),
-        pytest.param("perl -pi -e 's/a/b/' /x", (UNNAMED,), id="perl in place"),
-        pytest.param("apt-get install -y -o A::B=c x; docker ps -q", (), id="other programs"),
-    ],
+@cases(
+    "text expected",
+    ("rm names several", "rm -f /a '/b c' /d/*.x", ("/a", "/b c", "/d/*.x")),
+    ("rm through sudo and env", "sudo env A=1 rm -- -x", ("-x",)),
+    ("unlink and rmdir", "unlink /a; rmdir /b", ("/a", "/b")),
+    ("mv removes one and overwrites the other", "mv /a /b", ("/a", "/b")),
+    ("mv into a directory", "mv -t /d /x/a", ("/x/a", "/d/a")),
+    ("cp overwrites the last", "cp -p /a /b", ("/b",)),
+    ("cp into a directory", "cp /x/a /x/b /d/", ("/d/a", "/d/b")),
+    ("install overwrites the last", "install -m 644 /a /b", ("/b",)),
+    ("install makes a directory", "install -d /b", ()),
+    ("ln replaces the last", "ln -sf /a /b", ("/b",)),
+    ("dd writes its of", "dd if=/a of=/b", ("/b",)),
+    ("truncate names several", "truncate -s 0 /a /b", ("/a", "/b")),
+    ("tee names several", "x | tee -a /a /b", ("/a", "/b")),
+    ("sed in place", "sed -i -E 's/a/b/' /a /b", ("/a", "/b")),
+    ("sed with its script as an option", "sed -ne s/a/b/ -i.bak /a", ("/a",)),
+    ("sed that only reads", "sed 's/a/b/' /a", ()),
+    ("a redirection", "a > /x 2>&1", ("/x",)),
+    ("redirections of each kind", ">/x a; b >>/y; c >| /z", ("/x", "/y", "/z")),
+    ("what is read is not written", "a < /x; cat <<END > /y\nrm /z\nEND", ("/y",)),
+    ("quotes and comments", "echo 'rm /a > /b' # rm > /c", ()),
+    ("inside the shell's words", "if a; then rm /x; fi && ! rm /y", ("/x", "/y")),
+    ("inside a substitution", 'a "$(rm /x)"', ("/x",)),
+    ("a shell in the shell", "sh -c 'rm /a; echo > /b'", ("/a", "/b")),
+    ("options that name a file", "curl -o /a u; gpg --output /b", ("/a", "/b")),
+    ("files of the home directory", 'rm "$HOME/.x" ~/y', ("~/.x", "~/y")),
+    ("a program that writes", 'python3 -c \'open("/x", "w").write("")\'', ("/x",)),
+    ("a variable names it", "rm $X", (UNNAMED,)),
+    ("a command names it", "rm $(ls /x)", (UNNAMED,)),
+    ("xargs names it", "ls | xargs -r sudo rm -f", (UNNAMED,)),
+    ("find names it", "find / -delete", (UNNAMED,)),
+    ("perl in place", "perl -pi -e 's/a/b/' /x", (UNNAMED,)),
+    ("other programs", "apt-get install -y -o A::B=c x; docker ps -q", ()),
 )
 def test_what_a_text_writes_or_removes_is_known(text: str, expected: tuple[str, ...]) -> None:
     assert written(text) == expected

@@ -18,6 +18,7 @@ from provision.doctor.model import Fact, Value
 from provision.doctor.probes import PROBES, kernel_log, read_facts
 from provision.host.machine import Answer, ProbedMachine, Question
 from provision.host.runner import ProgramResult, ProgramRunner, local_runner
+from tests.kit.cases import cases
 from tests.kit.doctor_hosts import NAMES, build, load_host
 
 KINDS: dict[str, type] = {"bool": bool, "int": int, "str": str, "list": tuple}
@@ -285,13 +286,11 @@ def test_podmans_imitation_of_docker_is_no_docker(way: str, tmp_path: Path) -> N
 NOBODY = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock."
 
 
-@pytest.mark.parametrize(
-    ("programs", "printed", "engine"),
-    [
-        pytest.param(["docker"], {"ServerErrors": [NOBODY]}, False, id="the client alone"),
-        pytest.param(["docker", "dockerd"], {"ServerErrors": [NOBODY]}, True, id="an engine, too"),
-        pytest.param(["docker", "dockerd"], None, True, id="an old client, which prints no JSON"),
-    ],
+@cases(
+    "programs printed engine",
+    ("the client alone", ["docker"], {"ServerErrors": [NOBODY]}, False),
+    ("an engine, too", ["docker", "dockerd"], {"ServerErrors": [NOBODY]}, True),
+    ("an old client, which prints no JSON", ["docker", "dockerd"], None, True),
 )
 def test_a_silent_docker_is_told_from_one_without_an_engine(
     programs: list[str], printed: dict[str, Any] | None, *, engine: bool, tmp_path: Path
@@ -360,14 +359,12 @@ def test_a_vast_config_is_not_parsed(tmp_path: Path) -> None:
     assert "toolkit.config_invalid" not in facts
 
 
-@pytest.mark.parametrize(
-    ("root", "there", "empty"),
-    [
-        pytest.param("/run/nvidia/driver", None, True, id="it is not there"),
-        pytest.param("/run/nvidia/driver", "run/nvidia/driver", True, id="nothing is mounted"),
-        pytest.param("/run/nvidia/driver", "run/nvidia/driver/usr", False, id="the driver is up"),
-        pytest.param("/", None, None, id="the host itself"),
-    ],
+@cases(
+    "root there empty",
+    ("it is not there", "/run/nvidia/driver", None, True),
+    ("nothing is mounted", "/run/nvidia/driver", "run/nvidia/driver", True),
+    ("the driver is up", "/run/nvidia/driver", "run/nvidia/driver/usr", False),
+    ("the host itself", "/", None, None),
 )
 def test_the_root_of_a_driver_container(
     tmp_path: Path, root: str, there: str | None, *, empty: bool | None
@@ -437,20 +434,14 @@ def printing(text: str) -> ProgramRunner:
     return run
 
 
-@pytest.mark.parametrize(
-    ("files", "run", "expected"),
-    [
-        ({"/usr/bin/dmesg": ""}, printing("NVRM: Xid"), ("dmesg", b"NVRM: Xid")),
-        ({"/var/log/kern.log": "NVRM\n"}, None, ("/var/log/kern.log", b"NVRM\n")),
-        (
-            {"/usr/bin/dmesg": "", "/var/log/messages": "x"},
-            printing(""),
-            ("/var/log/messages", b"x"),
-        ),
-        ({}, None, None),
-    ],
-    ids=["by dmesg", "by a file", "by a file where dmesg may not", "by none"],
-)
+@cases(
+    "files run expected",
+    ("by dmesg", {"/usr/bin/dmesg": ""}, printing("NVRM: Xid"), ("dmesg", b"NVRM: Xid")),
+    ("by a file", {"/var/log/kern.log": "NVRM\n"}, None, ("/var/log/kern.log", b"NVRM\n")),
+    ("by a file where dmesg may not", {"/usr/bin/dmesg": "", "/var/log/messages": "x"},
+     printing(""), ("/var/log/messages", b"x")),
+    ("by none", {}, None, None),
+)  # fmt: skip
 def test_the_kernel_log_is_read(
     files: dict[str, str],
     run: ProgramRunner | None,

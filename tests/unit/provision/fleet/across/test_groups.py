@@ -13,6 +13,7 @@ from provision.fleet.commands.across_text import describe_across, round_line
 from provision.fleet.nodes.calls import NodeCall, NodeFailure
 from provision.fleet.nodes.in_image import NodeRun
 from tests.kit import schemas
+from tests.kit.cases import cases
 
 GROUP = ("a", "b", "c")
 GONE = NodeFailure("node-silent", "b: it does not answer.", "See whether it is up.")
@@ -36,26 +37,22 @@ def runs(*found: dict[str, Any] | NodeFailure) -> list[NodeRun]:
 WRONG = report("across-wrong-result", suspects=[1])
 
 
-@pytest.mark.parametrize(
-    ("answers", "ok", "named"),
-    [
-        pytest.param([report()] * 3, True, [], id="all work"),
-        pytest.param([WRONG] * 3, False, [], id="a suspect is not named"),
-        pytest.param([report("across-rank-died", blamed=[1])] * 3, False, ["b"], id="a rank died"),
-        pytest.param([report("across-node-missing", blamed=[1]), GONE,
-                      report("across-node-missing")], False, ["b"],
-                     id="a node that did not come and does not answer is at fault"),
-        pytest.param([report("across-node-missing", blamed=[1]),
-                      report("across-master-unreachable"),
-                      report("across-node-missing", blamed=[1])], False, [],
-                     id="a node that did not come but answers was cut off"),
-        pytest.param([report("across-port-taken", blamed=[0])] * 3, False, [],
-                     id="a port is nobody's fault"),
-        pytest.param([GONE, GONE, GONE], False, ["a", "b", "c"], id="nobody answers"),
-        pytest.param([report(), {"x": 1}, report()], False, ["b"], id="an answer is no report"),
-        pytest.param([report("across-rank-died", blamed=[7, -1, "x", None])] * 3, False, [],
-                     id="blame of a node that does not exist"),
-    ],
+@cases(
+    "answers ok named",
+    ("all work", [report()] * 3, True, []),
+    ("a suspect is not named", [WRONG] * 3, False, []),
+    ("a rank died", [report("across-rank-died", blamed=[1])] * 3, False, ["b"]),
+    ("a node that did not come and does not answer is at fault",
+     [report("across-node-missing", blamed=[1]), GONE, report("across-node-missing")], False,
+     ["b"]),
+    ("a node that did not come but answers was cut off",
+     [report("across-node-missing", blamed=[1]), report("across-master-unreachable"),
+      report("across-node-missing", blamed=[1])], False, []),
+    ("a port is nobody's fault", [report("across-port-taken", blamed=[0])] * 3, False, []),
+    ("nobody answers", [GONE, GONE, GONE], False, ["a", "b", "c"]),
+    ("an answer is no report", [report(), {"x": 1}, report()], False, ["b"]),
+    ("blame of a node that does not exist",
+     [report("across-rank-died", blamed=[7, -1, "x", None])] * 3, False, []),
 )  # fmt: skip
 def test_whom_the_answers_of_a_group_name(
     answers: list[dict[str, Any] | NodeFailure], *, ok: bool, named: list[str]

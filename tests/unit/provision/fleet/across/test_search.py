@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.fleet.across.search import AcrossDiagnosis, Group, GroupEnd, diagnose, most_rounds
+from tests.kit.cases import cases
 
 
 class Fleet:
@@ -212,15 +213,12 @@ def test_the_bound_on_the_rounds(count: int, rounds: int) -> None:
     assert most_rounds(count) == rounds
 
 
-@pytest.mark.parametrize(
-    ("fleet", "rounds"),
-    [
-        (Fleet(64, sick=[17]), 9),
-        (Fleet(64, links=[(5, 40)]), 16),
-        (Fleet(64, split=32), 10),
-        (Fleet(64, dead={9: 1}), 2),
-    ],
-    ids=["a sick node", "a bad link", "a split network", "a dead node"],
+@cases(
+    "fleet rounds",
+    ("a sick node", Fleet(64, sick=[17]), 9),
+    ("a bad link", Fleet(64, links=[(5, 40)]), 16),
+    ("a split network", Fleet(64, split=32), 10),
+    ("a dead node", Fleet(64, dead={9: 1}), 2),
 )
 def test_rounds_that_single_faults_of_64_nodes_need(fleet: Fleet, rounds: int) -> None:
     assert fleet.diagnose().rounds <= rounds

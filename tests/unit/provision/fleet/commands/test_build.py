@@ -17,6 +17,7 @@ from provision.fleet.images import FleetImage, FleetPlan, FleetResolver, plan_fl
 from provision.model.facts import host_to_json
 from provision.model.plan import HostFacts, Request
 from tests.kit import schemas
+from tests.kit.cases import cases
 from tests.kit.hosts import host
 from tests.unit.provision.cli.test_cli import main
 from tests.unit.provision.fleet.test_images import A100, CATALOG, GRACE, NONE, OLD_B200
@@ -37,23 +38,19 @@ def folder(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        pytest.param([], "required", id="no target"),
-        pytest.param(["--push", "h/p", "--output", "d"], "not allowed with", id="two targets"),
-        pytest.param(["--push", "h.example/p:1"], "names one image", id="a tag"),
-        pytest.param(
-            ["--push", f"h.example/p@sha256:{'1' * 64}"], "names one image", id="a digest"
-        ),
-        pytest.param(["--push", "fleet"], "has no path", id="no path"),
-        pytest.param(["--push", "A b"], "does not name an image", id="no repository"),
-        pytest.param(["--output", ""], "not a directory", id="an empty directory name"),
-        pytest.param(["--push", "h.example/p", "--squashfs"], "requires --output", id="pushed"),
-        pytest.param(["--output", "all.tar"], "not a directory", id="an archive holds one image"),
-        pytest.param(["--output", "d", "--builder", "x"], "--builder", id="no builder"),
-        pytest.param(["--output", "d", "--cuda", "latest"], "--cuda", id="no CUDA"),
-    ],
+@cases(
+    "words message",
+    ("no target", [], "required"),
+    ("two targets", ["--push", "h/p", "--output", "d"], "not allowed with"),
+    ("a tag", ["--push", "h.example/p:1"], "names one image"),
+    ("a digest", ["--push", f"h.example/p@sha256:{'1' * 64}"], "names one image"),
+    ("no path", ["--push", "fleet"], "has no path"),
+    ("no repository", ["--push", "A b"], "does not name an image"),
+    ("an empty directory name", ["--output", ""], "not a directory"),
+    ("pushed", ["--push", "h.example/p", "--squashfs"], "requires --output"),
+    ("an archive holds one image", ["--output", "all.tar"], "not a directory"),
+    ("no builder", ["--output", "d", "--builder", "x"], "--builder"),
+    ("no CUDA", ["--output", "d", "--cuda", "latest"], "--cuda"),
 )
 def test_wrong_usage_is_said_before_anything_is_made(
     folder: str, words: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -65,12 +62,10 @@ def test_wrong_usage_is_said_before_anything_is_made(
     assert [one.name for one in tmp_path.iterdir()] == ["a1.json"]
 
 
-@pytest.mark.parametrize(
-    ("facts", "code"),
-    [
-        pytest.param(OLD_B200, 4, id="the driver is too old"),
-        pytest.param(NONE, 4, id="no node with a GPU"),
-    ],
+@cases(
+    "facts code",
+    ("the driver is too old", OLD_B200, 4),
+    ("no node with a GPU", NONE, 4),
 )
 def test_nodes_that_no_image_serves_are_named(tmp_path: Path, facts: HostFacts, code: int) -> None:
     (tmp_path / "b1.json").write_text(json.dumps(host_to_json(facts)))

@@ -14,6 +14,7 @@ import pytest
 from provision.fleet.commands import drains
 from provision.fleet.commands.drains import drain_nodes
 from provision.output.console import Console
+from tests.kit.cases import cases
 from tests.unit.provision.cli.test_cli import main
 from tests.unit.provision.fleet.verify.test_verify import row
 
@@ -80,16 +81,14 @@ def test_one_sick_node_is_drained(slurm: Slurm, capsys: pytest.CaptureFixture[st
     assert "drain n2: gpu-provision: node.a: bad line" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("sick", "at_most", "before", "code"),
-    [
-        pytest.param(2, None, 0, None, id="two of twenty by default"),
-        pytest.param(3, None, 0, "too-many-drains", id="three of twenty are too many"),
-        pytest.param(3, "3", 0, None, id="unless a person allows three"),
-        pytest.param(3, "15%", 0, None, id="or a share"),
-        pytest.param(1, None, 1, None, id="one more after an earlier one"),
-        pytest.param(1, None, 2, "too-many-drains", id="one more after two earlier ones"),
-    ],
+@cases(
+    "sick at_most before code",
+    ("two of twenty by default", 2, None, 0, None),
+    ("three of twenty are too many", 3, None, 0, "too-many-drains"),
+    ("unless a person allows three", 3, "3", 0, None),
+    ("or a share", 3, "15%", 0, None),
+    ("one more after an earlier one", 1, None, 1, None),
+    ("one more after two earlier ones", 1, None, 2, "too-many-drains"),
 )
 def test_a_drain_takes_at_most_so_many(
     slurm: Slurm, sick: int, at_most: str | None, before: int, code: str | None
@@ -185,12 +184,10 @@ def refused(slurm: Slurm) -> None:
     (slurm.place / "refuses").write_text("n0")
 
 
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        pytest.param(changed, "changed in Slurm meanwhile", id="somebody gave another reason"),
-        pytest.param(refused, "permission denied", id="Slurm refuses one"),
-    ],
+@cases(
+    "spoil message",
+    ("somebody gave another reason", changed, "changed in Slurm meanwhile"),
+    ("Slurm refuses one", refused, "permission denied"),
 )
 def test_a_node_that_is_not_resumed_is_named(
     slurm: Slurm, spoil: Callable[[Slurm], None], message: str

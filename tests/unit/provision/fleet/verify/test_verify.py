@@ -37,6 +37,7 @@ from provision.lock.labels import labels_for
 from provision.lock.lockfile import Lock
 from provision.verification.subject import Subject
 from tests.kit import schemas
+from tests.kit.cases import cases
 from tests.kit.fake_engine import IMAGE, PLAN, TAG, Engine, report
 from tests.kit.together import together
 
@@ -53,15 +54,14 @@ def order(**more: Any) -> FleetOrder:
     return read_order(subject(engine=Engine()), load(), **{**asked, **more})
 
 
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
-        pytest.param(subject("r.example/a/b:1", registry="r.example/a/b:1", digest=DIGEST),
-                     f"r.example/a/b@{DIGEST}", id="a tag of a registry may move: its digest"),
-        pytest.param(subject(registry="localhost:5000/b:1", digest=DIGEST),
-                     f"localhost:5000/b@{DIGEST}", id="a registry with a port"),
-        pytest.param(subject(engine=Engine()), IMAGE, id="an engine's image by its ID"),
-    ],
+@cases(
+    "found expected",
+    ("a tag of a registry may move: its digest",
+     subject("r.example/a/b:1", registry="r.example/a/b:1", digest=DIGEST),
+     f"r.example/a/b@{DIGEST}"),
+    ("a registry with a port", subject(registry="localhost:5000/b:1", digest=DIGEST),
+     f"localhost:5000/b@{DIGEST}"),
+    ("an engine's image by its ID", subject(engine=Engine()), IMAGE),
 )  # fmt: skip
 def test_every_node_gets_the_same_image(found: Subject, expected: str) -> None:
     assert name_on_nodes(found) == expected
@@ -137,30 +137,26 @@ def test_the_order_says_what_a_node_runs() -> None:
     assert order(provision="p").ways[0] == "provision"
 
 
-@pytest.mark.parametrize(
+@cases(
     "words",
-    [
-        pytest.param(["--way", "lxc"], id="an unknown way"),
-        pytest.param(["--way", "provision"], id="no command"),
-    ],
+    ("an unknown way", ["--way", "lxc"]),
+    ("no command", ["--way", "provision"]),
 )
 def test_a_way_that_is_none_is_refused(words: list[str]) -> None:
     with pytest.raises(BadInputError):
         order(way=words[1])
 
 
-@pytest.mark.parametrize(
+@cases(
     "words",
-    [
-        pytest.param(["--yes"], id="yes to nothing"),
-        pytest.param(["--drain"], id="ssh has no state of nodes"),
-        pytest.param(["--drain-at-most", "3"], id="a limit for nothing"),
-        pytest.param(["--level", "x"], id="a level that is none"),
-        pytest.param(["--timeout", "0"], id="no time"),
-        pytest.param(["--at-once", "x"], id="not a number"),
-        pytest.param(["--html", "/nowhere/x.html"], id="a file that cannot be written"),
-        pytest.param(["--on", "kubernetes", "--across"], id="pods do not meet"),
-    ],
+    ("yes to nothing", ["--yes"]),
+    ("ssh has no state of nodes", ["--drain"]),
+    ("a limit for nothing", ["--drain-at-most", "3"]),
+    ("a level that is none", ["--level", "x"]),
+    ("no time", ["--timeout", "0"]),
+    ("not a number", ["--at-once", "x"]),
+    ("a file that cannot be written", ["--html", "/nowhere/x.html"]),
+    ("pods do not meet", ["--on", "kubernetes", "--across"]),
 )
 def test_bad_input_is_refused_before_anything_is_asked(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -251,14 +247,12 @@ def test_a_report_is_kept_until_it_is_asked_for_again(tmp_path: Path) -> None:
     assert nodes.files() == [], "an old report says nothing about today"
 
 
-@pytest.mark.parametrize(
+@cases(
     "changes",
-    [
-        pytest.param({"verdict": "fit\x1b[2J"}, id="a verdict with an escape sequence"),
-        pytest.param({"verdict": "V" * (1 << 20)}, id="a verdict of a megabyte"),
-        pytest.param({"verdict": ["fit"]}, id="a verdict in a list"),
-        pytest.param({"more": "x" * (3 << 20), "again": "y" * (1 << 20)}, id="an endless report"),
-    ],
+    ("a verdict with an escape sequence", {"verdict": "fit\x1b[2J"}),
+    ("a verdict of a megabyte", {"verdict": "V" * (1 << 20)}),
+    ("a verdict in a list", {"verdict": ["fit"]}),
+    ("an endless report", {"more": "x" * (3 << 20), "again": "y" * (1 << 20)}),
 )
 def test_what_is_no_report_is_not_kept(tmp_path: Path, changes: dict[str, Any]) -> None:
     nodes = Nodes(tmp_path)
@@ -413,17 +407,15 @@ def test_only_nodes_at_fault_are_drained() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("given", "nodes", "most"),
-    [
-        pytest.param("10%", 100, 10, id="a tenth of a hundred"),
-        pytest.param("10%", 19, 1, id="a share is rounded down"),
-        pytest.param("10%", 3, 1, id="but one node is always allowed"),
-        pytest.param("1%", 1, 1, id="also if there is only one"),
-        pytest.param("100%", 7, 7, id="all"),
-        pytest.param("3", 100, 3, id="a number"),
-        pytest.param("3", 2, 3, id="a number above that of the nodes"),
-    ],
+@cases(
+    "given nodes most",
+    ("a tenth of a hundred", "10%", 100, 10),
+    ("a share is rounded down", "10%", 19, 1),
+    ("but one node is always allowed", "10%", 3, 1),
+    ("also if there is only one", "1%", 1, 1),
+    ("all", "100%", 7, 7),
+    ("a number", "3", 100, 3),
+    ("a number above that of the nodes", "3", 2, 3),
 )
 def test_a_limit_is_a_number_or_a_share(given: str, nodes: int, most: int) -> None:
     limit = read_limit(given)
@@ -446,19 +438,15 @@ def test_a_limit_that_is_none_is_refused(given: str) -> None:
 NODE = SlurmNode("n0", "drained", "", "gpu", 1, None, 8, "gpu-provision: health.memory: bad")
 
 
-@pytest.mark.parametrize(
-    ("node", "ours"),
-    [
-        pytest.param(NODE, True, id="drained by us"),
-        pytest.param(NODE._replace(state="draining"), True, id="draining: a job runs there still"),
-        pytest.param(NODE._replace(reason="bad DIMM"), False, id="another reason"),
-        pytest.param(NODE._replace(reason=""), False, id="no reason"),
-        pytest.param(
-            NODE._replace(reason="see gpu-provision: x"), False, id="somebody's, who quotes ours"
-        ),
-        pytest.param(NODE._replace(state="down"), False, id="it is down"),
-        pytest.param(NODE._replace(state="idle"), False, id="in service, with an old reason"),
-    ],
+@cases(
+    "node ours",
+    ("drained by us", NODE, True),
+    ("draining: a job runs there still", NODE._replace(state="draining"), True),
+    ("another reason", NODE._replace(reason="bad DIMM"), False),
+    ("no reason", NODE._replace(reason=""), False),
+    ("somebody's, who quotes ours", NODE._replace(reason="see gpu-provision: x"), False),
+    ("it is down", NODE._replace(state="down"), False),
+    ("in service, with an old reason", NODE._replace(state="idle"), False),
 )
 def test_only_what_we_drained_is_resumed(node: SlurmNode, *, ours: bool) -> None:
     found = drained_by_us([node])

@@ -27,6 +27,7 @@ from provision.output.export import (
 from provision.output.export.deployment import Deployment, ImageSource
 from provision.output.export.names import apptainer_uri, squashfs_name
 from tests import ROOT
+from tests.kit.cases import cases
 from tests.kit.exports import (
     COMMANDS,
     HOSTILE,
@@ -114,15 +115,13 @@ def header(text: str) -> dict[str, str]:
     return dict(re.findall(r"^#SBATCH --([a-z-]+)=(.*)$", text, re.MULTILINE))
 
 
-@pytest.mark.parametrize(
-    ("changes", "tasks"),
-    [
-        pytest.param({"gpus": 8}, "1", id="torchrun starts the others"),
-        pytest.param({"gpus": 8, "nodes": 2}, "1", id="torchrun, on each node"),
-        pytest.param({"gpus": 8, "framework": "jax"}, "1", id="JAX has one process on one node"),
-        pytest.param({"gpus": 8, "nodes": 2, "framework": "jax"}, "8", id="JAX on several"),
-        pytest.param({"gpus": 8, "nodes": 2, "framework": "tensorflow"}, "1", id="TensorFlow"),
-    ],
+@cases(
+    "changes tasks",
+    ("torchrun starts the others", {"gpus": 8}, "1"),
+    ("torchrun, on each node", {"gpus": 8, "nodes": 2}, "1"),
+    ("JAX has one process on one node", {"gpus": 8, "framework": "jax"}, "1"),
+    ("JAX on several", {"gpus": 8, "nodes": 2, "framework": "jax"}, "8"),
+    ("TensorFlow", {"gpus": 8, "nodes": 2, "framework": "tensorflow"}, "1"),
 )
 def test_the_tasks_of_a_node(changes: dict[str, Any], tasks: str) -> None:
     said = header(slurm.to_sbatch(deployment(**changes), "pyxis", mount=True))
@@ -130,20 +129,15 @@ def test_the_tasks_of_a_node(changes: dict[str, Any], tasks: str) -> None:
     assert (said["nodes"], said["gpus-per-node"]) == (str(changes.get("nodes", 1)), "8")
 
 
-@pytest.mark.parametrize(
-    ("command", "after"),
-    [
-        pytest.param(("python3", "a.py", "-x"), ["a.py", "-x"], id="a script"),
-        pytest.param(("python", "-m", "pkg.train"), ["-m", "pkg.train"], id="a module"),
-        pytest.param(
-            ("python3", "-u", "a.py"),
-            ["--no-python", "python3", "-u", "a.py"],
-            id="an option of Python, which torchrun does not have",
-        ),
-        pytest.param(("train", "-x"), ["--no-python", "train", "-x"], id="another program"),
-        pytest.param(("python3",), ["--no-python", "python3"], id="no script"),
-    ],
-)
+@cases(
+    "command after",
+    ("a script", ("python3", "a.py", "-x"), ["a.py", "-x"]),
+    ("a module", ("python", "-m", "pkg.train"), ["-m", "pkg.train"]),
+    ("an option of Python, which torchrun does not have", ("python3", "-u", "a.py"),
+     ["--no-python", "python3", "-u", "a.py"]),
+    ("another program", ("train", "-x"), ["--no-python", "train", "-x"]),
+    ("no script", ("python3",), ["--no-python", "python3"]),
+)  # fmt: skip
 def test_torchrun_runs_what_python_would(command: tuple[str, ...], after: list[str]) -> None:
     from provision.output.export.launch import on_one_node
 

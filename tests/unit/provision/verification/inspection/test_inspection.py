@@ -30,6 +30,7 @@ from provision.output.console import Console
 from provision.verification.inspection.report import make_report
 from provision.verification.report_files import page, write_files
 from tests import ROOT
+from tests.kit.cases import cases
 from tests.kit.elf_maker import elf
 from tests.kit.image_maker import Files, image_of, installed, tar_of
 from tests.kit.wheel_maker import InMemory, targets
@@ -93,13 +94,11 @@ def check(report: Mapping[str, Any], name: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("gpus", "verdict", "words"),
-    [
-        pytest.param(["8.6"], "fit", "sm_80 binary", id="the GPU that it was cut for"),
-        pytest.param(["8.0"], "unfit", "its code was removed", id="another that it had code for"),
-        pytest.param(["8.6", "8.0"], "unfit", "the image is for sm_86 alone", id="one of two"),
-    ],
+@cases(
+    "gpus verdict words",
+    ("the GPU that it was cut for", ["8.6"], "fit", "sm_80 binary"),
+    ("another that it had code for", ["8.0"], "unfit", "its code was removed"),
+    ("one of two", ["8.6", "8.0"], "unfit", "the image is for sm_86 alone"),
 )
 def test_a_cut_image_is_for_its_gpus_alone(gpus: list[str], verdict: str, words: str) -> None:
     found = looked(torch(), labels={CUT: "sm_86"})
@@ -112,51 +111,46 @@ def test_a_cut_image_is_for_its_gpus_alone(gpus: list[str], verdict: str, words:
     assert "code for sm_86 alone" in describe_inspection(report, found, [gpu(one) for one in gpus])
 
 
-@pytest.mark.parametrize(
-    ("layers", "gpus", "verdict", "failed", "words"),
-    [
-        pytest.param([torch()], [], "fit", None, "", id="a whole image"),
-        pytest.param([torch()], ["8.0"], "fit", None, "", id="a GPU that it was built for"),
-        pytest.param([torch()], ["8.6"], "fit", None, "sm_80 binary",
-                     id="a later one of its major"),
-        pytest.param([torch()], ["9.0"], "unfit", "architectures", "libtorch_cuda.so has no code",
-                     id="a later major, without PTX"),
-        pytest.param([torch(targets=("sm_80", "compute_80"))], ["9.0"], "fit", None, "PTX",
-                     id="a later major, by PTX"),
-        pytest.param([torch()], ["8.0", "6.1"], "unfit", "architectures", "6.1",
-                     id="one of two GPUs lacks"),
-        pytest.param([torch()], ["7.0"], "fit", None, "without code for it: libnccl.so.2",
-                     id="what the framework brings along is told, and not judged"),
-        pytest.param([torch(), {f"{SITE}/torch/lib/.wh.libtorch_cuda.so": b""}], [], "unfit",
-                     "needs", "needs libtorch_cuda.so", id="a layer took a library away"),
-        pytest.param([torch(), {f"{SITE}/nvidia/.wh.nccl": b""}], [], "unfit", "needs",
-                     "libnccl.so.2", id="a layer took a whole directory away"),
-        pytest.param([torch(needed=["libz.so.1"])], [], "unfit", "needs", "libz.so.1",
-                     id="the base lacks a library"),
-        pytest.param([torch(needed=["libz.so.1"]), {"opt/z/libz.so.1": elf(soname="libz.so.1")}],
-                     [], "unfit", "needs", "libz.so.1", id="the library is where nobody looks"),
-        pytest.param([torch(needed=["libc.so.6"], asks=["GLIBC_2.99"])], [], "unfit", "glibc",
-                     "GLIBC_2.99 of /lib/libc.so.6, which has at most GLIBC_2.17",
-                     id="the base is too old"),
-        pytest.param([torch(),
-                      installed("vision", "1.0",
-                                {"vision/_C.so": elf(needed=["libtorch_cuda.so"], wants=["gone"])},
-                                site=SITE, requires=["torch"])], [], "unfit", "symbols",
-                     "vision 1.0: _C.so needs gone, which torch 2.0.1 does not",
-                     id="a package was built for another release of torch"),
-        pytest.param([torch(), {f"{SITE}/torch/lib/libtorch_cuda.so": coded(*PLAIN)[:400]}], [],
-                     "unfit", "packages", "bytes of the", id="a library was cut off"),
-        pytest.param([torch(), installed("torch", "2.1.0", {}, site=SITE)], [], "unfit", "packages",
-                     "twice", id="two versions in one place"),
-        pytest.param([torch(), {f"{SITE}/torch/lib/libtorch_cuda.so": b"\x7fELF" + b"\1" * 9000}],
-                     [], "unfit", "needs", "libtorch_cuda.so",
-                     id="a library of another width is passed over"),
-        pytest.param([torch(),
-                      {f"{SITE}/torch/lib/libtorch_cuda.so": coded(*PLAIN)[:64] + b"\xff" * 9000}],
-                     [], "unfit", "needs", "unreadable ELF file", id="a library that is damaged"),
-        pytest.param([{}], ["8.0"], "no-verdict", None, "cannot be checked", id="no device code"),
-        pytest.param([{}], [], "fit", None, "", id="no framework at all"),
-    ],
+@cases(
+    "layers gpus verdict failed words",
+    ("a whole image", [torch()], [], "fit", None, ""),
+    ("a GPU that it was built for", [torch()], ["8.0"], "fit", None, ""),
+    ("a later one of its major", [torch()], ["8.6"], "fit", None, "sm_80 binary"),
+    ("a later major, without PTX", [torch()], ["9.0"], "unfit", "architectures",
+     "libtorch_cuda.so has no code"),
+    ("a later major, by PTX", [torch(targets=("sm_80", "compute_80"))], ["9.0"], "fit", None,
+     "PTX"),
+    ("one of two GPUs lacks", [torch()], ["8.0", "6.1"], "unfit", "architectures", "6.1"),
+    ("what the framework brings along is told, and not judged", [torch()], ["7.0"], "fit", None,
+     "without code for it: libnccl.so.2"),
+    ("a layer took a library away", [torch(), {f"{SITE}/torch/lib/.wh.libtorch_cuda.so": b""}], [],
+     "unfit", "needs", "needs libtorch_cuda.so"),
+    ("a layer took a whole directory away", [torch(), {f"{SITE}/nvidia/.wh.nccl": b""}], [],
+     "unfit", "needs", "libnccl.so.2"),
+    ("the base lacks a library", [torch(needed=["libz.so.1"])], [], "unfit", "needs", "libz.so.1"),
+    ("the library is where nobody looks",
+     [torch(needed=["libz.so.1"]), {"opt/z/libz.so.1": elf(soname="libz.so.1")}], [], "unfit",
+     "needs", "libz.so.1"),
+    ("the base is too old", [torch(needed=["libc.so.6"], asks=["GLIBC_2.99"])], [], "unfit",
+     "glibc", "GLIBC_2.99 of /lib/libc.so.6, which has at most GLIBC_2.17"),
+    ("a package was built for another release of torch",
+     [torch(),
+      installed("vision", "1.0", {"vision/_C.so": elf(needed=["libtorch_cuda.so"], wants=["gone"])},
+                site=SITE, requires=["torch"])], [], "unfit", "symbols",
+     "vision 1.0: _C.so needs gone, which torch 2.0.1 does not"),
+    ("a library was cut off",
+     [torch(), {f"{SITE}/torch/lib/libtorch_cuda.so": coded(*PLAIN)[:400]}], [], "unfit",
+     "packages", "bytes of the"),
+    ("two versions in one place", [torch(), installed("torch", "2.1.0", {}, site=SITE)], [],
+     "unfit", "packages", "twice"),
+    ("a library of another width is passed over",
+     [torch(), {f"{SITE}/torch/lib/libtorch_cuda.so": b"\x7fELF" + b"\1" * 9000}], [], "unfit",
+     "needs", "libtorch_cuda.so"),
+    ("a library that is damaged",
+     [torch(), {f"{SITE}/torch/lib/libtorch_cuda.so": coded(*PLAIN)[:64] + b"\xff" * 9000}], [],
+     "unfit", "needs", "unreadable ELF file"),
+    ("no device code", [{}], ["8.0"], "no-verdict", None, "cannot be checked"),
+    ("no framework at all", [{}], [], "fit", None, ""),
 )  # fmt: skip
 def test_verdicts(
     layers: list[Files], gpus: list[str], verdict: str, failed: str | None, words: str
@@ -182,17 +176,13 @@ def test_the_fix_names_who_would_bring_the_library() -> None:
     assert "LD_LIBRARY_PATH=/opt/z" in check(judged(aside), "needs")["fix"]
 
 
-@pytest.mark.parametrize(
-    ("needed", "programs", "words"),
-    [
-        pytest.param(["libXrender.so.1", "libSM.so.6"], ["apt-get"],
-                     "apt-get, or build it with --apt libxrender1 --apt libsm6, or remove ",
-                     id="all that are missing"),
-        pytest.param(["libodd.so.4", "libSM.so.6"], ["apt-get"], "apt-file search libodd.so.4",
-                     id="a library of no known package"),
-        pytest.param(["libSM.so.6"], ["microdnf"], "apt-file search libSM.so.6",
-                     id="it has no apt-get"),
-    ],
+@cases(
+    "needed programs words",
+    ("all that are missing", ["libXrender.so.1", "libSM.so.6"], ["apt-get"],
+     "apt-get, or build it with --apt libxrender1 --apt libsm6, or remove "),
+    ("a library of no known package", ["libodd.so.4", "libSM.so.6"], ["apt-get"],
+     "apt-file search libodd.so.4"),
+    ("it has no apt-get", ["libSM.so.6"], ["microdnf"], "apt-file search libSM.so.6"),
 )  # fmt: skip
 def test_the_fix_names_the_debian_packages(
     needed: list[str], programs: list[str], words: str
@@ -201,15 +191,13 @@ def test_the_fix_names_the_debian_packages(
     assert words in check(judged(looked(torch(needed=needed), files)), "needs")["fix"]
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        pytest.param({}, None, id="what the label says"),
-        pytest.param({"framework_version": "2.1.0"}, "2.1.0", id="another version"),
-        pytest.param({"framework": "tensorflow"}, "TensorFlow", id="another framework"),
-        pytest.param({"python": "3.10"}, "Python 3.10", id="another Python"),
-        pytest.param({"cuda": "12.1"}, "CUDA 12.1", id="another CUDA"),
-    ],
+@cases(
+    "change words",
+    ("what the label says", {}, None),
+    ("another version", {"framework_version": "2.1.0"}, "2.1.0"),
+    ("another framework", {"framework": "tensorflow"}, "TensorFlow"),
+    ("another Python", {"python": "3.10"}, "Python 3.10"),
+    ("another CUDA", {"cuda": "12.1"}, "CUDA 12.1"),
 )
 def test_an_image_is_what_it_says_it_was_made_to_be(
     change: dict[str, Any], words: str | None
@@ -244,19 +232,15 @@ WHEEL = {
 }
 
 
-@pytest.mark.parametrize(
-    ("files", "requires", "gpus", "verdict"),
-    [
-        pytest.param(WHEEL, ("nvidia-cublas-cu11",), ["8.0"], "fit", id="its code is enough"),
-        pytest.param(WHEEL, ("nvidia-cublas-cu11",), ["9.0"], "unfit", id="its code is not"),
-        pytest.param(WHEEL, ("nvidia-cublas-cu11",), [], "no-verdict", id="others must bring more"),
-        pytest.param(WHEEL, (), [], "unfit", id="nobody would bring it"),
-        pytest.param(
-            {"a/_x.so": elf(needed=["libm.so.6", "libb.so"], rpath="$ORIGIN/../a.libs"),
-             "a.libs/libb.so": elf()},
-            (), [], "fit", id="a wheel that is complete",
-        ),
-    ],
+@cases(
+    "files requires gpus verdict",
+    ("its code is enough", WHEEL, ("nvidia-cublas-cu11",), ["8.0"], "fit"),
+    ("its code is not", WHEEL, ("nvidia-cublas-cu11",), ["9.0"], "unfit"),
+    ("others must bring more", WHEEL, ("nvidia-cublas-cu11",), [], "no-verdict"),
+    ("nobody would bring it", WHEEL, (), [], "unfit"),
+    ("a wheel that is complete",
+     {"a/_x.so": elf(needed=["libm.so.6", "libb.so"], rpath="$ORIGIN/../a.libs"),
+      "a.libs/libb.so": elf()}, (), [], "fit"),
 )  # fmt: skip
 def test_a_wheel_alone(
     files: dict[str, bytes], requires: tuple[str, ...], gpus: list[str], verdict: str
@@ -268,19 +252,17 @@ def test_a_wheel_alone(
         assert "1 package has all its libraries" in check(report, "packages")["message"]
 
 
-@pytest.mark.parametrize(
-    ("held", "capability", "runs", "whole"),
-    [
-        pytest.param({"sm_86": 20, "sm_80": 20}, (8, 6), "sm_86", True, id="its own code"),
-        pytest.param({"sm_80": 20, "sm_75": 20}, (8, 6), "sm_80 binary", True, id="older code"),
-        pytest.param({"sm_89": 20}, (8, 6), "none", False, id="newer code does not run"),
-        pytest.param({"sm_70": 20, "compute_70": 20}, (9, 0), "PTX", True, id="PTX of any major"),
-        pytest.param({"compute_90": 20}, (8, 0), "none", False, id="PTX for a later GPU"),
-        pytest.param({"sm_90a": 20}, (9, 0), "sm_90", True, id="code for this very GPU"),
-        pytest.param({"sm_100a": 20}, (10, 3), "none", False, id="and for no other"),
-        pytest.param({"sm_100f": 20}, (10, 3), "sm_100 binary", True, id="code for a family"),
-        pytest.param({"sm_90": 1, "sm_80": 20}, (9, 0), "sm_90", False, id="a few kernels only"),
-    ],
+@cases(
+    "held capability runs whole",
+    ("its own code", {"sm_86": 20, "sm_80": 20}, (8, 6), "sm_86", True),
+    ("older code", {"sm_80": 20, "sm_75": 20}, (8, 6), "sm_80 binary", True),
+    ("newer code does not run", {"sm_89": 20}, (8, 6), "none", False),
+    ("PTX of any major", {"sm_70": 20, "compute_70": 20}, (9, 0), "PTX", True),
+    ("PTX for a later GPU", {"compute_90": 20}, (8, 0), "none", False),
+    ("code for this very GPU", {"sm_90a": 20}, (9, 0), "sm_90", True),
+    ("and for no other", {"sm_100a": 20}, (10, 3), "none", False),
+    ("code for a family", {"sm_100f": 20}, (10, 3), "sm_100 binary", True),
+    ("a few kernels only", {"sm_90": 1, "sm_80": 20}, (9, 0), "sm_90", False),
 )
 def test_what_runs_where(
     held: dict[str, int],
@@ -340,14 +322,12 @@ def test_the_exit_code_is_the_verdicts(
     jsonschema.validate(json.loads(capsys.readouterr().out), SCHEMA)
 
 
-@pytest.mark.parametrize(
+@cases(
     "words",
-    [
-        pytest.param(["x.whl", "--gpu", "no such card"], id="a GPU that nobody knows"),
-        pytest.param(["x.whl", "--arch", "mips"], id="a machine that is none of ours"),
-        pytest.param(["x.whl", "--html", ""], id="a file without a name"),
-        pytest.param(["https://example.org/x.whl", "--offline"], id="an address, and no network"),
-    ],
+    ("a GPU that nobody knows", ["x.whl", "--gpu", "no such card"]),
+    ("a machine that is none of ours", ["x.whl", "--arch", "mips"]),
+    ("a file without a name", ["x.whl", "--html", ""]),
+    ("an address, and no network", ["https://example.org/x.whl", "--offline"]),
 )
 def test_what_cannot_be_meant_is_refused(words: list[str]) -> None:
     with pytest.raises(BadInputError):

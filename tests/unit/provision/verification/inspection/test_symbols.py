@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from images.inspect.contents import read_image, read_wheel
 from images.inspect.image import conclude
 from provision.verification.inspection.mangled import readable
 from provision.verification.inspection.report import make_report
+from tests.kit.cases import cases
 from tests.kit.elf_maker import elf
 from tests.kit.image_maker import Files, image_of, installed
 from tests.kit.wheel_maker import InMemory
@@ -37,29 +37,25 @@ def packages(extension: bytes, *, requires: str = "torch") -> Files:
     }
 
 
-@pytest.mark.parametrize(
-    ("symbol", "shown"),
-    [
-        pytest.param("_ZN3c104cuda9SetDeviceEi", "c10::cuda::SetDevice", id="a nested name"),
-        pytest.param("c10_cuda_check_implementation", "c10_cuda_check_implementation", id="of C"),
-        pytest.param("_Z3fooi", "foo", id="a function outside of namespaces"),
-        pytest.param("_ZNK2at6Tensor3dimEv", "at::Tensor::dim", id="a const method"),
-        pytest.param("_ZN3c105ErrorC1Ev", "c10::Error::Error", id="a constructor"),
-        pytest.param("_ZN3c105ErrorD2Ev", "c10::Error::~Error", id="a destructor"),
-        pytest.param(
-            "_ZTVN3c105ErrorE", "vtable for c10::Error", id="a table of virtual functions"
-        ),
-        pytest.param("_ZNSt6vectorIiE4pushEv", "std::vector<...>", id="a template is cut"),
-        pytest.param("_ZN99999xE", "_ZN99999xE", id="a length beyond the name"),
-        pytest.param("_Z", "_Z", id="nothing in it"),
-        pytest.param("_ZN3c10ltERKNS_6SymIntEi", "c10::operator<", id="an operator"),
-        pytest.param("_ZlsR6QDebugi", "operator<<", id="an operator outside of namespaces"),
-        pytest.param("_ZNKSs4findEPKcm", "std::string::find", id="an abbreviation"),
-        pytest.param("_ZNSt7__cxx114listB5cxx11E", "std::__cxx11::list", id="a tag of the ABI"),
-        pytest.param("_ZN1aS_1bEv", "a::...", id="what is not understood"),
-        pytest.param("_ZN" + "1a" * 99_999, "::".join("a" * 32), id="only so many parts"),
-        pytest.param("_ZN12_GLOBAL__N_13fooEv", "(anonymous namespace)::foo", id="without a name"),
-    ],
+@cases(
+    "symbol shown",
+    ("a nested name", "_ZN3c104cuda9SetDeviceEi", "c10::cuda::SetDevice"),
+    ("of C", "c10_cuda_check_implementation", "c10_cuda_check_implementation"),
+    ("a function outside of namespaces", "_Z3fooi", "foo"),
+    ("a const method", "_ZNK2at6Tensor3dimEv", "at::Tensor::dim"),
+    ("a constructor", "_ZN3c105ErrorC1Ev", "c10::Error::Error"),
+    ("a destructor", "_ZN3c105ErrorD2Ev", "c10::Error::~Error"),
+    ("a table of virtual functions", "_ZTVN3c105ErrorE", "vtable for c10::Error"),
+    ("a template is cut", "_ZNSt6vectorIiE4pushEv", "std::vector<...>"),
+    ("a length beyond the name", "_ZN99999xE", "_ZN99999xE"),
+    ("nothing in it", "_Z", "_Z"),
+    ("an operator", "_ZN3c10ltERKNS_6SymIntEi", "c10::operator<"),
+    ("an operator outside of namespaces", "_ZlsR6QDebugi", "operator<<"),
+    ("an abbreviation", "_ZNKSs4findEPKcm", "std::string::find"),
+    ("a tag of the ABI", "_ZNSt7__cxx114listB5cxx11E", "std::__cxx11::list"),
+    ("what is not understood", "_ZN1aS_1bEv", "a::..."),
+    ("only so many parts", "_ZN" + "1a" * 99_999, "::".join("a" * 32)),
+    ("without a name", "_ZN12_GLOBAL__N_13fooEv", "(anonymous namespace)::foo"),
 )
 def test_a_name_of_c_plus_plus_is_readable(symbol: str, shown: str) -> None:
     assert readable(symbol) == shown

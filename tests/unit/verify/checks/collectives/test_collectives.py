@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kit.cases import cases
 from verify.checks.collectives import bandwidth, nccl_log, operations, ranks
 from verify.checks.collectives.ranks import Team, Trace, World
 from verify.checks.health.links import Link
@@ -55,33 +56,27 @@ ECHO = (
 MEMORY = "include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'"
 
 
-@pytest.mark.parametrize(
-    ("log", "line"),
-    [
-        pytest.param("", "", id="no log"),
-        pytest.param(START + BY_P2P, "", id="a log without warnings that matter"),
-        pytest.param(START + PREFIX + NO_SHM, PREFIX + NO_SHM, id="the warning"),
-        pytest.param(START + PREFIX + ECHO + "\n" + PREFIX + MEMORY + "\n", PREFIX + MEMORY,
-                     id="its own trouble before the echo of another rank's"),
-        pytest.param(PREFIX + ECHO, PREFIX + ECHO.splitlines()[0],
-                     id="an echo where there is more"),
-        pytest.param(PREFIX + MEMORY + "\n" + PREFIX + NO_SHM, PREFIX + MEMORY,
-                     id="the first of two"),
-    ],
+@cases(
+    "log line",
+    ("no log", "", ""),
+    ("a log without warnings that matter", START + BY_P2P, ""),
+    ("the warning", START + PREFIX + NO_SHM, PREFIX + NO_SHM),
+    ("its own trouble before the echo of another rank's",
+     START + PREFIX + ECHO + "\n" + PREFIX + MEMORY + "\n", PREFIX + MEMORY),
+    ("an echo where there is more", PREFIX + ECHO, PREFIX + ECHO.splitlines()[0]),
+    ("the first of two", PREFIX + MEMORY + "\n" + PREFIX + NO_SHM, PREFIX + MEMORY),
 )  # fmt: skip
 def test_the_telling_line(log: str, line: str) -> None:
     assert nccl_log.telling(log) == line
 
 
-@pytest.mark.parametrize(
-    ("log", "phase"),
-    [
-        pytest.param("", None, id="nothing written"),
-        pytest.param(START.splitlines()[0], "while NCCL's ranks looked for each other", id="early"),
-        pytest.param(START, "while NCCL looked at the machine's links", id="the machine"),
-        pytest.param(START + BY_P2P, "while NCCL connected the GPUs", id="connecting"),
-        pytest.param(START + BY_P2P + DONE, "after NCCL had started", id="ready"),
-    ],
+@cases(
+    "log phase",
+    ("nothing written", "", None),
+    ("early", START.splitlines()[0], "while NCCL's ranks looked for each other"),
+    ("the machine", START, "while NCCL looked at the machine's links"),
+    ("connecting", START + BY_P2P, "while NCCL connected the GPUs"),
+    ("ready", START + BY_P2P + DONE, "after NCCL had started"),
 )
 def test_how_far_nccl_came(log: str, phase: str | None) -> None:
     assert nccl_log.phase(log) == phase
@@ -119,34 +114,30 @@ def world(*endings: Ending, traces: tuple[Trace, ...] = (), backend: str = "nccl
     return World(Team(backend, len(endings)), endings, traces)
 
 
-@pytest.mark.parametrize(
-    ("lost", "message", "rest"),
-    [
-        pytest.param(world(HANG, KILLED), "rank 1 of 2 killed", "memory", id="killed, not waiting"),
-        pytest.param(world(PEER_GONE, KILLED), "rank 1 of 2", "memory", id="killed, not the echo"),
-        pytest.param(world(PEER_GONE, RAISED), "rank 1 of 2", "Xid", id="raised, not the echo"),
-        pytest.param(world(PEER_GONE, HANG), "rank 1 of 2 did", "hang", id="hangs, not the echo"),
-        pytest.param(world(HERE, RAISED), "rank 1 of 2 Runtime", "Xid", id="one of two raised"),
-        pytest.param(world(HERE, HANG), "rank 1 of 2 did not", "hang", id="one of two hangs"),
-        pytest.param(world(HANG, HANG), "none of 2 ranks", "hang", id="both hang, nothing known"),
-        pytest.param(
-            world(HANG, HANG, traces=(Trace(3, "all-to-all"), Trace(2, "broadcast"))),
-            "rank 1 of 2 did not finish in 120 s, at broadcast, while another was at all-to-all",
-            "hang", id="the rank behind is to blame"),
-        pytest.param(world(HANG, HANG, traces=(Trace(2, "barrier", BY_P2P + DONE),) * 2),
-                     "none of 2 ranks finished in 120 s, at barrier", "hang after NCCL had started",
-                     id="how far NCCL came is told"),
-        pytest.param(world(HANG, HANG, traces=(Trace(2, "barrier", BY_P2P + DONE),) * 2),
-                     "none of 2", "NCCL_P2P_DISABLE=1: if that fixes it, switch PCIe ACS",
-                     id="a hang by P2P names IOMMU and ACS"),
-        pytest.param(world(HANG, HANG,
-                           traces=(Trace(1, "x"), Trace(1, "x", START + PREFIX + NO_SHM))),
-                     "none of 2", "--shm-size 1g", id="another rank's warning explains"),
-        pytest.param(world(HANG, traces=(Trace(1, "x", START),)), "rank 0 of 1", "--ipc host",
-                     id="a missing network plugin is no missing library"),
-        pytest.param(world(HANG, HANG, backend="gloo"), "none of 2", "loopback",
-                     id="gloo has its own fix"),
-    ],
+@cases(
+    "lost message rest",
+    ("killed, not waiting", world(HANG, KILLED), "rank 1 of 2 killed", "memory"),
+    ("killed, not the echo", world(PEER_GONE, KILLED), "rank 1 of 2", "memory"),
+    ("raised, not the echo", world(PEER_GONE, RAISED), "rank 1 of 2", "Xid"),
+    ("hangs, not the echo", world(PEER_GONE, HANG), "rank 1 of 2 did", "hang"),
+    ("one of two raised", world(HERE, RAISED), "rank 1 of 2 Runtime", "Xid"),
+    ("one of two hangs", world(HERE, HANG), "rank 1 of 2 did not", "hang"),
+    ("both hang, nothing known", world(HANG, HANG), "none of 2 ranks", "hang"),
+    ("the rank behind is to blame",
+     world(HANG, HANG, traces=(Trace(3, "all-to-all"), Trace(2, "broadcast"))),
+     "rank 1 of 2 did not finish in 120 s, at broadcast, while another was at all-to-all", "hang"),
+    ("how far NCCL came is told",
+     world(HANG, HANG, traces=(Trace(2, "barrier", BY_P2P + DONE),) * 2),
+     "none of 2 ranks finished in 120 s, at barrier", "hang after NCCL had started"),
+    ("a hang by P2P names IOMMU and ACS",
+     world(HANG, HANG, traces=(Trace(2, "barrier", BY_P2P + DONE),) * 2), "none of 2",
+     "NCCL_P2P_DISABLE=1: if that fixes it, switch PCIe ACS"),
+    ("another rank's warning explains",
+     world(HANG, HANG, traces=(Trace(1, "x"), Trace(1, "x", START + PREFIX + NO_SHM))), "none of 2",
+     "--shm-size 1g"),
+    ("a missing network plugin is no missing library", world(HANG, traces=(Trace(1, "x", START),)),
+     "rank 0 of 1", "--ipc host"),
+    ("gloo has its own fix", world(HANG, HANG, backend="gloo"), "none of 2", "loopback"),
 )  # fmt: skip
 def test_lost_ranks(lost: World, message: str, rest: str) -> None:
     outcome = ranks.judge_lost(lost, "it")
@@ -192,22 +183,18 @@ def of_ranks(*values: list[dict[str, Any]], backend: str = "nccl") -> World:
 LACKS = row("reduce-scatter", "bfloat16", total=0, unsupported="Invalid scalar type")
 
 
-@pytest.mark.parametrize(
-    ("seen", "status", "word"),
-    [
-        pytest.param(of_ranks([row()], [row()]), PASS, "1 operations with correct", id="right"),
-        pytest.param(of_ranks([row()], [row(wrong=3, kind="was not written")]), FAIL,
-                     "nccl all-reduce of float32: rank 1 was not written, 3 of 64 wrong",
-                     id="the second rank is wrong"),
-        pytest.param(of_ranks([row(), LACKS], [row(), LACKS], backend="gloo"), PASS,
-                     "not supported here: reduce-scatter of bfloat16",
-                     id="what is not supported is told"),
-        pytest.param(of_ranks(*[[row(total=0, unsupported="no")]] * 2), FAIL, "no all-reduce",
-                     id="nothing"),
-        pytest.param(of_ranks([row(), row("barrier", "-", wrong=1, kind="was passed early")]), FAIL,
-                     "nccl barrier: rank 0", id="a barrier has no dtype"),
-        pytest.param(world(HERE, KILLED), FAIL, "rank 1 of 2", id="a lost rank"),
-    ],
+@cases(
+    "seen status word",
+    ("right", of_ranks([row()], [row()]), PASS, "1 operations with correct"),
+    ("the second rank is wrong", of_ranks([row()], [row(wrong=3, kind="was not written")]), FAIL,
+     "nccl all-reduce of float32: rank 1 was not written, 3 of 64 wrong"),
+    ("what is not supported is told", of_ranks([row(), LACKS], [row(), LACKS], backend="gloo"),
+     PASS, "not supported here: reduce-scatter of bfloat16"),
+    ("nothing", of_ranks(*[[row(total=0, unsupported="no")]] * 2), FAIL, "no all-reduce"),
+    ("a barrier has no dtype",
+     of_ranks([row(), row("barrier", "-", wrong=1, kind="was passed early")]), FAIL,
+     "nccl barrier: rank 0"),
+    ("a lost rank", world(HERE, KILLED), FAIL, "rank 1 of 2"),
 )  # fmt: skip
 def test_operations(seen: World, status: Status, word: str) -> None:
     holds(operations.judge_operations(seen), status, word)
@@ -327,28 +314,22 @@ NO_P2P = State(
 )
 
 
-@pytest.mark.parametrize(
-    ("gbs", "seen", "log", "environ", "status", "word"),
-    [
-        pytest.param(80, machine(), BY_P2P, {}, PASS, "of 100 (NVLink (4 links",
-                     id="near NVLink's"),
-        pytest.param(31, machine(), BY_P2P, {}, PASS, "", id="a third of it is enough"),
-        pytest.param(1, State(), BY_SHM, {}, PASS, "1 GB/s", id="no verdict on unknown links"),
-        pytest.param(2, machine("PHB"), BY_SHM, {}, PASS, "through the host", id="host memory"),
-        pytest.param(1, machine("PHB"), BY_SHM, {}, FAIL, "another job", id="far below the host's"),
-        pytest.param(10, machine(), BY_SHM, {}, FAIL, "NCCL used SHM although",
-                     id="past the NVLink"),
-        pytest.param(10, machine(), BY_SHM, {"NCCL_P2P_DISABLE": "1"}, FAIL,
-                     "unset NCCL_P2P_DISABLE", id="the user switched P2P off"),
-        pytest.param(10, machine(), "", {"NCCL_P2P_DISABLE": "0"}, FAIL, "another job",
-                     id="a zero is off"),
-        pytest.param(10, machine(), "", {"NCCL_P2P_LEVEL": "LOC"}, FAIL, "NCCL_P2P_LEVEL",
-                     id="P2P level"),
-        pytest.param(1, NARROW, BY_P2P, {}, FAIL, "PCIe x4 of x16", id="four of sixteen lanes"),
-        pytest.param(2, OFF, BY_P2P, {}, FAIL, "not active", id="an inactive NVLink"),
-        pytest.param(2, NO_P2P, BY_SHM, {}, FAIL, "chipset-not-supported", id="no P2P over NVLink"),
-        pytest.param(1, machine("PHB"), BY_NET, {}, FAIL, "--shm-size", id="the network"),
-    ],
+@cases(
+    "gbs seen log environ status word",
+    ("near NVLink's", 80, machine(), BY_P2P, {}, PASS, "of 100 (NVLink (4 links"),
+    ("a third of it is enough", 31, machine(), BY_P2P, {}, PASS, ""),
+    ("no verdict on unknown links", 1, State(), BY_SHM, {}, PASS, "1 GB/s"),
+    ("host memory", 2, machine("PHB"), BY_SHM, {}, PASS, "through the host"),
+    ("far below the host's", 1, machine("PHB"), BY_SHM, {}, FAIL, "another job"),
+    ("past the NVLink", 10, machine(), BY_SHM, {}, FAIL, "NCCL used SHM although"),
+    ("the user switched P2P off", 10, machine(), BY_SHM, {"NCCL_P2P_DISABLE": "1"}, FAIL,
+     "unset NCCL_P2P_DISABLE"),
+    ("a zero is off", 10, machine(), "", {"NCCL_P2P_DISABLE": "0"}, FAIL, "another job"),
+    ("P2P level", 10, machine(), "", {"NCCL_P2P_LEVEL": "LOC"}, FAIL, "NCCL_P2P_LEVEL"),
+    ("four of sixteen lanes", 1, NARROW, BY_P2P, {}, FAIL, "PCIe x4 of x16"),
+    ("an inactive NVLink", 2, OFF, BY_P2P, {}, FAIL, "not active"),
+    ("no P2P over NVLink", 2, NO_P2P, BY_SHM, {}, FAIL, "chipset-not-supported"),
+    ("the network", 1, machine("PHB"), BY_NET, {}, FAIL, "--shm-size"),
 )  # fmt: skip
 def test_bandwidth(
     gbs: float, seen: State, log: str, environ: dict[str, str], status: Status, word: str
@@ -388,12 +369,10 @@ def test_only_less_than_the_least_share_is_a_finding(gbs: float, can: float, sha
     assert near or (found.status is FAIL) == slow
 
 
-@pytest.mark.parametrize(
-    ("errors", "status"),
-    [
-        pytest.param(99, PASS, id="a few errors under load"),
-        pytest.param(100, FAIL, id="a link that damages data under load"),
-    ],
+@cases(
+    "errors status",
+    ("a few errors under load", 99, PASS),
+    ("a link that damages data under load", 100, FAIL),
 )
 def test_links_that_count_errors_under_load_are_found(errors: int, status: Status) -> None:
     before = machine()

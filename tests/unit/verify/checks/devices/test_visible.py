@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kit.cases import cases
 from tests.unit.verify.checks.test_judges import FAIL, PASS, SKIP, holds
 from verify.checks.devices.visible import (
     Selection,
@@ -29,30 +29,28 @@ UNCUT = (VisibleCard(A, "NVIDIA A100", mig=True), VisibleCard(B, "NVIDIA A100"))
 MIXED = (VisibleCard(A, "NVIDIA T4"), VisibleCard(B, "NVIDIA A100"))
 
 
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        pytest.param(None, (0, 1), id="unset shows all"),
-        pytest.param("", (), id="empty shows none"),
-        pytest.param("1", (1,), id="a number"),
-        pytest.param("1,0", (1, 0), id="in the order of the list"),
-        pytest.param(" 1 , 0 ", (1, 0), id="spaces beside numbers"),
-        pytest.param("+1", (1,), id="a plus sign"),
-        pytest.param("1gpu", (1,), id="a word behind a number is ignored"),
-        pytest.param("0,7,1", (0,), id="the list ends at a number that is not there"),
-        pytest.param("-1,0", (), id="minus one at the beginning"),
-        pytest.param("0,-1,1", (0,), id="minus one ends the list"),
-        pytest.param("0,0", (), id="one named twice hides all"),
-        pytest.param("0,7,0", (), id="one named twice behind the end hides all"),
-        pytest.param("one,0", (), id="a word"),
-        pytest.param("NoDevFiles", (), id="Slurm's word"),
-        pytest.param("GPU-aa9", (1,), id="the beginning of a UUID"),
-        pytest.param(f"{B},{A}", (1, 0), id="two UUIDs"),
-        pytest.param("GPU-aa", (), id="the beginning of two UUIDs names none"),
-        pytest.param(f"{A},1", (0,), id="a number ends a list of UUIDs"),
-        pytest.param(f"1,{A}", (1,), id="a UUID ends a list of numbers"),
-        pytest.param(f"{A},GPU-aa1", (), id="two beginnings of one UUID hide all"),
-    ],
+@cases(
+    "value shown",
+    ("unset shows all", None, (0, 1)),
+    ("empty shows none", "", ()),
+    ("a number", "1", (1,)),
+    ("in the order of the list", "1,0", (1, 0)),
+    ("spaces beside numbers", " 1 , 0 ", (1, 0)),
+    ("a plus sign", "+1", (1,)),
+    ("a word behind a number is ignored", "1gpu", (1,)),
+    ("the list ends at a number that is not there", "0,7,1", (0,)),
+    ("minus one at the beginning", "-1,0", ()),
+    ("minus one ends the list", "0,-1,1", (0,)),
+    ("one named twice hides all", "0,0", ()),
+    ("one named twice behind the end hides all", "0,7,0", ()),
+    ("a word", "one,0", ()),
+    ("Slurm's word", "NoDevFiles", ()),
+    ("the beginning of a UUID", "GPU-aa9", (1,)),
+    ("two UUIDs", f"{B},{A}", (1, 0)),
+    ("the beginning of two UUIDs names none", "GPU-aa", ()),
+    ("a number ends a list of UUIDs", f"{A},1", (0,)),
+    ("a UUID ends a list of numbers", f"1,{A}", (1,)),
+    ("two beginnings of one UUID hide all", f"{A},GPU-aa1", ()),
 )
 def test_what_is_let_through(value: str | None, shown: tuple[int, ...]) -> None:
     picked = select(value, PLAIN)
@@ -60,22 +58,20 @@ def test_what_is_let_through(value: str | None, shown: tuple[int, ...]) -> None:
     assert (picked.least, picked.most) == (len(shown), len(shown))
 
 
-@pytest.mark.parametrize(
-    ("value", "cards", "least", "most"),
-    [
-        pytest.param(None, CUT, 1, 3, id="unset: CUDA offers one slice, a later driver maybe all"),
-        pytest.param(None, UNCUT, 1, 1, id="a card in MIG mode without slices is not there"),
-        pytest.param(PART, CUT, 1, 1, id="one slice"),
-        pytest.param(f"{PART},{OTHER_PART}", CUT, 1, 2, id="of two named slices CUDA offers one"),
-        pytest.param("MIG-3", CUT, 1, 1, id="the beginning of a slice's UUID"),
-        pytest.param("MIG-9", CUT, 0, 0, id="a slice that is not there"),
-        pytest.param("MIG-", CUT, 0, 0, id="the beginning of two"),
-        pytest.param(f"{PART},{PART}", CUT, 0, 0, id="a slice named twice"),
-        pytest.param(f"MIG-{A}/1/0", CUT, 0, 1, id="the form of old drivers is not judged"),
-        pytest.param(f"MIG-{B}/1/0", CUT, 0, 0, id="the old form with a card that is not cut"),
-        pytest.param("0", CUT, 0, 1, id="what a number means with MIG is not said"),
-        pytest.param(PART, PLAIN, 0, 0, id="a slice where nothing is cut"),
-    ],
+@cases(
+    "value cards least most",
+    ("unset: CUDA offers one slice, a later driver maybe all", None, CUT, 1, 3),
+    ("a card in MIG mode without slices is not there", None, UNCUT, 1, 1),
+    ("one slice", PART, CUT, 1, 1),
+    ("of two named slices CUDA offers one", f"{PART},{OTHER_PART}", CUT, 1, 2),
+    ("the beginning of a slice's UUID", "MIG-3", CUT, 1, 1),
+    ("a slice that is not there", "MIG-9", CUT, 0, 0),
+    ("the beginning of two", "MIG-", CUT, 0, 0),
+    ("a slice named twice", f"{PART},{PART}", CUT, 0, 0),
+    ("the form of old drivers is not judged", f"MIG-{A}/1/0", CUT, 0, 1),
+    ("the old form with a card that is not cut", f"MIG-{B}/1/0", CUT, 0, 0),
+    ("what a number means with MIG is not said", "0", CUT, 0, 1),
+    ("a slice where nothing is cut", PART, PLAIN, 0, 0),
 )
 def test_mig(value: str | None, cards: tuple[VisibleCard, ...], least: int, most: int) -> None:
     picked = select(value, cards)
@@ -90,69 +86,42 @@ def test_cards_come_from_nvmls_state() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("settings", "cards", "expected", "status", "word"),
-    [
-        pytest.param(VisibleSettings(), PLAIN, None, PASS, "nothing is hidden", id="unset"),
-        pytest.param(VisibleSettings("1"), PLAIN, 2, PASS, "1 of 2 GPUs (number 1)",
-                     id="one chosen"),
-        pytest.param(VisibleSettings("0,-1"), PLAIN, None, PASS, "-1 ends the list",
-                     id="ended by hand"),
-        pytest.param(VisibleSettings("0,-1,1"), PLAIN, None, PASS, "before 1",
-                     id="ended before another"),
-        pytest.param(VisibleSettings("1gpu"), PLAIN, None, PASS, "ignores the rest",
-                     id="a word behind"),
-        pytest.param(VisibleSettings(f"{A}, {B}"), PLAIN, None, PASS, "spaces",
-                     id="spaces by UUIDs"),
-        pytest.param(VisibleSettings(""), PLAIN, None, FAIL, "unset CUDA_VISIBLE",
-                     id="empty hides all"),
-        pytest.param(VisibleSettings("-1"), PLAIN, None, FAIL, "negative number", id="minus one"),
-        pytest.param(VisibleSettings("NoDevFiles"), PLAIN, None, FAIL, "Slurm", id="Slurm's word"),
-        pytest.param(VisibleSettings("all"), PLAIN, None, FAIL, "NVIDIA_VISIBLE",
-                     id="the other's word"),
-        pytest.param(VisibleSettings("2,3"), PLAIN, None, FAIL, "numbers its own from 0",
-                     id="the host's"),
-        pytest.param(VisibleSettings("1"), PLAIN[:1], None, FAIL, "only GPU 0",
-                     id="the only one is 0"),
-        pytest.param(VisibleSettings("0,2"), PLAIN, None, FAIL, "stops at '2'",
-                     id="names the entry"),
-        pytest.param(VisibleSettings("0,2"), PLAIN, None, FAIL, "1 of 2 GPUs (number 0)",
-                     id="what is left"),
-        pytest.param(VisibleSettings("0,0"), PLAIN, None, FAIL, "twice", id="one named twice"),
-        pytest.param(VisibleSettings("GPU-aa"), PLAIN, None, FAIL, "2 GPUs have",
-                     id="two UUIDs fit"),
-        pytest.param(VisibleSettings("GPU-aa11bb23-0000"), PLAIN, None, FAIL, f"use {A}",
-                     id="a digit is wrong"),
-        pytest.param(VisibleSettings("aa99cc33"), PLAIN, None, FAIL, f"use {B}",
-                     id="the prefix is forgotten"),
-        pytest.param(VisibleSettings("gpu-aa99cc33"), PLAIN, None, FAIL, f"use {B}",
-                     id="the prefix is small"),
-        pytest.param(VisibleSettings("GPU-zzzz"), PLAIN, None, FAIL, "unset", id="nothing is near"),
-        pytest.param(VisibleSettings(f"0,{B}"), PLAIN, None, FAIL, "do not mix", id="a mixed list"),
-        pytest.param(VisibleSettings("MIG-11113"), CUT, None, FAIL, f"use {PART}",
-                     id="a slice's typo"),
-        pytest.param(VisibleSettings(PART), PLAIN, None, FAIL, "no GPU here has a MIG",
-                     id="not cut"),
-        pytest.param(VisibleSettings(), CUT, None, PASS, "first of 2 MIG", id="MIG is told"),
-        pytest.param(VisibleSettings(f"MIG-{A}/1/0"), CUT, None, PASS, "before R470",
-                     id="an old form is told"),
-        pytest.param(VisibleSettings("0"), MIXED, None, PASS, "PCI_BUS_ID makes",
-                     id="mixed cards by number"),
-        pytest.param(VisibleSettings(A), MIXED, None, PASS, "fastest first",
-                     id="mixed cards by UUID"),
-        pytest.param(VisibleSettings("0", "PCI_BUS_ID"), MIXED, None, PASS, "number 0",
-                     id="mixed in bus order"),
-        pytest.param(VisibleSettings("0", "PCI_BUS"), MIXED, None, FAIL, "not a value that CUDA",
-                     id="a wrong order"),
-        pytest.param(VisibleSettings("0", "PCI_BUS"), PLAIN, None, PASS, "not a value",
-                     id="wrong, and all alike"),
-        pytest.param(VisibleSettings(), (), None, SKIP, "lists no GPU", id="no GPU"),
-        pytest.param(VisibleSettings(runtime="void"), (), None, SKIP, "'void' asks",
-                     id="none was asked for"),
-        pytest.param(VisibleSettings(runtime="none"), (), 2, FAIL, "'none' asks",
-                     id="none asked for, two expected"),
-    ],
-)  # fmt: skip
+@cases(
+    "settings cards expected status word",
+    ("unset", VisibleSettings(), PLAIN, None, PASS, "nothing is hidden"),
+    ("one chosen", VisibleSettings("1"), PLAIN, 2, PASS, "1 of 2 GPUs (number 1)"),
+    ("ended by hand", VisibleSettings("0,-1"), PLAIN, None, PASS, "-1 ends the list"),
+    ("ended before another", VisibleSettings("0,-1,1"), PLAIN, None, PASS, "before 1"),
+    ("a word behind", VisibleSettings("1gpu"), PLAIN, None, PASS, "ignores the rest"),
+    ("spaces by UUIDs", VisibleSettings(f"{A}, {B}"), PLAIN, None, PASS, "spaces"),
+    ("empty hides all", VisibleSettings(""), PLAIN, None, FAIL, "unset CUDA_VISIBLE"),
+    ("minus one", VisibleSettings("-1"), PLAIN, None, FAIL, "negative number"),
+    ("Slurm's word", VisibleSettings("NoDevFiles"), PLAIN, None, FAIL, "Slurm"),
+    ("the other's word", VisibleSettings("all"), PLAIN, None, FAIL, "NVIDIA_VISIBLE"),
+    ("the host's", VisibleSettings("2,3"), PLAIN, None, FAIL, "numbers its own from 0"),
+    ("the only one is 0", VisibleSettings("1"), PLAIN[:1], None, FAIL, "only GPU 0"),
+    ("names the entry", VisibleSettings("0,2"), PLAIN, None, FAIL, "stops at '2'"),
+    ("what is left", VisibleSettings("0,2"), PLAIN, None, FAIL, "1 of 2 GPUs (number 0)"),
+    ("one named twice", VisibleSettings("0,0"), PLAIN, None, FAIL, "twice"),
+    ("two UUIDs fit", VisibleSettings("GPU-aa"), PLAIN, None, FAIL, "2 GPUs have"),
+    ("a digit is wrong", VisibleSettings("GPU-aa11bb23-0000"), PLAIN, None, FAIL, f"use {A}"),
+    ("the prefix is forgotten", VisibleSettings("aa99cc33"), PLAIN, None, FAIL, f"use {B}"),
+    ("the prefix is small", VisibleSettings("gpu-aa99cc33"), PLAIN, None, FAIL, f"use {B}"),
+    ("nothing is near", VisibleSettings("GPU-zzzz"), PLAIN, None, FAIL, "unset"),
+    ("a mixed list", VisibleSettings(f"0,{B}"), PLAIN, None, FAIL, "do not mix"),
+    ("a slice's typo", VisibleSettings("MIG-11113"), CUT, None, FAIL, f"use {PART}"),
+    ("not cut", VisibleSettings(PART), PLAIN, None, FAIL, "no GPU here has a MIG"),
+    ("MIG is told", VisibleSettings(), CUT, None, PASS, "first of 2 MIG"),
+    ("an old form is told", VisibleSettings(f"MIG-{A}/1/0"), CUT, None, PASS, "before R470"),
+    ("mixed cards by number", VisibleSettings("0"), MIXED, None, PASS, "PCI_BUS_ID makes"),
+    ("mixed cards by UUID", VisibleSettings(A), MIXED, None, PASS, "fastest first"),
+    ("mixed in bus order", VisibleSettings("0", "PCI_BUS_ID"), MIXED, None, PASS, "number 0"),
+    ("a wrong order", VisibleSettings("0", "PCI_BUS"), MIXED, None, FAIL, "not a value that CUDA"),
+    ("wrong, and all alike", VisibleSettings("0", "PCI_BUS"), PLAIN, None, PASS, "not a value"),
+    ("no GPU", VisibleSettings(), (), None, SKIP, "lists no GPU"),
+    ("none was asked for", VisibleSettings(runtime="void"), (), None, SKIP, "'void' asks"),
+    ("none asked for, two expected", VisibleSettings(runtime="none"), (), 2, FAIL, "'none' asks"),
+)
 def test_visible(
     settings: VisibleSettings,
     cards: tuple[VisibleCard, ...],

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.cases import cases
 from tests.kit.elf_maker import elf
 from verify.checks.libraries import native
 from verify.checks.libraries.native import (
@@ -42,28 +43,26 @@ def test_the_modules_that_this_python_loads() -> None:
     assert extension_modules(files) == ("speech._core", "speech.fast", "_plain", "typed")
 
 
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        pytest.param(
-            "ImportError: libGL.so.1: cannot open shared object file: No such file or directory",
-            "the image lacks libGL.so.1", id="a library is missing"),
-        pytest.param("ImportError: /x/_core.so: undefined symbol: png_set_longjmp_fn",
-                     "the image lacks png_set_longjmp_fn", id="a symbol is missing"),
-        pytest.param("ImportError: libtbb.so.12: cannot open shared object file: No such file", "",
-                     id="a threading layer that is optional"),
-        pytest.param("ImportError: libavcodec.so.58: cannot open shared object file: No such file",
-                     "", id="one build for each FFmpeg"),
-        pytest.param("ImportError: libcuda.so.1: cannot open shared object file: No such file", "",
-                     id="the driver, which is not here"),
-        pytest.param("ImportError: libcudart.so.13: cannot open shared object file: No such file",
-                     "", id="another CUDA, of which the lock warns"),
-        pytest.param("ImportError: x.so: undefined symbol: _ZN3c104cuda9SetDeviceEa", "",
-                     id="another release of the framework"),
-        pytest.param("RuntimeError: No CUDA GPUs are available", "", id="it looks for a GPU"),
-        pytest.param("ModuleNotFoundError: No module named 'scipy'", "", id="an optional package"),
-        pytest.param("SystemExit: 1", "", id="a module that exits"),
-    ],
+@cases(
+    "error words",
+    ("a library is missing",
+     "ImportError: libGL.so.1: cannot open shared object file: No such file or directory",
+     "the image lacks libGL.so.1"),
+    ("a symbol is missing", "ImportError: /x/_core.so: undefined symbol: png_set_longjmp_fn",
+     "the image lacks png_set_longjmp_fn"),
+    ("a threading layer that is optional",
+     "ImportError: libtbb.so.12: cannot open shared object file: No such file", ""),
+    ("one build for each FFmpeg",
+     "ImportError: libavcodec.so.58: cannot open shared object file: No such file", ""),
+    ("the driver, which is not here",
+     "ImportError: libcuda.so.1: cannot open shared object file: No such file", ""),
+    ("another CUDA, of which the lock warns",
+     "ImportError: libcudart.so.13: cannot open shared object file: No such file", ""),
+    ("another release of the framework",
+     "ImportError: x.so: undefined symbol: _ZN3c104cuda9SetDeviceEa", ""),
+    ("it looks for a GPU", "RuntimeError: No CUDA GPUs are available", ""),
+    ("an optional package", "ModuleNotFoundError: No module named 'scipy'", ""),
+    ("a module that exits", "SystemExit: 1", ""),
 )  # fmt: skip
 def test_only_what_the_image_lacks_is_a_failure(error: str, words: str) -> None:
     wrong = what_is_wrong(CompiledPackage("speech", "1.0", 3, (("speech._core", error),)))
@@ -80,17 +79,14 @@ def library(path: Path, *names: str, calls: str = "dlopen", code: bool = False) 
     return str(path)
 
 
-@pytest.mark.parametrize(
-    ("names", "there", "absent"),
-    [
-        pytest.param(["libcublas.so.97"], [], ["libcublas.so.97"], id="it is nowhere"),
-        pytest.param(["libcublas.so.97"], ["libcublas.so.97"], [], id="another package has it"),
-        pytest.param(["libcudart.so.96", "libcudart.so.97"], ["libcudart.so.96"], [],
-                     id="one of several"),
-        pytest.param(["libcudart.so.96", "libcudart.so.97"], [],
-                     ["libcudart.so.96 or libcudart.so.97"], id="none of several"),
-        pytest.param(["libcuda.so.1", "libnvidia-ml.so.1"], [], [], id="the driver's"),
-    ],
+@cases(
+    "names there absent",
+    ("it is nowhere", ["libcublas.so.97"], [], ["libcublas.so.97"]),
+    ("another package has it", ["libcublas.so.97"], ["libcublas.so.97"], []),
+    ("one of several", ["libcudart.so.96", "libcudart.so.97"], ["libcudart.so.96"], []),
+    ("none of several", ["libcudart.so.96", "libcudart.so.97"], [],
+     ["libcudart.so.96 or libcudart.so.97"]),
+    ("the driver's", ["libcuda.so.1", "libnvidia-ml.so.1"], [], []),
 )  # fmt: skip
 def test_what_is_opened_by_name_must_be_in_the_image(
     tmp_path: Path, names: list[str], there: list[str], absent: list[str]
@@ -147,22 +143,19 @@ def test_a_module_that_is_no_library_is_listed_and_not_judged(site: Path) -> Non
     assert "odd._c" in json.dumps(outcome.measured)
 
 
-@pytest.mark.parametrize(
-    ("text", "row", "status", "words"),
-    [
-        pytest.param("def ask(): return ['CPU', 'CUDA']", {"gives": "CUDA"}, Status.PASS,
-                     "imported: real 1.0", id="it gives what is expected"),
-        pytest.param("def ask(): return ['CPU']", {"gives": "CUDA"}, Status.FAIL,
-                     "real:ask() gives ['CPU'], without CUDA", id="it gives something else"),
-        pytest.param("def ask(): raise OSError('libcublas.so.12 is not found')", {}, Status.FAIL,
-                     "libcublas.so.12 is not found", id="it fails"),
-        pytest.param("def ask(): raise OSError('libcuda.so.1 is not found')", {}, Status.SKIP,
-                     "not judged without a GPU", id="it looks for a GPU"),
-        pytest.param("", {"gives": "CUDA"}, Status.PASS, "imported: real 1.0",
-                     id="this release has no such function"),
-        pytest.param("def ask(one, two): assert (one, two) == (4, [5])",
-                     {"arguments": [4, [5]]}, Status.PASS, "imported: real 1.0", id="arguments"),
-    ],
+@cases(
+    "text row status words",
+    ("it gives what is expected", "def ask(): return ['CPU', 'CUDA']", {"gives": "CUDA"},
+     Status.PASS, "imported: real 1.0"),
+    ("it gives something else", "def ask(): return ['CPU']", {"gives": "CUDA"}, Status.FAIL,
+     "real:ask() gives ['CPU'], without CUDA"),
+    ("it fails", "def ask(): raise OSError('libcublas.so.12 is not found')", {}, Status.FAIL,
+     "libcublas.so.12 is not found"),
+    ("it looks for a GPU", "def ask(): raise OSError('libcuda.so.1 is not found')", {}, Status.SKIP,
+     "not judged without a GPU"),
+    ("this release has no such function", "", {"gives": "CUDA"}, Status.PASS, "imported: real 1.0"),
+    ("arguments", "def ask(one, two): assert (one, two) == (4, [5])", {"arguments": [4, [5]]},
+     Status.PASS, "imported: real 1.0"),
 )  # fmt: skip
 def test_one_function_of_a_package_is_called(
     site: Path,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.cases import cases
 from verify.checks.libraries import native
 from verify.checks.libraries.packages import (
     ImportedPackage,
@@ -21,30 +22,22 @@ from verify.model.expectations import Expectations, ExpectationsError, parse
 PASS, FAIL, SKIP = Status.PASS, Status.FAIL, Status.SKIP
 
 
-@pytest.mark.parametrize(
-    ("name", "files", "module"),
-    [
-        pytest.param("six", ["six.py", "six-1.0.dist-info/METADATA"], "six", id="one file"),
-        pytest.param("flash-attn",
-                     ["flash_attn/__init__.py",
-                      "flash_attn_2_cuda.cpython-311-x86_64-linux-gnu.so"], "flash_attn",
-                     id="its own name, with another dash"),
-        pytest.param("PyYAML", ["yaml/__init__.py", "_yaml/__init__.py"], "yaml",
-                     id="another name"),
-        pytest.param("black",
-                     ["black/__init__.py", "blackd/__init__.py", "blackd/a.py", "blackd/b.py"],
-                     "black", id="its own name goes before the largest"),
-        pytest.param("protobuf",
-                     ["google/protobuf/__init__.py", "google/protobuf/api.py",
-                      "google/_upb/_message.abi3.so"], "google.protobuf",
-                     id="a package in a namespace"),
-        pytest.param("opencv-python",
-                     ["cv2/__init__.py", "cv2/cv2.abi3.so", "opencv_python.libs/libavcodec.so.59"],
-                     "cv2", id="libraries beside it"),
-        pytest.param("uv", ["../../../bin/uv", "uv-1.0.dist-info/RECORD"], None, id="a program"),
-        pytest.param("jupyter", ["jupyter-1.0.dist-info/METADATA"], None, id="only requirements"),
-        pytest.param("data", ["share/table.csv"], None, id="only data"),
-    ],
+@cases(
+    "name files module",
+    ("one file", "six", ["six.py", "six-1.0.dist-info/METADATA"], "six"),
+    ("its own name, with another dash", "flash-attn",
+     ["flash_attn/__init__.py", "flash_attn_2_cuda.cpython-311-x86_64-linux-gnu.so"], "flash_attn"),
+    ("another name", "PyYAML", ["yaml/__init__.py", "_yaml/__init__.py"], "yaml"),
+    ("its own name goes before the largest", "black",
+     ["black/__init__.py", "blackd/__init__.py", "blackd/a.py", "blackd/b.py"], "black"),
+    ("a package in a namespace", "protobuf",
+     ["google/protobuf/__init__.py", "google/protobuf/api.py", "google/_upb/_message.abi3.so"],
+     "google.protobuf"),
+    ("libraries beside it", "opencv-python",
+     ["cv2/__init__.py", "cv2/cv2.abi3.so", "opencv_python.libs/libavcodec.so.59"], "cv2"),
+    ("a program", "uv", ["../../../bin/uv", "uv-1.0.dist-info/RECORD"], None),
+    ("only requirements", "jupyter", ["jupyter-1.0.dist-info/METADATA"], None),
+    ("only data", "data", ["share/table.csv"], None),
 )  # fmt: skip
 def test_the_module_that_a_package_is_used_by(
     name: str, files: list[str], module: str | None
@@ -67,45 +60,41 @@ MOCKED = (
 SYMBOL = "ImportError: /site/xformers/_C.so: undefined symbol: _ZN3c104cuda9SetDeviceEa"
 
 
-@pytest.mark.parametrize(
-    ("found", "gpus", "status", "words"),
-    [
-        pytest.param([GOOD], 0, PASS, "imported: timm 1.0.20", id="it imports"),
-        pytest.param([], 0, SKIP, "no package", id="nothing was asked for"),
-        pytest.param([GOOD, ImportedPackage("peft")], 0, FAIL, "peft is not installed",
-                     id="it is not there"),
-        pytest.param([ImportedPackage("xformers", "0.0.20", "xformers", SYMBOL)], 0, FAIL,
-                     "SetDevice", id="a symbol is missing"),
-        pytest.param([ImportedPackage("transformers", "5.23.0", "transformers", said=DISABLED)], 0,
-                     FAIL, "PyTorch >= 2.6 is required but found 2.0.1",
-                     id="it goes on without the framework"),
-        pytest.param([ImportedPackage("xformers", "0.0.35", "xformers", said=XFORMERS)], 0, FAIL,
-                     "xFormers can't load C++/CUDA extensions",
-                     id="it goes on without its own extensions"),
-        pytest.param([ImportedPackage("bitsandbytes", "0.41.0", "bitsandbytes", said=NO_BINARY)], 1,
-                     FAIL,
-                     "goes on without a part of it: Could not find the bitsandbytes CUDA binary",
-                     id="it has no library for this CUDA and takes that for the CPU"),
-        pytest.param([ImportedPackage("bitsandbytes", "0.49.2", "bitsandbytes", said=MOCKED)], 1,
-                     FAIL, "Configured CUDA binary not found",
-                     id="it has no library for this CUDA and fails when it is used"),
-        pytest.param([ImportedPackage("uv", "0.9.0")], 0, PASS, "uv 0.9.0",
-                     id="nothing to import in it"),
-        pytest.param(
-            [GOOD, ImportedPackage("x", "1", "x", "ImportError: libcuda.so.1: cannot open")], 0,
-            PASS, "not judged without a GPU: x", id="it needs the driver, and there is none"),
-        pytest.param([ImportedPackage("x", "1", "x", "ImportError: libcuda.so.1: cannot open")], 0,
-                     SKIP, "not judged without a GPU: x", id="nothing else was asked for"),
-        pytest.param([ImportedPackage("x", "1", "x", "RuntimeError: No CUDA GPUs are available")],
-                     1, FAIL, "x 1 cannot be imported", id="the same where there is a GPU"),
-        pytest.param([ImportedPackage("x", "1", "x",
-                                      "x/_C.so: undefined symbol: _ZN3c104cuda9SetDeviceEa")], 0,
-                     FAIL, "compiled for another release of the framework",
-                     id="a symbol of the framework is missing"),
-        pytest.param([ImportedPackage("x", "1", "x", "undefined symbol: __nvJitLinkAddData_12_1")],
-                     0, FAIL, "is not the version that was linked against",
-                     id="a symbol of CUDA is missing"),
-    ],
+@cases(
+    "found gpus status words",
+    ("it imports", [GOOD], 0, PASS, "imported: timm 1.0.20"),
+    ("nothing was asked for", [], 0, SKIP, "no package"),
+    ("it is not there", [GOOD, ImportedPackage("peft")], 0, FAIL, "peft is not installed"),
+    ("a symbol is missing", [ImportedPackage("xformers", "0.0.20", "xformers", SYMBOL)], 0, FAIL,
+     "SetDevice"),
+    ("it goes on without the framework",
+     [ImportedPackage("transformers", "5.23.0", "transformers", said=DISABLED)], 0, FAIL,
+     "PyTorch >= 2.6 is required but found 2.0.1"),
+    ("it goes on without its own extensions",
+     [ImportedPackage("xformers", "0.0.35", "xformers", said=XFORMERS)], 0, FAIL,
+     "xFormers can't load C++/CUDA extensions"),
+    ("it has no library for this CUDA and takes that for the CPU",
+     [ImportedPackage("bitsandbytes", "0.41.0", "bitsandbytes", said=NO_BINARY)], 1, FAIL,
+     "goes on without a part of it: Could not find the bitsandbytes CUDA binary"),
+    ("it has no library for this CUDA and fails when it is used",
+     [ImportedPackage("bitsandbytes", "0.49.2", "bitsandbytes", said=MOCKED)], 1, FAIL,
+     "Configured CUDA binary not found"),
+    ("nothing to import in it", [ImportedPackage("uv", "0.9.0")], 0, PASS, "uv 0.9.0"),
+    ("it needs the driver, and there is none",
+     [GOOD, ImportedPackage("x", "1", "x", "ImportError: libcuda.so.1: cannot open")], 0, PASS,
+     "not judged without a GPU: x"),
+    ("nothing else was asked for",
+     [ImportedPackage("x", "1", "x", "ImportError: libcuda.so.1: cannot open")], 0, SKIP,
+     "not judged without a GPU: x"),
+    ("the same where there is a GPU",
+     [ImportedPackage("x", "1", "x", "RuntimeError: No CUDA GPUs are available")], 1, FAIL,
+     "x 1 cannot be imported"),
+    ("a symbol of the framework is missing",
+     [ImportedPackage("x", "1", "x", "x/_C.so: undefined symbol: _ZN3c104cuda9SetDeviceEa")], 0,
+     FAIL, "compiled for another release of the framework"),
+    ("a symbol of CUDA is missing",
+     [ImportedPackage("x", "1", "x", "undefined symbol: __nvJitLinkAddData_12_1")], 0, FAIL,
+     "is not the version that was linked against"),
 )  # fmt: skip
 def test_what_importing_shows(
     found: list[ImportedPackage], gpus: int, status: Status, words: str
@@ -116,13 +105,11 @@ def test_what_importing_shows(
     assert status is not FAIL or (outcome.cause and outcome.fix)
 
 
-@pytest.mark.parametrize(
-    ("text", "status", "words"),
-    [
-        pytest.param("", PASS, "imported: real 1.0", id="a package that imports"),
-        pytest.param("import gone_for_good", FAIL, "gone_for_good", id="one that does not"),
-        pytest.param("import os; os.abort()", FAIL, "SIGABRT", id="one that crashes"),
-    ],
+@cases(
+    "text status words",
+    ("a package that imports", "", PASS, "imported: real 1.0"),
+    ("one that does not", "import gone_for_good", FAIL, "gone_for_good"),
+    ("one that crashes", "import os; os.abort()", FAIL, "SIGABRT"),
 )
 def test_a_real_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, status: Status, words: str
@@ -146,13 +133,11 @@ def nothing(context: Context) -> Outcome:
     return Outcome(PASS, "")
 
 
-@pytest.mark.parametrize(
-    ("packages", "only", "ids"),
-    [
-        pytest.param((), None, ["a"], id="no package was asked for"),
-        pytest.param(("timm",), None, ["a", "b"], id="one was"),
-        pytest.param((), "b", ["b"], id="the check was named"),
-    ],
+@cases(
+    "packages only ids",
+    ("no package was asked for", (), None, ["a"]),
+    ("one was", ("timm",), None, ["a", "b"]),
+    ("the check was named", (), "b", ["b"]),
 )
 def test_the_check_belongs_to_a_level_if_there_is_something_to_import(
     packages: tuple[str, ...], only: str | None, ids: list[str]

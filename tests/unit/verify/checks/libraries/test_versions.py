@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.cases import cases
 from tests.unit.verify.checks.test_judges import FAIL, PASS, SKIP, holds
 from verify.checks.libraries.compat import LoadedLibrary, judge_compat, version_in
 from verify.checks.libraries.compiler import CompilerTrial, Promise, judge_compiler
@@ -26,30 +27,27 @@ LINK = Library("libnvJitLink", "/s/libnvJitLink.so.12", "12.8", None, None, None
 CUFFT = Library("libcufft", "/s/libcufft.so.11", "11.3.3", None, "nvidia-cufft-cu12", "11.3.3.83")
 
 
-@pytest.mark.parametrize(
-    ("found", "cuda", "status", "word"),
-    [
-        pytest.param([CUBLAS, LT, CUDNN, LINK, CUFFT], "12.8", PASS, "5 of 5", id="as installed"),
-        pytest.param([CUBLAS], None, PASS, "CUDA unknown", id="no CUDA is known"),
-        pytest.param([Library("libcupti", "/s/c")], "12.8", PASS, "0 of 1", id="it does not say"),
-        pytest.param([replace(CUBLAS, version="12.8.3")], "12.8", FAIL,
-                     "nvidia-cublas-cu12 is 12.8.4.1", id="the file is not the package's"),
-        pytest.param([replace(CUDNN, made_for="11.8")], "12.8", FAIL, "from CUDA 11.8",
-                     id="another CUDA's"),
-        pytest.param([replace(CUBLAS, version="11.11.3", made_for=None, package_version=None)],
-                     "12.8", FAIL, "from CUDA 11.11.3", id="another CUDA by its own number"),
-        pytest.param([replace(CUFFT, version="10.9.0", package_version=None)], "12.8", PASS, "",
-                     id="cuFFT counts its own versions"),
-        pytest.param([LINK], "12.9", FAIL, "older than CUDA 12.9", id="an nvJitLink too old"),
-        pytest.param([LINK], "12.6", PASS, "", id="a newer nvJitLink serves"),
-        pytest.param([CUBLAS, replace(LT, version="12.9.1", package_version=None)], "12.8", FAIL,
-                     "parts of one library", id="cuBLAS of two casts"),
-        pytest.param([CUDNN,
-                      replace(CUDNN, stem="libcudnn_ops", version="9.1.0", package_version=None)],
-                     "12.8", FAIL, "libcudnn_ops 9.1.0 stands beside libcudnn 9.10.2",
-                     id="cuDNN of two casts"),
-        pytest.param([], "12.8", SKIP, "nothing to compare", id="no library is mapped"),
-    ],
+@cases(
+    "found cuda status word",
+    ("as installed", [CUBLAS, LT, CUDNN, LINK, CUFFT], "12.8", PASS, "5 of 5"),
+    ("no CUDA is known", [CUBLAS], None, PASS, "CUDA unknown"),
+    ("it does not say", [Library("libcupti", "/s/c")], "12.8", PASS, "0 of 1"),
+    ("the file is not the package's", [replace(CUBLAS, version="12.8.3")], "12.8", FAIL,
+     "nvidia-cublas-cu12 is 12.8.4.1"),
+    ("another CUDA's", [replace(CUDNN, made_for="11.8")], "12.8", FAIL, "from CUDA 11.8"),
+    ("another CUDA by its own number",
+     [replace(CUBLAS, version="11.11.3", made_for=None, package_version=None)], "12.8", FAIL,
+     "from CUDA 11.11.3"),
+    ("cuFFT counts its own versions", [replace(CUFFT, version="10.9.0", package_version=None)],
+     "12.8", PASS, ""),
+    ("an nvJitLink too old", [LINK], "12.9", FAIL, "older than CUDA 12.9"),
+    ("a newer nvJitLink serves", [LINK], "12.6", PASS, ""),
+    ("cuBLAS of two casts", [CUBLAS, replace(LT, version="12.9.1", package_version=None)], "12.8",
+     FAIL, "parts of one library"),
+    ("cuDNN of two casts",
+     [CUDNN, replace(CUDNN, stem="libcudnn_ops", version="9.1.0", package_version=None)], "12.8",
+     FAIL, "libcudnn_ops 9.1.0 stands beside libcudnn 9.10.2"),
+    ("no library is mapped", [], "12.8", SKIP, "nothing to compare"),
 )  # fmt: skip
 def test_versions(found: list[Library], cuda: str | None, status: Status, word: str) -> None:
     holds(judge_versions(found, cuda), status, word)
@@ -120,50 +118,42 @@ def loaded(
     return LoadedLibrary(path, version_in(path or ""), kernel, answer, cards)
 
 
-@pytest.mark.parametrize(
-    ("seen", "status", "word"),
-    [
-        pytest.param(loaded(HOST, "535.104.05"), PASS, "kernel module 535.104.05", id="host's own"),
-        pytest.param(loaded(HOST, None), PASS, "of unknown version", id="no /proc, as in WSL"),
-        pytest.param(loaded(COMPAT, "535.104.05"), PASS, "forward compatibility works", id="newer"),
-        pytest.param(loaded(COMPAT, "535.104.05", E804, "NVIDIA GeForce RTX 4090"), FAIL,
-                     "not on NVIDIA GeForce RTX 4090", id="cuda-compat on a GeForce"),
-        pytest.param(loaded(COMPAT, "535.104.05", E804, "NVIDIA RTX A4000"), FAIL,
-                     "data-centre GPUs only", id="cuda-compat on a workstation card"),
-        pytest.param(loaded(COMPAT, "580.65.06", E803), FAIL,
-                     "older than the kernel module 580.65.06",
-                     id="the host's driver has overtaken cuda-compat"),
-        pytest.param(loaded(HOST, "470.57.02", E803), FAIL,
-                     "its kernel module 470.57.02 stayed loaded",
-                     id="the host's driver was upgraded without a reboot"),
-        pytest.param(loaded(HOST, "535.104.05", "Error 999: unknown error"), FAIL,
-                     "nvidia-modprobe", id="another error keeps its own cause"),
-        pytest.param(loaded("/usr/local/cuda/lib64/stubs/libcuda.so", "535.104.05"), FAIL, "stub",
-                     id="stub"),
-        pytest.param(loaded(None, None), SKIP, "no libcuda.so.1", id="no libcuda"),
-        pytest.param(replace(loaded(HOST, "535.104.05"),
-                             answer=CudaDriver(found=True, version="12.2", count=0)), PASS, "",
-                     id="it starts and has no device: another check's finding"),
-    ],
+@cases(
+    "seen status word",
+    ("host's own", loaded(HOST, "535.104.05"), PASS, "kernel module 535.104.05"),
+    ("no /proc, as in WSL", loaded(HOST, None), PASS, "of unknown version"),
+    ("newer", loaded(COMPAT, "535.104.05"), PASS, "forward compatibility works"),
+    ("cuda-compat on a GeForce", loaded(COMPAT, "535.104.05", E804, "NVIDIA GeForce RTX 4090"),
+     FAIL, "not on NVIDIA GeForce RTX 4090"),
+    ("cuda-compat on a workstation card", loaded(COMPAT, "535.104.05", E804, "NVIDIA RTX A4000"),
+     FAIL, "data-centre GPUs only"),
+    ("the host's driver has overtaken cuda-compat", loaded(COMPAT, "580.65.06", E803), FAIL,
+     "older than the kernel module 580.65.06"),
+    ("the host's driver was upgraded without a reboot", loaded(HOST, "470.57.02", E803), FAIL,
+     "its kernel module 470.57.02 stayed loaded"),
+    ("another error keeps its own cause", loaded(HOST, "535.104.05", "Error 999: unknown error"),
+     FAIL, "nvidia-modprobe"),
+    ("stub", loaded("/usr/local/cuda/lib64/stubs/libcuda.so", "535.104.05"), FAIL, "stub"),
+    ("no libcuda", loaded(None, None), SKIP, "no libcuda.so.1"),
+    ("it starts and has no device: another check's finding",
+     replace(loaded(HOST, "535.104.05"), answer=CudaDriver(found=True, version="12.2", count=0)),
+     PASS, ""),
 )  # fmt: skip
 def test_compat(seen: LoadedLibrary, status: Status, word: str) -> None:
     holds(judge_compat(seen), status, word)
 
 
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        pytest.param(
-            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC\n"
-            "GCC version:  gcc version 12.2.0\n", "535.104.05", id="the closed module"),
-        pytest.param(
-            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.10  Release Build",
-            "570.86.10", id="the open module"),
-        pytest.param("NVRM version: NVIDIA UNIX x86_64 Kernel Module  450.80\n", "450.80",
-                     id="two"),
-        pytest.param("nonsense 1.2.3 here", None, id="another file"),
-        pytest.param("", None, id="empty"),
-    ],
+@cases(
+    "text version",
+    ("the closed module",
+     ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC\n"
+      "GCC version:  gcc version 12.2.0\n"), "535.104.05"),
+    ("the open module",
+     "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.10  Release Build",
+     "570.86.10"),
+    ("two", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  450.80\n", "450.80"),
+    ("another file", "nonsense 1.2.3 here", None),
+    ("empty", "", None),
 )  # fmt: skip
 def test_the_kernel_modules_version(text: str, version: str | None) -> None:
     assert kernel_version(text) == version
@@ -180,24 +170,23 @@ C, CXX = CompilerTrial("C", "/usr/bin/gcc", 42), CompilerTrial("C++", "/usr/bin/
 NO_C, NO_CXX = CompilerTrial("C"), CompilerTrial("C++")
 
 
-@pytest.mark.parametrize(
-    ("trials", "promise", "status", "word"),
-    [
-        pytest.param((C, CXX), Promise(), PASS, "C by /usr/bin/gcc", id="both work"),
-        pytest.param((NO_C, NO_CXX), Promise(), SKIP, "torch.compile will not", id="none: told"),
-        pytest.param((NO_C, CXX), Promise(triton=True), SKIP, "Triton", id="none in C: told"),
-        pytest.param((NO_C, NO_CXX), Promise(compiles=False), SKIP, "extensions that users",
-                     id="old torch"),
-        pytest.param((NO_C, NO_CXX), Promise(nvcc="/usr/local/cuda/bin/nvcc"), FAIL,
-                     "apt-get install", id="a devel image without a compiler"),
-        pytest.param((replace(C, answer=None, error="answer.c:1: fatal error: Python.h: No such"),
-                      CXX), Promise(), FAIL, "libpython3-dev", id="no headers of Python"),
-        pytest.param((C, replace(CXX, answer=None, error="g++: error: cannot execute cc1plus")),
-                     Promise(), FAIL, "is incomplete", id="a part is missing"),
-        pytest.param((C, replace(CXX, answer=41)), Promise(), FAIL, "printed 41", id="wrong code"),
-        pytest.param((replace(C, answer=None, error="FileNotFoundError: no /opt/cc"), CXX),
-                     Promise(), FAIL, "unset CC", id="CC names nothing"),
-    ],
+@cases(
+    "trials promise status word",
+    ("both work", (C, CXX), Promise(), PASS, "C by /usr/bin/gcc"),
+    ("none: told", (NO_C, NO_CXX), Promise(), SKIP, "torch.compile will not"),
+    ("none in C: told", (NO_C, CXX), Promise(triton=True), SKIP, "Triton"),
+    ("old torch", (NO_C, NO_CXX), Promise(compiles=False), SKIP, "extensions that users"),
+    ("a devel image without a compiler", (NO_C, NO_CXX), Promise(nvcc="/usr/local/cuda/bin/nvcc"),
+     FAIL, "apt-get install"),
+    ("no headers of Python",
+     (replace(C, answer=None, error="answer.c:1: fatal error: Python.h: No such"), CXX), Promise(),
+     FAIL, "libpython3-dev"),
+    ("a part is missing",
+     (C, replace(CXX, answer=None, error="g++: error: cannot execute cc1plus")), Promise(), FAIL,
+     "is incomplete"),
+    ("wrong code", (C, replace(CXX, answer=41)), Promise(), FAIL, "printed 41"),
+    ("CC names nothing", (replace(C, answer=None, error="FileNotFoundError: no /opt/cc"), CXX),
+     Promise(), FAIL, "unset CC"),
 )  # fmt: skip
 def test_compiler(
     trials: tuple[CompilerTrial, ...], promise: Promise, status: Status, word: str
@@ -210,21 +199,18 @@ def test_compiler(
 SOUND = Vision("0.20.0", "2.5.0", "2.5.0+cu124", None, KEPT, POOLED)
 
 
-@pytest.mark.parametrize(
-    ("seen", "status", "word"),
-    [
-        pytest.param(SOUND, PASS, "on the GPU", id="right"),
-        pytest.param(Vision(torch="2.5.0"), SKIP, "not installed", id="not installed"),
-        pytest.param(replace(SOUND, needs=None), PASS, "", id="a build of one's own has no pin"),
-        pytest.param(replace(SOUND, needs="2.4.0"), FAIL, "requires torch 2.4.0", id="for another"),
-        pytest.param(replace(SOUND, error="RuntimeError: operator torchvision::nms does not exist",
-                             kept=()), FAIL, "another torch or another CUDA",
-                     id="its operators do not load"),
-        pytest.param(replace(SOUND, kept=(3, 0, 1, 2)), FAIL, "nms gives", id="nms keeps too much"),
-        pytest.param(replace(SOUND, pooled=(5.5, 7.5, 25.5, 27.6)), FAIL, "roi_align",
-                     id="a wrong mean"),
-        pytest.param(replace(SOUND, pooled=POOLED[:3]), FAIL, "roi_align", id="one is missing"),
-    ],
+@cases(
+    "seen status word",
+    ("right", SOUND, PASS, "on the GPU"),
+    ("not installed", Vision(torch="2.5.0"), SKIP, "not installed"),
+    ("a build of one's own has no pin", replace(SOUND, needs=None), PASS, ""),
+    ("for another", replace(SOUND, needs="2.4.0"), FAIL, "requires torch 2.4.0"),
+    ("its operators do not load",
+     replace(SOUND, error="RuntimeError: operator torchvision::nms does not exist", kept=()), FAIL,
+     "another torch or another CUDA"),
+    ("nms keeps too much", replace(SOUND, kept=(3, 0, 1, 2)), FAIL, "nms gives"),
+    ("a wrong mean", replace(SOUND, pooled=(5.5, 7.5, 25.5, 27.6)), FAIL, "roi_align"),
+    ("one is missing", replace(SOUND, pooled=POOLED[:3]), FAIL, "roi_align"),
 )  # fmt: skip
 def test_vision(seen: Vision, status: Status, word: str) -> None:
     holds(judge_vision(seen, "cuda"), status, word)

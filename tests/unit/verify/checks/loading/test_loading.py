@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kit.cases import cases
 from tests.unit.verify.checks.test_judges import holds
 from verify.backends.pytorch import Place
 from verify.checks.loading.forks import ForkedChild, in_short, judge_started, kinds_of, read
@@ -159,25 +160,20 @@ NEED = MemoryNeed(workers=4, cpus=8)
 ENOUGH = Shm(1024 * MIB, 1000 * MIB, wrote=NEED.shm_bytes)
 
 
-@pytest.mark.parametrize(
-    ("found", "status", "word"),
-    [
-        pytest.param(ENOUGH, PASS, "1000 of 1024 MiB free; 4 workers with 2 batches", id="enough"),
-        pytest.param(Shm(64 * MIB, 64 * MIB), FAIL, "--shm-size 1g", id="Docker's default"),
-        pytest.param(Shm(64 * MIB, 64 * MIB), FAIL, "64 MB is Docker's default", id="it is named"),
-        pytest.param(Shm(100 * MIB, 100 * MIB), FAIL, "100 MiB; 4 workers", id="still too small"),
-        pytest.param(Shm(1024 * MIB, 10 * MIB), FAIL, "10 of 1024 MiB free", id="full of others"),
-        pytest.param(replace(ENOUGH, error="No space left on device", full=True), FAIL,
-                     "but no room", id="room that is refused"),
-        pytest.param(Shm(None, error="No such file"), FAIL, "No such file", id="none at all"),
-        pytest.param(replace(ENOUGH, error="Permission denied"), FAIL, "mode 1777",
-                     id="not to be written"),
-        pytest.param(replace(ENOUGH, damaged=True), FAIL, "memtest86+", id="damaged"),
-        pytest.param(replace(ENOUGH, wrote=MIB), PASS, "only 1 MiB tested",
-                     id="short of memory is told"),
-        pytest.param(replace(ENOUGH, own=False), PASS, "on another file system",
-                     id="no tmpfs is told"),
-    ],
+@cases(
+    "found status word",
+    ("enough", ENOUGH, PASS, "1000 of 1024 MiB free; 4 workers with 2 batches"),
+    ("Docker's default", Shm(64 * MIB, 64 * MIB), FAIL, "--shm-size 1g"),
+    ("it is named", Shm(64 * MIB, 64 * MIB), FAIL, "64 MB is Docker's default"),
+    ("still too small", Shm(100 * MIB, 100 * MIB), FAIL, "100 MiB; 4 workers"),
+    ("full of others", Shm(1024 * MIB, 10 * MIB), FAIL, "10 of 1024 MiB free"),
+    ("room that is refused", replace(ENOUGH, error="No space left on device", full=True), FAIL,
+     "but no room"),
+    ("none at all", Shm(None, error="No such file"), FAIL, "No such file"),
+    ("not to be written", replace(ENOUGH, error="Permission denied"), FAIL, "mode 1777"),
+    ("damaged", replace(ENOUGH, damaged=True), FAIL, "memtest86+"),
+    ("short of memory is told", replace(ENOUGH, wrote=MIB), PASS, "only 1 MiB tested"),
+    ("no tmpfs is told", replace(ENOUGH, own=False), PASS, "on another file system"),
 )  # fmt: skip
 def test_shm(found: Shm, status: Status, word: str) -> None:
     holds(judge_shm(found, NEED), status, word)
@@ -202,38 +198,29 @@ def test_what_nccl_needs_counts_with_more_than_one_gpu_only() -> None:
 ROOM = MemoryRoom(65536, 1 << 20, NEED.files, None, None, NEED.processes)
 
 
-@pytest.mark.parametrize(
-    ("room", "status", "word"),
-    [
-        pytest.param(ROOM, PASS, "65536 open files, no limit processes", id="enough"),
-        pytest.param(replace(ROOM, files_soft=1024), PASS, "--ulimit nofile=65536",
-                     id="1024 are told"),
-        pytest.param(replace(ROOM, files_soft=256, files_had=248,
-                             files_error="Too many open files"), FAIL,
-                     "248 files can be opened (limit 256); 4 workers need", id="256 fail"),
-        pytest.param(replace(ROOM, files_soft=256, files_had=248), FAIL, "ulimit -n 1048576",
-                     id="hard limit"),
-        pytest.param(replace(ROOM, files_had=100, files_error="Too many open files in system"),
-                     FAIL, "in system", id="what could not be had counts, whatever the limit"),
-        pytest.param(replace(ROOM, processes_limit=50, processes_now=40, processes_had=9), FAIL,
-                     "9 threads can be started (limit 50, 40 in use)", id="few processes fail"),
-    ],
+@cases(
+    "room status word",
+    ("enough", ROOM, PASS, "65536 open files, no limit processes"),
+    ("1024 are told", replace(ROOM, files_soft=1024), PASS, "--ulimit nofile=65536"),
+    ("256 fail", replace(ROOM, files_soft=256, files_had=248, files_error="Too many open files"),
+     FAIL, "248 files can be opened (limit 256); 4 workers need"),
+    ("hard limit", replace(ROOM, files_soft=256, files_had=248), FAIL, "ulimit -n 1048576"),
+    ("what could not be had counts, whatever the limit",
+     replace(ROOM, files_had=100, files_error="Too many open files in system"), FAIL, "in system"),
+    ("few processes fail", replace(ROOM, processes_limit=50, processes_now=40, processes_had=9),
+     FAIL, "9 threads can be started (limit 50, 40 in use)"),
 )  # fmt: skip
 def test_room(room: MemoryRoom, status: Status, word: str) -> None:
     holds(judge_room(room, NEED), status, word)
 
 
-@pytest.mark.parametrize(
-    ("moved", "status", "word"),
-    [
-        pytest.param(MovedBatch(4, 9, 0, "file_descriptor"), PASS, "by file_descriptor",
-                     id="all came"),
-        pytest.param(MovedBatch(4, 8), FAIL, "8 came", id="one is missing"),
-        pytest.param(MovedBatch(4, 9, 2), FAIL, "2 have wrong content", id="two are wrong"),
-        pytest.param(MovedBatch(4, 0, error="killed by SIGBUS after 1.0 s"), FAIL, "--shm-size",
-                     id="SIGBUS"),
-    ],
-)  # fmt: skip
+@cases(
+    "moved status word",
+    ("all came", MovedBatch(4, 9, 0, "file_descriptor"), PASS, "by file_descriptor"),
+    ("one is missing", MovedBatch(4, 8), FAIL, "8 came"),
+    ("two are wrong", MovedBatch(4, 9, 2), FAIL, "2 have wrong content"),
+    ("SIGBUS", MovedBatch(4, 0, error="killed by SIGBUS after 1.0 s"), FAIL, "--shm-size"),
+)
 def test_moved(moved: MovedBatch, status: Status, word: str) -> None:
     holds(judge_moved(moved, 9), status, word)
 
@@ -254,47 +241,38 @@ RAISED = started("fork", "cuda", returned=False, raised=TRAP)
 HUNG = started("fork", "cuda", returned=False, timed_out=True, seconds=30.0)
 
 
-@pytest.mark.parametrize(
-    ("found", "device", "status", "word"),
-    [
-        pytest.param([started("fork"), started("spawn")], "cpu", PASS,
-                     "with fork, spawn, on the CPU", id="CPU"),
-        pytest.param(on_gpu(RAISED), "cuda", PASS, "raises an error, as expected", id="the trap"),
-        pytest.param(on_gpu(HUNG), "cuda", FAIL, "did not finish in 30 s", id="a trap that hangs"),
-        pytest.param(on_gpu(started("fork", "cuda")), "cuda", PASS, "CUDA works even",
-                     id="no trap at all"),
-        pytest.param([started("fork", returned=False, raised=TRAP)], "cpu", FAIL,
-                     "Cannot re-initialize", id="the same error on the CPU is no trap"),
-        pytest.param([started("spawn", value=[1, *RIGHT[1:]])], "cpu", FAIL, "7 of 8 results",
-                     id="wrong"),
-        pytest.param([started("spawn", value=RIGHT[:5])], "cpu", FAIL, "5 of 8 results",
-                     id="too few"),
-        pytest.param([started("spawn", returned=False, timed_out=True, seconds=90.0)], "cpu", FAIL,
-                     "did not start", id="a spawned worker that hangs"),
-        pytest.param([started("forkserver", returned=False, raised="EOFError")], "cpu", FAIL,
-                     "__main__", id="a worker that cannot start"),
-    ],
+@cases(
+    "found device status word",
+    ("CPU", [started("fork"), started("spawn")], "cpu", PASS, "with fork, spawn, on the CPU"),
+    ("the trap", on_gpu(RAISED), "cuda", PASS, "raises an error, as expected"),
+    ("a trap that hangs", on_gpu(HUNG), "cuda", FAIL, "did not finish in 30 s"),
+    ("no trap at all", on_gpu(started("fork", "cuda")), "cuda", PASS, "CUDA works even"),
+    ("the same error on the CPU is no trap", [started("fork", returned=False, raised=TRAP)], "cpu",
+     FAIL, "Cannot re-initialize"),
+    ("wrong", [started("spawn", value=[1, *RIGHT[1:]])], "cpu", FAIL, "7 of 8 results"),
+    ("too few", [started("spawn", value=RIGHT[:5])], "cpu", FAIL, "5 of 8 results"),
+    ("a spawned worker that hangs",
+     [started("spawn", returned=False, timed_out=True, seconds=90.0)], "cpu", FAIL,
+     "did not start"),
+    ("a worker that cannot start", [started("forkserver", returned=False, raised="EOFError")],
+     "cpu", FAIL, "__main__"),
 )  # fmt: skip
 def test_started(found: list[ForkedChild], device: str, status: Status, word: str) -> None:
     holds(judge_started(found, device), status, word)
 
 
-@pytest.mark.parametrize(
-    ("error", "short"),
-    [
-        pytest.param("killed by SIGBUS after 1.0 s", "killed by SIGBUS after 1.0 s", id="a signal"),
-        pytest.param("OSError: [Errno 24]\nToo many", "OSError: [Errno 24] Too many", id="lines"),
-        pytest.param(
-            "RuntimeError: Caught RuntimeError in DataLoader worker process 0.\n"
-            "Original Traceback (most recent call last):\n"
-            '  File "worker.py", line 3, in _worker_loop\n'
-            "    data = fetcher.fetch(index)\n"
-            "RuntimeError: Cannot re-initialize CUDA in forked subprocess\n",
-            "RuntimeError: Cannot re-initialize CUDA in forked subprocess",
-            id="of a worker's traceback, what it raised",
-        ),
-    ],
-)
+@cases(
+    "error short",
+    ("a signal", "killed by SIGBUS after 1.0 s", "killed by SIGBUS after 1.0 s"),
+    ("lines", "OSError: [Errno 24]\nToo many", "OSError: [Errno 24] Too many"),
+    ("of a worker's traceback, what it raised",
+     ("RuntimeError: Caught RuntimeError in DataLoader worker process 0.\n"
+      "Original Traceback (most recent call last):\n"
+      '  File "worker.py", line 3, in _worker_loop\n'
+      "    data = fetcher.fetch(index)\n"
+      "RuntimeError: Cannot re-initialize CUDA in forked subprocess\n"),
+     "RuntimeError: Cannot re-initialize CUDA in forked subprocess"),
+)  # fmt: skip
 def test_an_error_is_told_in_one_line(error: str, short: str) -> None:
     assert in_short(error) == short
 
@@ -303,15 +281,11 @@ V2 = "sys/fs/cgroup"
 V1 = "9:cpu,cpuacct:/docker/abc\n8:pids:/docker/abc\n4:memory:/docker/abc\n"
 
 
-@pytest.mark.parametrize(
-    ("place", "exclusive", "on_gpu"),
-    [
-        pytest.param(
-            Place("cuda"), False, ["fork", "forkserver", "spawn"], id="a GPU that lets all in"
-        ),
-        pytest.param(Place("cuda"), True, [], id="a GPU that lets one process in"),
-        pytest.param(Place("cpu"), False, [], id="no GPU"),
-    ],
+@cases(
+    "place exclusive on_gpu",
+    ("a GPU that lets all in", Place("cuda"), False, ["fork", "forkserver", "spawn"]),
+    ("a GPU that lets one process in", Place("cuda"), True, []),
+    ("no GPU", Place("cpu"), False, []),
 )
 def test_workers_compute_on_a_gpu_that_lets_them_in(
     place: Place,
@@ -323,52 +297,46 @@ def test_workers_compute_on_a_gpu_that_lets_them_in(
     assert {method for method, _ in kinds} == {"fork", "spawn", "forkserver"}
 
 
-@pytest.mark.parametrize(
-    ("cpus", "shm", "most"),
-    [
-        pytest.param(4, 64 << 20, 2, id="Docker's default of 64 MiB has room for two"),
-        pytest.param(4, 1 << 30, 4, id="a worker for each CPU"),
-        pytest.param(224, 1 << 30, 32, id="a big server: no more than any job uses"),
-        pytest.param(224, 256 << 20, 9, id="a big server with little shared memory"),
-        pytest.param(8, 0, 1, id="none free: one is tried, and says so"),
-        pytest.param(8, None, 8, id="no /dev/shm to ask"),
-    ],
+@cases(
+    "cpus shm most",
+    ("Docker's default of 64 MiB has room for two", 4, 64 << 20, 2),
+    ("a worker for each CPU", 4, 1 << 30, 4),
+    ("a big server: no more than any job uses", 224, 1 << 30, 32),
+    ("a big server with little shared memory", 224, 256 << 20, 9),
+    ("none free: one is tried, and says so", 8, 0, 1),
+    ("no /dev/shm to ask", 8, None, 8),
 )
 def test_workers_are_tried_as_far_as_there_is_room(cpus: int, shm: int | None, most: int) -> None:
     assert most_workers(cpus, shm) == most
 
 
-@pytest.mark.parametrize(
-    ("files", "found"),
-    [
-        pytest.param({}, Limits(), id="no control groups: no limits"),
-        pytest.param({"proc/self/cgroup": "0::/\n", f"{V2}/cpu.max": "150000 100000\n",
-                      f"{V2}/memory.max": "1000000\n", f"{V2}/memory.current": "400000\n",
-                      f"{V2}/memory.stat": "anon 5\ninactive_file 100000\n",
-                      f"{V2}/pids.max": "max\n", f"{V2}/pids.current": "12\n"},
-                     Limits(1.5, 1000000, 300000),
-                     id="v2: the page cache that would go is not in use"),
-        pytest.param(
-            {"proc/self/cgroup": "0::/jobs/mine\n", f"{V2}/jobs/cpu.max": "200000 100000\n",
-             f"{V2}/jobs/mine/cpu.max": "max 100000\n", f"{V2}/jobs/memory.max": "5000\n",
-             f"{V2}/jobs/memory.current": "4000\n", f"{V2}/jobs/mine/memory.max": "4500\n",
-             f"{V2}/jobs/mine/memory.current": "100\n", f"{V2}/jobs/mine/pids.max": "100\n",
-             f"{V2}/jobs/mine/pids.current": "7\n"}, Limits(2.0, 5000, 4000, 100, 7),
-            id="v2: a group above that is tighter counts"),
-        pytest.param({"proc/self/cgroup": V1, f"{V2}/cpu/cpu.cfs_quota_us": "50000\n",
-                      f"{V2}/cpu/cpu.cfs_period_us": "100000\n",
-                      f"{V2}/memory/memory.limit_in_bytes": "9223372036854771712\n",
-                      f"{V2}/memory/memory.usage_in_bytes": "5\n", f"{V2}/pids/pids.max": "64\n",
-                      f"{V2}/pids/pids.current": "3\n"}, Limits(0.5, None, None, 64, 3),
-                     id="v1 in a container: the mount is the container's own group"),
-        pytest.param({"proc/self/cgroup": V1, f"{V2}/cpu/docker/abc/cpu.cfs_quota_us": "-1\n",
-                      f"{V2}/cpu/docker/abc/cpu.cfs_period_us": "100000\n",
-                      f"{V2}/memory/docker/abc/memory.limit_in_bytes": "8000\n",
-                      f"{V2}/memory/docker/abc/memory.usage_in_bytes": "6000\n",
-                      f"{V2}/memory/docker/abc/memory.stat": "total_inactive_file 1000\n"},
-                     Limits(None, 8000, 5000),
-                     id="v1 on the host: the group's own folder, and no quota"),
-    ],
+@cases(
+    "files found",
+    ("no control groups: no limits", {}, Limits()),
+    ("v2: the page cache that would go is not in use",
+     {"proc/self/cgroup": "0::/\n", f"{V2}/cpu.max": "150000 100000\n",
+      f"{V2}/memory.max": "1000000\n", f"{V2}/memory.current": "400000\n",
+      f"{V2}/memory.stat": "anon 5\ninactive_file 100000\n", f"{V2}/pids.max": "max\n",
+      f"{V2}/pids.current": "12\n"}, Limits(1.5, 1000000, 300000)),
+    ("v2: a group above that is tighter counts",
+     {"proc/self/cgroup": "0::/jobs/mine\n", f"{V2}/jobs/cpu.max": "200000 100000\n",
+      f"{V2}/jobs/mine/cpu.max": "max 100000\n", f"{V2}/jobs/memory.max": "5000\n",
+      f"{V2}/jobs/memory.current": "4000\n", f"{V2}/jobs/mine/memory.max": "4500\n",
+      f"{V2}/jobs/mine/memory.current": "100\n", f"{V2}/jobs/mine/pids.max": "100\n",
+      f"{V2}/jobs/mine/pids.current": "7\n"}, Limits(2.0, 5000, 4000, 100, 7)),
+    ("v1 in a container: the mount is the container's own group",
+     {"proc/self/cgroup": V1, f"{V2}/cpu/cpu.cfs_quota_us": "50000\n",
+      f"{V2}/cpu/cpu.cfs_period_us": "100000\n",
+      f"{V2}/memory/memory.limit_in_bytes": "9223372036854771712\n",
+      f"{V2}/memory/memory.usage_in_bytes": "5\n", f"{V2}/pids/pids.max": "64\n",
+      f"{V2}/pids/pids.current": "3\n"}, Limits(0.5, None, None, 64, 3)),
+    ("v1 on the host: the group's own folder, and no quota",
+     {"proc/self/cgroup": V1, f"{V2}/cpu/docker/abc/cpu.cfs_quota_us": "-1\n",
+      f"{V2}/cpu/docker/abc/cpu.cfs_period_us": "100000\n",
+      f"{V2}/memory/docker/abc/memory.limit_in_bytes": "8000\n",
+      f"{V2}/memory/docker/abc/memory.usage_in_bytes": "6000\n",
+      f"{V2}/memory/docker/abc/memory.stat": "total_inactive_file 1000\n"},
+     Limits(None, 8000, 5000)),
 )  # fmt: skip
 def test_limits(files: dict[str, str], found: Limits, tmp_path: Path) -> None:
     for name, text in files.items():
@@ -378,14 +346,12 @@ def test_limits(files: dict[str, str], found: Limits, tmp_path: Path) -> None:
     assert limits.read(str(tmp_path)) == found
 
 
-@pytest.mark.parametrize(
-    ("quota", "affinity", "found"),
-    [
-        pytest.param(None, 8, 8, id="no quota: the affinity"),
-        pytest.param(1.5, 8, 2, id="a quota is rounded up"),
-        pytest.param(0.2, 8, 1, id="never none"),
-        pytest.param(64.0, 8, 8, id="a quota above the affinity says nothing"),
-    ],
+@cases(
+    "quota affinity found",
+    ("no quota: the affinity", None, 8, 8),
+    ("a quota is rounded up", 1.5, 8, 2),
+    ("never none", 0.2, 8, 1),
+    ("a quota above the affinity says nothing", 64.0, 8, 8),
 )
 def test_cpus(
     quota: float | None, affinity: int, found: int, monkeypatch: pytest.MonkeyPatch

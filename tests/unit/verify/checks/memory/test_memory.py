@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kit.cases import cases
 from tests.unit.verify.checks.test_judges import holds
 from verify.checks.memory.batches import Mode
 from verify.checks.memory.free import HeldMemory, judge_batches, judge_free
@@ -26,54 +27,41 @@ def held(free: float, total: float = 80, *others: GpuProcess, index: int = 0) ->
     return HeldMemory(index, "NVIDIA A100", int(free * GB), int(total * GB), others)
 
 
-@pytest.mark.parametrize(
-    ("readings", "status", "word"),
-    [
-        pytest.param([held(79)], PASS, "79.0 of 80.0 GB free", id="an idle GPU passes"),
-        pytest.param([held(60, 80, GpuProcess(7, 15 * GB))], PASS,
-                     "GPU 0 is shared with process 7 (15.0 GB)",
-                     id="a quarter in use passes and names who"),
-        pytest.param([held(70)], PASS, "70.0 of", id="less than all free with nobody there passes"),
-        pytest.param([held(30, 80, GpuProcess(7, 1 * GB), GpuProcess(8, 45 * GB), GpuProcess(9))],
-                     SKIP, "process 8 (45.0 GB), 7 (1.0 GB), 9",
-                     id="most in use fails, and the largest holder comes first"),
-        pytest.param([held(79), held(20, index=1)], SKIP, "GPU 1",
-                     id="the worst of two GPUs counts"),
-        pytest.param([held(79), held(78, index=1)], PASS,
-                     "78.0 of 80.0 GB free or more, on each of 2 GPUs",
-                     id="of two idle GPUs the least is told"),
-        pytest.param([HeldMemory(0, "A", 10 * GB, 80 * GB)], SKIP, "NVML lists no",
-                     id="a full GPU without NVML"),
-        pytest.param([held(1, 80, *(GpuProcess(n, n * GB) for n in range(1, 8)))], SKIP,
-                     "and 3 more", id="a crowd is cut short"),
-        pytest.param([HeldMemory(0, "GB10", 10 * GB, 80 * GB, (), shared=True)], PASS,
-                     "10.0 of 80.0 GB free", id="memory that is the CPU's too, with a page cache"),
-        pytest.param([], FAIL, "no GPU reported", id="no reading proves nothing"),
-    ],
+@cases(
+    "readings status word",
+    ("an idle GPU passes", [held(79)], PASS, "79.0 of 80.0 GB free"),
+    ("a quarter in use passes and names who", [held(60, 80, GpuProcess(7, 15 * GB))], PASS,
+     "GPU 0 is shared with process 7 (15.0 GB)"),
+    ("less than all free with nobody there passes", [held(70)], PASS, "70.0 of"),
+    ("most in use fails, and the largest holder comes first",
+     [held(30, 80, GpuProcess(7, 1 * GB), GpuProcess(8, 45 * GB), GpuProcess(9))], SKIP,
+     "process 8 (45.0 GB), 7 (1.0 GB), 9"),
+    ("the worst of two GPUs counts", [held(79), held(20, index=1)], SKIP, "GPU 1"),
+    ("of two idle GPUs the least is told", [held(79), held(78, index=1)], PASS,
+     "78.0 of 80.0 GB free or more, on each of 2 GPUs"),
+    ("a full GPU without NVML", [HeldMemory(0, "A", 10 * GB, 80 * GB)], SKIP, "NVML lists no"),
+    ("a crowd is cut short", [held(1, 80, *(GpuProcess(n, n * GB) for n in range(1, 8)))], SKIP,
+     "and 3 more"),
+    ("memory that is the CPU's too, with a page cache",
+     [HeldMemory(0, "GB10", 10 * GB, 80 * GB, (), shared=True)], PASS, "10.0 of 80.0 GB free"),
+    ("no reading proves nothing", [], FAIL, "no GPU reported"),
 )  # fmt: skip
 def test_free(readings: list[HeldMemory], status: Status, word: str) -> None:
     holds(judge_free(readings), status, word)
 
 
-@pytest.mark.parametrize(
-    ("tested", "kind", "status", "word"),
-    [
-        pytest.param([KeptBlocks(0, "A100", 8 * GB)], "cuda", PASS, "every byte of 8.00 GB",
-                     id="all right"),
-        pytest.param([KeptBlocks(0, "A", 8 * GB), KeptBlocks(1, "B", 4 * GB)], "cuda", PASS,
-                     "every byte of 4.00 GB holds a pattern and its complement on each of 2 GPUs",
-                     id="of two GPUs the least is told"),
-        pytest.param(
-            [KeptBlocks(0, "A", GB), KeptBlocks(1, "B", GB, 3, 4096, "0x00f0", "0x00f1")], "cuda",
-            FAIL,
-            "GPU 1 (B): memory has wrong content (3 of its words), first at byte 4096: 0x00f0 is",
-            id="the wrong word is named"),
-        pytest.param([KeptBlocks(0, "A", GB, 1, 0, "0x0f", "0xff")], "cuda", FAIL, "4 bits of 64",
-                     id="bits"),
-        pytest.param([KeptBlocks(0, "CPU", GB)], "cpu", PASS, "on the CPU", id="the CPU is said"),
-        pytest.param([KeptBlocks(0, "A", 0)], "cuda", FAIL, "no byte", id="nothing tested fails"),
-        pytest.param([], "cuda", FAIL, "no byte", id="no GPU tested fails"),
-    ],
+@cases(
+    "tested kind status word",
+    ("all right", [KeptBlocks(0, "A100", 8 * GB)], "cuda", PASS, "every byte of 8.00 GB"),
+    ("of two GPUs the least is told", [KeptBlocks(0, "A", 8 * GB), KeptBlocks(1, "B", 4 * GB)],
+     "cuda", PASS, "every byte of 4.00 GB holds a pattern and its complement on each of 2 GPUs"),
+    ("the wrong word is named",
+     [KeptBlocks(0, "A", GB), KeptBlocks(1, "B", GB, 3, 4096, "0x00f0", "0x00f1")], "cuda", FAIL,
+     "GPU 1 (B): memory has wrong content (3 of its words), first at byte 4096: 0x00f0 is"),
+    ("bits", [KeptBlocks(0, "A", GB, 1, 0, "0x0f", "0xff")], "cuda", FAIL, "4 bits of 64"),
+    ("the CPU is said", [KeptBlocks(0, "CPU", GB)], "cpu", PASS, "on the CPU"),
+    ("nothing tested fails", [KeptBlocks(0, "A", 0)], "cuda", FAIL, "no byte"),
+    ("no GPU tested fails", [], "cuda", FAIL, "no byte"),
 )  # fmt: skip
 def test_patterns(tested: list[KeptBlocks], kind: str, status: Status, word: str) -> None:
     holds(judge_patterns(tested, kind), status, word)
@@ -84,22 +72,19 @@ def series(what: str, each: float, jump: int = 0, steps: int = 60) -> MemorySeri
     return MemorySeries(what, tuple(values))
 
 
-@pytest.mark.parametrize(
-    ("found", "status", "word"),
-    [
-        pytest.param([series("host", 0)], PASS, "no growth in 60", id="flat passes"),
-        pytest.param([series("host", 4000)], PASS, "", id="the allocator's noise passes"),
-        pytest.param([series("host", 0, 50_000_000)], PASS, "", id="one jump is no leak"),
-        pytest.param([series("host", 200_000)], FAIL, "200.0 kB more host", id="a leak fails"),
-        pytest.param([series("GPU", 512), series("host", 0)], FAIL, "0.5 kB more GPU memory",
-                     id="a GPU's smallest block with each step fails"),
-        pytest.param([series("GPU", 0), series("host", 1e6)], FAIL, "host memory",
-                     id="a leak on the host fails though the GPU has none"),
-        pytest.param([series("host", 200_000, steps=1000)], FAIL, "200.0 kB",
-                     id="a long run tells the same"),
-        pytest.param([], FAIL, "no step", id="no reading proves nothing"),
-        pytest.param([MemorySeries("host", ())], FAIL, "no step", id="no step proves nothing"),
-    ],
+@cases(
+    "found status word",
+    ("flat passes", [series("host", 0)], PASS, "no growth in 60"),
+    ("the allocator's noise passes", [series("host", 4000)], PASS, ""),
+    ("one jump is no leak", [series("host", 0, 50_000_000)], PASS, ""),
+    ("a leak fails", [series("host", 200_000)], FAIL, "200.0 kB more host"),
+    ("a GPU's smallest block with each step fails", [series("GPU", 512), series("host", 0)], FAIL,
+     "0.5 kB more GPU memory"),
+    ("a leak on the host fails though the GPU has none", [series("GPU", 0), series("host", 1e6)],
+     FAIL, "host memory"),
+    ("a long run tells the same", [series("host", 200_000, steps=1000)], FAIL, "200.0 kB"),
+    ("no reading proves nothing", [], FAIL, "no step"),
+    ("no step proves nothing", [MemorySeries("host", ())], FAIL, "no step"),
 )  # fmt: skip
 def test_leak(found: list[MemorySeries], status: Status, word: str) -> None:
     holds(judge_leak(found, "cuda"), status, word)
@@ -139,18 +124,12 @@ def found_modes(largest: int | None, precision: str = "fp32") -> Mode:
     return Mode(precision, None, Search(fit + failed, MAXIMUM if largest else NOTHING))
 
 
-@pytest.mark.parametrize(
-    ("modes", "status", "word"),
-    [
-        pytest.param(
-            [found_modes(64), found_modes(128, "amp-bf16")], PASS, "amp-bf16: 128 fit", id="both"
-        ),
-        pytest.param([found_modes(None)], FAIL, "CUDA out of memory", id="none fits: the reason"),
-        pytest.param(
-            [found_modes(8), found_modes(None, "amp-fp16")], FAIL, "amp-fp16", id="AMP alone fails"
-        ),
-        pytest.param([], SKIP, "nothing was tried", id="nothing tried is no pass"),
-    ],
+@cases(
+    "modes status word",
+    ("both", [found_modes(64), found_modes(128, "amp-bf16")], PASS, "amp-bf16: 128 fit"),
+    ("none fits: the reason", [found_modes(None)], FAIL, "CUDA out of memory"),
+    ("AMP alone fails", [found_modes(8), found_modes(None, "amp-fp16")], FAIL, "amp-fp16"),
+    ("nothing tried is no pass", [], SKIP, "nothing was tried"),
 )
 def test_batches(modes: list[Mode], status: Status, word: str) -> None:
     holds(judge_batches(modes, "cuda", "on the GPU"), status, word)
@@ -160,22 +139,16 @@ A, B = GpuState(0, "A100", "GPU-aa"), GpuState(1, "A100", "GPU-bb")
 OTHER = GpuState(1, "T4", "GPU-cc")
 
 
-@pytest.mark.parametrize(
-    ("index", "uuid", "visible", "gpus", "environment", "found"),
-    [
-        pytest.param(0, "bb", 1, (A, B), {}, B, id="by UUID, however they are ordered"),
-        pytest.param(0, "GPU-aa", 1, (A, B), {}, A, id="a UUID with its prefix"),
-        pytest.param(0, "zz", 1, (A, B), {}, None, id="a UUID that NVML does not have"),
-        pytest.param(1, None, 2, (A, B), {}, B, id="alike and all visible: by number"),
-        pytest.param(0, None, 1, (A, B), {}, None, id="one is hidden: unknown"),
-        pytest.param(
-            0, None, 2, (A, B), {"CUDA_VISIBLE_DEVICES": "1,0"}, None, id="reordered: unknown"
-        ),
-        pytest.param(0, None, 2, (A, OTHER), {}, None, id="two kinds: CUDA has its own order"),
-        pytest.param(
-            1, None, 2, (A, OTHER), {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, OTHER, id="by the bus"
-        ),
-    ],
+@cases(
+    "index uuid visible gpus environment found",
+    ("by UUID, however they are ordered", 0, "bb", 1, (A, B), {}, B),
+    ("a UUID with its prefix", 0, "GPU-aa", 1, (A, B), {}, A),
+    ("a UUID that NVML does not have", 0, "zz", 1, (A, B), {}, None),
+    ("alike and all visible: by number", 1, None, 2, (A, B), {}, B),
+    ("one is hidden: unknown", 0, None, 1, (A, B), {}, None),
+    ("reordered: unknown", 0, None, 2, (A, B), {"CUDA_VISIBLE_DEVICES": "1,0"}, None),
+    ("two kinds: CUDA has its own order", 0, None, 2, (A, OTHER), {}, None),
+    ("by the bus", 1, None, 2, (A, OTHER), {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, OTHER),
 )
 def test_the_same_gpu(
     index: int,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.cases import cases
 from tests.unit.verify.checks.test_judges import holds
 from verify.backends.jax import takes as jax_takes
 from verify.backends.tensorflow import takes as tensorflow_takes
@@ -26,24 +27,20 @@ def asked(refused: str | None = OOM, wrong: int = 0, **more: Any) -> MemoryReque
     return MemoryRequest(160 * GB, refused, wrong, more.pop("total", 65536), **more)
 
 
-@pytest.mark.parametrize(
-    ("reading", "status", "word"),
-    [
-        pytest.param(asked(), PASS, "a request for 160 GB is refused", id="refused passes"),
-        pytest.param(asked(kept=0), PASS, "", id="nothing stays held"),
-        pytest.param(asked(kept=32 << 20), PASS, "", id="a library's workspace is no leak"),
-        pytest.param(asked(kept=-5 * GB), PASS, "", id="less is held than before"),
-        pytest.param(asked(kept=int(160 * GB * KEPT) + 1), FAIL, "are not freed",
-                     id="a part stays held"),
-        pytest.param(asked("RuntimeError: INTERNAL: x"), FAIL, "is not an out-of-memory error",
-                     id="no word of it"),
-        pytest.param(asked(wrong=3), FAIL, "3 of 65536 results", id="wrong afterwards"),
-        pytest.param(asked(total=0), FAIL, "0 of 0 results", id="no answer proves nothing"),
-        pytest.param(asked(raised="RuntimeError: illegal memory access"), FAIL,
-                     "a kernel accessed memory", id="nothing computes afterwards"),
-        pytest.param(asked(None), SKIP, "WSL", id="granted: oversubscribed memory is no fault"),
-        pytest.param(asked(None, wrong=1), FAIL, "1 of 65536", id="granted, and wrong afterwards"),
-    ],
+@cases(
+    "reading status word",
+    ("refused passes", asked(), PASS, "a request for 160 GB is refused"),
+    ("nothing stays held", asked(kept=0), PASS, ""),
+    ("a library's workspace is no leak", asked(kept=32 << 20), PASS, ""),
+    ("less is held than before", asked(kept=-5 * GB), PASS, ""),
+    ("a part stays held", asked(kept=int(160 * GB * KEPT) + 1), FAIL, "are not freed"),
+    ("no word of it", asked("RuntimeError: INTERNAL: x"), FAIL, "is not an out-of-memory error"),
+    ("wrong afterwards", asked(wrong=3), FAIL, "3 of 65536 results"),
+    ("no answer proves nothing", asked(total=0), FAIL, "0 of 0 results"),
+    ("nothing computes afterwards", asked(raised="RuntimeError: illegal memory access"), FAIL,
+     "a kernel accessed memory"),
+    ("granted: oversubscribed memory is no fault", asked(None), SKIP, "WSL"),
+    ("granted, and wrong afterwards", asked(None, wrong=1), FAIL, "1 of 65536"),
 )  # fmt: skip
 def test_recovery(reading: MemoryRequest, status: Status, word: str) -> None:
     holds(judge_recovery(reading, "cuda"), status, word)
@@ -88,14 +85,12 @@ def test_an_attempt_is_made_between_two_products() -> None:
 # What is free before
 
 
-@pytest.mark.parametrize(
-    ("held", "error", "status", "word"),
-    [
-        pytest.param([HeldMemory(0, "A", 79 * GB, 80 * GB)], "", PASS, "; X takes all", id="free"),
-        pytest.param([HeldMemory(0, "A", 9 * GB, 80 * GB)], "", SKIP, "is in use", id="in use"),
-        pytest.param([], "cuInit: Error 999", SKIP, "cuInit: Error 999", id="CUDA does not report"),
-        pytest.param([], "", SKIP, "shows no GPU", id="no GPU after all"),
-    ],
+@cases(
+    "held error status word",
+    ("free", [HeldMemory(0, "A", 79 * GB, 80 * GB)], "", PASS, "; X takes all"),
+    ("in use", [HeldMemory(0, "A", 9 * GB, 80 * GB)], "", SKIP, "is in use"),
+    ("CUDA does not report", [], "cuInit: Error 999", SKIP, "cuInit: Error 999"),
+    ("no GPU after all", [], "", SKIP, "shows no GPU"),
 )
 def test_free_before_the_start(
     held: list[HeldMemory], error: str, status: Status, word: str

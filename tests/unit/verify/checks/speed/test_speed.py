@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kit.cases import cases
 from tests.unit.verify.checks.test_judges import FAIL, PASS, holds
 from verify.backends import base
 from verify.checks.speed import measured, rates
@@ -76,135 +77,65 @@ def judge(*rates: MeasuredRate, cards: tuple[RatedCard, ...] = (card(),), **more
     return judge_rates(rates, cards, **{"device": "cuda", "what": "products", **more})
 
 
-@pytest.mark.parametrize(
-    ("rates", "cards", "status", "word"),
-    [
-        pytest.param([gemm(788)], (card(),), PASS, "bf16 788 TFLOP/s (80 %)", id="as its class"),
-        pytest.param([copy(4300)], (card(),), PASS, "4300 GB/s (90 %)", id="memory as well"),
-        pytest.param([gemm(480)], (card(),), FAIL, "its class does 989", id="half its class"),
-        pytest.param([copy(2800)], (card(),), FAIL, "its class does 4800", id="slow memory"),
-        pytest.param(
-            [gemm(480, sure=False)], (card(),), PASS, "uncertain", id="by figures that are not sure"
-        ),
-        pytest.param([gemm(480, figure=None)], (card(),), PASS, "480", id="without a figure"),
-        pytest.param([gemm(1100)], (card(),), PASS, "one of the two is wrong", id="more than all"),
-        pytest.param([gemm(99)], (card(mig=True),), PASS, "MIG slice", id="a slice is not judged"),
-        pytest.param(
-            [gemm(99)],
-            (RatedCard(0, H200),),
-            FAIL,
-            "NVML reports nothing",
-            id="the card has no NVML",
-        ),
-        pytest.param(
-            [gemm(300)],
-            (card(throttle_reasons=("sw_power_cap",), power_limit_w=350.0),),
-            PASS,
-            "at its power limit of 350 W",
-            id="a card at its power limit",
-        ),
-        pytest.param(
-            [gemm(200)],
-            (card(throttle_reasons=("sw_power_cap",), power_limit_w=200.0),),
-            FAIL,
-            "power limit of 200 W",
-            id="a power limit far too low",
-        ),
-        pytest.param(
-            [gemm(300)],
-            (
-                card(
-                    throttle_reasons=("sw_power_cap",),
-                    power_limit_w=300.0,
-                    power_limit_default_w=700.0,
-                ),
-            ),
-            PASS,
-            "its power limit was lowered to 300 of 700 W: no specification applies",
-            id="a power limit that somebody lowered",
-        ),
-        pytest.param(
-            [copy(2000)],
-            (card(throttle_reasons=("sw_power_cap",)),),
-            FAIL,
-            "power limit",
-            id="copies do not reach a power limit",
-        ),
-        pytest.param(
-            [gemm(300)],
-            (card(throttle_reasons=("sw_power_cap", "hw_thermal_slowdown"), temperature_c=92),),
-            FAIL,
-            "throttles because of heat (92 degrees)",
-            id="heat",
-        ),
-        pytest.param(
-            [gemm(780), gemm(400, 1, figure=None)],
-            (card(), card(1)),
-            FAIL,
-            "GPU 1: bf16 400 TFLOP/s, GPU 0 of the same model: 780",
-            id="behind its peer, with no figure known",
-        ),
-        pytest.param(
-            [gemm(780), gemm(60, 1, figure=None)],
-            (card(), card(1, "NVIDIA T4")),
-            PASS,
-            "and 1 GPU in the table",
-            id="another kind of card is no peer",
-        ),
-        pytest.param(
-            [gemm(780), gemm(90, 1, figure=None)],
-            (card(), card(1, mig=True)),
-            PASS,
-            "",
-            id="a slice is no peer",
-        ),
-        pytest.param([pinned(52)], (card(),), PASS, "h2d pinned 52 GB/s (83 %)", id="a full link"),
-        pytest.param([pinned(40)], (card(),), PASS, "reach 70 %", id="a link below the usual"),
-        pytest.param([pinned(20)], (card(),), FAIL, "numactl", id="a slow host"),
-        pytest.param(
-            [pinned(12)], (card(pcie_width=4),), FAIL, "PCIe x4 of x16", id="a narrow link"
-        ),
-        pytest.param(
-            [pinned(12)], (card(pcie_generation=1),), FAIL, "PCIe 1.0 of 5.0", id="an old link"
-        ),
-        pytest.param([pinned(12, None)], (card(),), PASS, "12 GB/s", id="an unknown link"),
-        pytest.param([], (card(),), FAIL, "nothing was measured", id="nothing measured"),
-    ],
-)
+@cases(
+    "rates cards status word",
+    ("as its class", [gemm(788)], (card(),), PASS, "bf16 788 TFLOP/s (80 %)"),
+    ("memory as well", [copy(4300)], (card(),), PASS, "4300 GB/s (90 %)"),
+    ("half its class", [gemm(480)], (card(),), FAIL, "its class does 989"),
+    ("slow memory", [copy(2800)], (card(),), FAIL, "its class does 4800"),
+    ("by figures that are not sure", [gemm(480, sure=False)], (card(),), PASS, "uncertain"),
+    ("without a figure", [gemm(480, figure=None)], (card(),), PASS, "480"),
+    ("more than all", [gemm(1100)], (card(),), PASS, "one of the two is wrong"),
+    ("a slice is not judged", [gemm(99)], (card(mig=True),), PASS, "MIG slice"),
+    ("the card has no NVML", [gemm(99)], (RatedCard(0, H200),), FAIL, "NVML reports nothing"),
+    ("a card at its power limit", [gemm(300)],
+     (card(throttle_reasons=("sw_power_cap",), power_limit_w=350.0),), PASS,
+     "at its power limit of 350 W"),
+    ("a power limit far too low", [gemm(200)],
+     (card(throttle_reasons=("sw_power_cap",), power_limit_w=200.0),), FAIL,
+     "power limit of 200 W"),
+    ("a power limit that somebody lowered", [gemm(300)],
+     (card(throttle_reasons=("sw_power_cap",), power_limit_w=300.0, power_limit_default_w=700.0),),
+     PASS, "its power limit was lowered to 300 of 700 W: no specification applies"),
+    ("copies do not reach a power limit", [copy(2000)], (card(throttle_reasons=("sw_power_cap",)),),
+     FAIL, "power limit"),
+    ("heat", [gemm(300)],
+     (card(throttle_reasons=("sw_power_cap", "hw_thermal_slowdown"), temperature_c=92),), FAIL,
+     "throttles because of heat (92 degrees)"),
+    ("behind its peer, with no figure known", [gemm(780), gemm(400, 1, figure=None)],
+     (card(), card(1)), FAIL, "GPU 1: bf16 400 TFLOP/s, GPU 0 of the same model: 780"),
+    ("another kind of card is no peer", [gemm(780), gemm(60, 1, figure=None)],
+     (card(), card(1, "NVIDIA T4")), PASS, "and 1 GPU in the table"),
+    ("a slice is no peer", [gemm(780), gemm(90, 1, figure=None)], (card(), card(1, mig=True)), PASS,
+     ""),
+    ("a full link", [pinned(52)], (card(),), PASS, "h2d pinned 52 GB/s (83 %)"),
+    ("a link below the usual", [pinned(40)], (card(),), PASS, "reach 70 %"),
+    ("a slow host", [pinned(20)], (card(),), FAIL, "numactl"),
+    ("a narrow link", [pinned(12)], (card(pcie_width=4),), FAIL, "PCIe x4 of x16"),
+    ("an old link", [pinned(12)], (card(pcie_generation=1),), FAIL, "PCIe 1.0 of 5.0"),
+    ("an unknown link", [pinned(12, None)], (card(),), PASS, "12 GB/s"),
+    ("nothing measured", [], (card(),), FAIL, "nothing was measured"),
+)  # fmt: skip
 def test_rates(
     rates: list[MeasuredRate], cards: tuple[RatedCard, ...], status: Status, word: str
 ) -> None:
     holds(judge(*rates, cards=cards), status, word)
 
 
-@pytest.mark.parametrize(
-    ("metric", "changes", "words"),
-    [
-        pytest.param("gemm", {"throttle_reasons": ("hw_slowdown",)}, "hardware", id="hardware"),
-        pytest.param(
-            "gemm", {"throttle_reasons": ("hw_power_brake_slowdown",)}, "supply", id="brake"
-        ),
-        pytest.param(
-            "gemm",
-            {"throttle_reasons": ("applications_clocks_setting",), "clock_sm_mhz": 900},
-            "limits its clocks (900 of 1980 MHz)",
-            id="clocks that were set",
-        ),
-        pytest.param(
-            "gemm",
-            {"processes": (GpuProcess(1), GpuProcess(2))},
-            "1 other process on",
-            id="another user",
-        ),
-        pytest.param(
-            "gemm", {"clock_sm_mhz": 600}, "stays low (600 of", id="a clock without reason"
-        ),
-        pytest.param("memory_copy", {"clock_memory_mhz": 405}, "405 of 3201", id="memory's clock"),
-        pytest.param("memory_copy", {}, "ECC is on", id="ECC is told last"),
-        pytest.param("gemm", {}, "NVML gives no reason", id="no reason"),
-        pytest.param("d2h_pinned", {}, "another socket", id="the link is in order"),
-    ],
-)
+@cases(
+    "metric changes words",
+    ("hardware", "gemm", {"throttle_reasons": ("hw_slowdown",)}, "hardware"),
+    ("brake", "gemm", {"throttle_reasons": ("hw_power_brake_slowdown",)}, "supply"),
+    ("clocks that were set", "gemm",
+     {"throttle_reasons": ("applications_clocks_setting",), "clock_sm_mhz": 900},
+     "limits its clocks (900 of 1980 MHz)"),
+    ("another user", "gemm", {"processes": (GpuProcess(1), GpuProcess(2))}, "1 other process on"),
+    ("a clock without reason", "gemm", {"clock_sm_mhz": 600}, "stays low (600 of"),
+    ("memory's clock", "memory_copy", {"clock_memory_mhz": 405}, "405 of 3201"),
+    ("ECC is told last", "memory_copy", {}, "ECC is on"),
+    ("no reason", "gemm", {}, "NVML gives no reason"),
+    ("the link is in order", "d2h_pinned", {}, "another socket"),
+)  # fmt: skip
 def test_why_a_card_is_slow(metric: str, changes: dict[str, Any], words: str) -> None:
     cause, fix = why_slow(metric, replace(CALM, **changes))
     assert words in cause
@@ -224,17 +155,15 @@ def test_a_figure_that_is_not_sure_is_no_specification() -> None:
     assert metric["of_spec"] is None
 
 
-@pytest.mark.parametrize(
-    ("name", "uuid", "expected", "spec"),
-    [
-        pytest.param(H200, "GPU-a", [ExpectedGpu(name=H200, spec=SPEC)], SPEC, id="by name"),
-        pytest.param("H200", None, [ExpectedGpu(name=H200, spec=SPEC)], SPEC, id="by the old name"),
-        pytest.param("X", "GPU-a", [ExpectedGpu(uuid="GPU-a", spec=SPEC)], SPEC, id="by UUID"),
-        pytest.param("X", None, [ExpectedGpu(name=H200, spec=SPEC)], None, id="another card"),
-        pytest.param(H200, None, [ExpectedGpu(name=H200)], None, id="no figures"),
-        pytest.param(H200, None, None, None, id="nothing expected"),
-        pytest.param("", None, [ExpectedGpu(spec=SPEC)], None, id="a nameless wish"),
-    ],
+@cases(
+    "name uuid expected spec",
+    ("by name", H200, "GPU-a", [ExpectedGpu(name=H200, spec=SPEC)], SPEC),
+    ("by the old name", "H200", None, [ExpectedGpu(name=H200, spec=SPEC)], SPEC),
+    ("by UUID", "X", "GPU-a", [ExpectedGpu(uuid="GPU-a", spec=SPEC)], SPEC),
+    ("another card", "X", None, [ExpectedGpu(name=H200, spec=SPEC)], None),
+    ("no figures", H200, None, [ExpectedGpu(name=H200)], None),
+    ("nothing expected", H200, None, None, None),
+    ("a nameless wish", "", None, [ExpectedGpu(spec=SPEC)], None),
 )
 def test_the_figures_of_a_card(
     name: str, uuid: str | None, expected: list[ExpectedGpu] | None, spec: Spec | None
@@ -271,15 +200,13 @@ def test_without_figures_and_peers_nothing_fails(shares: list[float]) -> None:
 # Sizes
 
 
-@pytest.mark.parametrize(
-    ("tried", "seconds", "longest_s", "cells", "size"),
-    [
-        pytest.param(1024, 1e-5, 0.05, 1 << 40, 8192, id="a fast card takes the largest"),
-        pytest.param(1024, 1e-3, 0.05, 1 << 40, 2048, id="a slow one a smaller"),
-        pytest.param(1024, 1e-5, 0.05, 2048 * 2048, 2048, id="as far as there is room"),
-        pytest.param(1024, 10.0, 0.05, 1 << 40, 256, id="the smallest when all take too long"),
-        pytest.param(256, 0.0, 0.05, 1 << 40, 8192, id="a clock that saw nothing"),
-    ],
+@cases(
+    "tried seconds longest_s cells size",
+    ("a fast card takes the largest", 1024, 1e-5, 0.05, 1 << 40, 8192),
+    ("a slow one a smaller", 1024, 1e-3, 0.05, 1 << 40, 2048),
+    ("as far as there is room", 1024, 1e-5, 0.05, 2048 * 2048, 2048),
+    ("the smallest when all take too long", 1024, 10.0, 0.05, 1 << 40, 256),
+    ("a clock that saw nothing", 256, 0.0, 0.05, 1 << 40, 8192),
 )
 def test_the_size_of_a_product(
     tried: int, seconds: float, longest_s: float, cells: int, size: int
@@ -297,14 +224,12 @@ def test_a_size_stays_within_its_bounds(
     assert fits or size == SIZES[0]
 
 
-@pytest.mark.parametrize(
-    ("room", "cache", "size"),
-    [
-        pytest.param(30 << 30, 60 << 20, 1 << 30, id="a GiB"),
-        pytest.param(30 << 30, 256 << 20, 2 << 30, id="more for a large cache"),
-        pytest.param(100 << 20, 60 << 20, 100 << 20, id="what there is"),
-        pytest.param(0, 0, 1 << 20, id="never nothing"),
-    ],
+@cases(
+    "room cache size",
+    ("a GiB", 30 << 30, 60 << 20, 1 << 30),
+    ("more for a large cache", 30 << 30, 256 << 20, 2 << 30),
+    ("what there is", 100 << 20, 60 << 20, 100 << 20),
+    ("never nothing", 0, 0, 1 << 20),
 )
 def test_the_size_of_a_copy(room: int, cache: int, size: int) -> None:
     assert copy_bytes(room, cache) == size
@@ -320,18 +245,12 @@ LARGE = TimedSteps("large", 50, 4, (2.0, 2.1, 2.2), (0.05, 0.05))
 SMALL = TimedSteps("small", 10, 64, (0.1, 0.1), (0.2, 0.2))
 
 
-@pytest.mark.parametrize(
-    ("found", "device", "status", "word"),
-    [
-        pytest.param([SMALL, LARGE], "cuda", PASS, "42 times as fast", id="faster"),
-        pytest.param([SMALL], "cuda", PASS, "0.5 times", id="a small network may be slower"),
-        pytest.param(
-            [replace(LARGE, gpu=(2.5, 2.5))], "cuda", FAIL, "0.84 times", id="a large one may not"
-        ),
-        pytest.param(
-            [replace(LARGE, gpu=())], "cpu", PASS, "on the CPU: no GPU visible", id="no GPU"
-        ),
-    ],
+@cases(
+    "found device status word",
+    ("faster", [SMALL, LARGE], "cuda", PASS, "42 times as fast"),
+    ("a small network may be slower", [SMALL], "cuda", PASS, "0.5 times"),
+    ("a large one may not", [replace(LARGE, gpu=(2.5, 2.5))], "cuda", FAIL, "0.84 times"),
+    ("no GPU", [replace(LARGE, gpu=())], "cpu", PASS, "on the CPU: no GPU visible"),
 )
 def test_training(found: list[TimedSteps], device: str, status: Status, word: str) -> None:
     outcome = judge_training(found, device)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.cases import cases
 from tests.unit.verify.checks.speed.test_speed import CALM, card, gemm, judge, pinned
 from tests.unit.verify.checks.test_judges import FAIL, PASS, SKIP, holds
 from verify.checks.speed import measured as speed
@@ -30,17 +31,15 @@ def twins(
     return rates, tuple(cards)
 
 
-@pytest.mark.parametrize(
-    ("found", "status", "word"),
-    [
-        pytest.param(twins(0.8, 8), FAIL, "GPU 7: ", id="one of eight is a fifth slower"),
-        pytest.param(twins(0.92, 8), PASS, "", id="one of eight is 8 % slower, as cards differ"),
-        pytest.param(twins(0.8, 2), PASS, "", id="one of two is a fifth slower: which is usual?"),
-        pytest.param(twins(0.6, 2), FAIL, "GPU 1: ", id="one of two is far slower"),
-        pytest.param(twins(0.8, 8, power_limit_w=500.0), PASS, "", id="its power limit is another"),
-        pytest.param(twins(0.8, 8, display=True), PASS, "", id="it has a screen"),
-        pytest.param(twins(0.4, 8, virtualization="vgpu"), PASS, "", id="it is a part of a card"),
-    ],
+@cases(
+    "found status word",
+    ("one of eight is a fifth slower", twins(0.8, 8), FAIL, "GPU 7: "),
+    ("one of eight is 8 % slower, as cards differ", twins(0.92, 8), PASS, ""),
+    ("one of two is a fifth slower: which is usual?", twins(0.8, 2), PASS, ""),
+    ("one of two is far slower", twins(0.6, 2), FAIL, "GPU 1: "),
+    ("its power limit is another", twins(0.8, 8, power_limit_w=500.0), PASS, ""),
+    ("it has a screen", twins(0.8, 8, display=True), PASS, ""),
+    ("it is a part of a card", twins(0.4, 8, virtualization="vgpu"), PASS, ""),
 )
 def test_twins_are_compared(
     found: tuple[list[MeasuredRate], tuple[RatedCard, ...]], status: Status, word: str
@@ -49,20 +48,14 @@ def test_twins_are_compared(
     holds(judge(*rates, cards=cards), status, word)
 
 
-@pytest.mark.parametrize(
-    ("rate", "one", "word"),
-    [
-        pytest.param(gemm(90), card(virtualization="vgpu"), "a vGPU, a part", id="vGPU"),
-        pytest.param(gemm(90), card(mig=True), "a MIG slice", id="MIG"),
-        pytest.param(
-            gemm(90), card(name="NVIDIA GeForce RTX 4090 Laptop GPU"), "laptop", id="a laptop"
-        ),
-        pytest.param(pinned(9), card(virtualization="passthrough"), "hypervisor", id="a VM"),
-        pytest.param(
-            pinned(9), replace(card(), confidential=True), "encrypts", id="confidential computing"
-        ),
-        pytest.param(pinned(9, None), card(), "9 GB/s", id="no link is known"),
-    ],
+@cases(
+    "rate one word",
+    ("vGPU", gemm(90), card(virtualization="vgpu"), "a vGPU, a part"),
+    ("MIG", gemm(90), card(mig=True), "a MIG slice"),
+    ("a laptop", gemm(90), card(name="NVIDIA GeForce RTX 4090 Laptop GPU"), "laptop"),
+    ("a VM", pinned(9), card(virtualization="passthrough"), "hypervisor"),
+    ("confidential computing", pinned(9), replace(card(), confidential=True), "encrypts"),
+    ("no link is known", pinned(9, None), card(), "9 GB/s"),
 )
 def test_a_rate_without_a_figure_that_applies_is_shown(
     rate: MeasuredRate, one: RatedCard, word: str
@@ -83,18 +76,17 @@ def test_a_slow_card_that_others_use_has_no_verdict() -> None:
     holds(judge(gemm(90), gemm(90, 1), cards=(shared, card(1))), FAIL, "GPU 1")
 
 
-@pytest.mark.parametrize(
-    ("changes", "metric", "gbs"),
-    [
-        pytest.param({}, "h2d_pinned", 63.008, id="the whole slot"),
-        pytest.param({"pcie_width": 8}, "d2h_pinned", 31.504, id="a card with eight lanes"),
-        pytest.param({"pcie_generation": 1}, "h2d_pinned", 63.008, id="it must wake up under load"),
-        pytest.param({}, "h2d_pageable", None, id="pageable memory is copied twice"),
-        pytest.param({"pcie_width": None}, "h2d_pinned", None, id="no PCIe link"),
-        pytest.param({"pcie_width": 1, "pcie_generation_max": 4, "c2c_links": 10, "c2c_gbs": 447.0},
-                     "h2d_pinned", 447.0, id="a GH200's C2C"),
-        pytest.param({"addressing": "ats"}, "h2d_pinned", None, id="C2C of unknown speed"),
-    ],
+@cases(
+    "changes metric gbs",
+    ("the whole slot", {}, "h2d_pinned", 63.008),
+    ("a card with eight lanes", {"pcie_width": 8}, "d2h_pinned", 31.504),
+    ("it must wake up under load", {"pcie_generation": 1}, "h2d_pinned", 63.008),
+    ("pageable memory is copied twice", {}, "h2d_pageable", None),
+    ("no PCIe link", {"pcie_width": None}, "h2d_pinned", None),
+    ("a GH200's C2C",
+     {"pcie_width": 1, "pcie_generation_max": 4, "c2c_links": 10, "c2c_gbs": 447.0}, "h2d_pinned",
+     447.0),
+    ("C2C of unknown speed", {"addressing": "ats"}, "h2d_pinned", None),
 )  # fmt: skip
 def test_what_the_link_to_the_host_can_do(
     changes: dict[str, Any], metric: str, gbs: float | None
@@ -113,18 +105,17 @@ def reading(*reasons: str, mhz: int = 1500, **more: Any) -> GpuState:
     return replace(CALM, throttle_reasons=reasons, clock_sm_mhz=mhz, **more)
 
 
-@pytest.mark.parametrize(
-    ("readings", "reasons", "mhz"),
-    [
-        pytest.param([reading("gpu_idle", mhz=210), reading("sw_power_cap"),
-                      reading("sw_power_cap")], ("sw_power_cap",), 1500,
-                     id="a reading at rest does not count"),
-        pytest.param([reading(), reading("hw_slowdown"), reading(), reading()], (), 1500,
-                     id="a reason for a moment does not count"),
-        pytest.param([reading("hw_slowdown", mhz=600), reading("hw_slowdown", mhz=700),
-                      reading(mhz=900)], ("hw_slowdown",), 700, id="a reason that lasts counts"),
-        pytest.param([reading("gpu_idle", mhz=210)], ("gpu_idle",), 210, id="at rest all along"),
-    ],
+@cases(
+    "readings reasons mhz",
+    ("a reading at rest does not count",
+     [reading("gpu_idle", mhz=210), reading("sw_power_cap"), reading("sw_power_cap")],
+     ("sw_power_cap",), 1500),
+    ("a reason for a moment does not count",
+     [reading(), reading("hw_slowdown"), reading(), reading()], (), 1500),
+    ("a reason that lasts counts",
+     [reading("hw_slowdown", mhz=600), reading("hw_slowdown", mhz=700), reading(mhz=900)],
+     ("hw_slowdown",), 700),
+    ("at rest all along", [reading("gpu_idle", mhz=210)], ("gpu_idle",), 210),
 )  # fmt: skip
 def test_readings_under_load_are_merged(
     readings: list[GpuState], reasons: tuple[str, ...], mhz: int
@@ -141,18 +132,15 @@ def test_a_link_is_read_at_its_best() -> None:
     assert found.pcie_generation == 5
 
 
-@pytest.mark.parametrize(
-    ("gpu", "words"),
-    [
-        pytest.param(GpuState(0, utilization_percent=3), None, id="at rest"),
-        pytest.param(GpuState(0), None, id="nothing known"),
-        pytest.param(None, None, id="no such GPU"),
-        pytest.param(GpuState(0, utilization_percent=0, processes=(GpuProcess(1 << 22),)),
-                     "process 4194304, 0 % load", id="a process at rest"),
-        pytest.param(GpuState(0, utilization_percent=97, processes=()),
-                     "no process that NVML lists, 97 % load",
-                     id="a load of which the container sees no process"),
-    ],
+@cases(
+    "gpu words",
+    ("at rest", GpuState(0, utilization_percent=3), None),
+    ("nothing known", GpuState(0), None),
+    ("no such GPU", None, None),
+    ("a process at rest", GpuState(0, utilization_percent=0, processes=(GpuProcess(1 << 22),)),
+     "process 4194304, 0 % load"),
+    ("a load of which the container sees no process",
+     GpuState(0, utilization_percent=97, processes=()), "no process that NVML lists, 97 % load"),
 )  # fmt: skip
 def test_who_is_on_a_card(gpu: GpuState | None, words: str | None) -> None:
     assert watch.busy(gpu) == words
@@ -175,14 +163,12 @@ class Scripted(Machine):
         self.paused += seconds
 
 
-@pytest.mark.parametrize(
-    ("machine", "load", "paused"),
-    [
-        pytest.param(Scripted(0), 0, False, id="at rest"),
-        pytest.param(Scripted(60, 0), 0, True, id="the load was our own, a moment ago"),
-        pytest.param(Scripted(60, 61), 61, True, id="somebody's load"),
-        pytest.param(Scripted(60, processes=(GpuProcess(7),)), 60, False, id="a named process"),
-    ],
+@cases(
+    "machine load paused",
+    ("at rest", Scripted(0), 0, False),
+    ("the load was our own, a moment ago", Scripted(60, 0), 0, True),
+    ("somebody's load", Scripted(60, 61), 61, True),
+    ("a named process", Scripted(60, processes=(GpuProcess(7),)), 60, False),
 )
 def test_a_load_without_a_process_is_looked_at_twice(
     machine: Scripted,
@@ -212,13 +198,11 @@ def test_a_reader_that_fails_ends_the_load(monkeypatch: pytest.MonkeyPatch) -> N
     assert watch.under(lambda: None, lambda: None, 0.01, read) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "cpus"),
-    [
-        pytest.param("0-3,8\n", {0, 1, 2, 3, 8}, id="a range and one"),
-        pytest.param("5", {5}, id="one"),
-        pytest.param("\n", set(), id="none"),
-    ],
+@cases(
+    "text cpus",
+    ("a range and one", "0-3,8\n", {0, 1, 2, 3, 8}),
+    ("one", "5", {5}),
+    ("none", "\n", set()),
 )
 def test_the_kernels_lists_of_cpus(text: str, cpus: set[int]) -> None:
     assert speed.cpus_of(text) == cpus

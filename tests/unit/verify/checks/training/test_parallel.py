@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kit.cases import cases
 from verify.checks.collectives.ranks import Team, World
 from verify.checks.training import parallel, steps
 from verify.model.check import Outcome, Status
@@ -37,30 +37,24 @@ def off(name: str, value: float) -> dict[str, list[float]]:
     return {**AFTER, name: [value, *AFTER[name][1:]]}
 
 
-@pytest.mark.parametrize(
-    ("runs", "status", "word"),
-    [
-        pytest.param([run(), run()], PASS, "2 steps as on one device, to the last bit", id="equal"),
-        pytest.param([run(off("2.weight", 2 + 1e-13))], PASS, "within 1.0e-13", id="rounding"),
-        pytest.param([run(off("2.weight", 2 + 1e-8))], FAIL, "2.weight is off by", id="too far"),
-        pytest.param([run(losses=[3.0, 1.0]), run(losses=[5.0, 3.0])], PASS, "",
-                     id="the losses' mean counts"),
-        pytest.param([run(losses=[4.0, 2.1])], FAIL, "losses differ", id="another loss"),
-        pytest.param([run(losses=[4.0])], FAIL, "missing", id="a step is missing"),
-        pytest.param([run(), run(off("0.weight", 9.0))], FAIL,
-                     "the ranks' weights differ by 7.5e+00 in 0.weight",
-                     id="the ranks drifted apart"),
-        pytest.param([run(off("0.weight", 9.0))] * 2, FAIL, "combined wrongly",
-                     id="all agree on another"),
-        pytest.param([run({**AFTER, "0.weight": [1.0, 2.0]})], FAIL, "0.weight never changed",
-                     id="a part got no gradient"),
-        pytest.param([run(off("2.weight", math.nan))], FAIL, "not finite", id="not a number"),
-        pytest.param([run(losses=[4.0, math.inf])], FAIL, "not finite", id="an infinite loss"),
-        pytest.param([run({"0.weight": [1.5, 2.5]})], FAIL, "missing", id="a weight is missing"),
-        pytest.param([run(), run({**AFTER, "0.weight": [1.5]})], FAIL, "missing",
-                     id="a shard is missing"),
-        pytest.param([run({})], FAIL, "missing", id="no weights"),
-    ],
+@cases(
+    "runs status word",
+    ("equal", [run(), run()], PASS, "2 steps as on one device, to the last bit"),
+    ("rounding", [run(off("2.weight", 2 + 1e-13))], PASS, "within 1.0e-13"),
+    ("too far", [run(off("2.weight", 2 + 1e-8))], FAIL, "2.weight is off by"),
+    ("the losses' mean counts", [run(losses=[3.0, 1.0]), run(losses=[5.0, 3.0])], PASS, ""),
+    ("another loss", [run(losses=[4.0, 2.1])], FAIL, "losses differ"),
+    ("a step is missing", [run(losses=[4.0])], FAIL, "missing"),
+    ("the ranks drifted apart", [run(), run(off("0.weight", 9.0))], FAIL,
+     "the ranks' weights differ by 7.5e+00 in 0.weight"),
+    ("all agree on another", [run(off("0.weight", 9.0))] * 2, FAIL, "combined wrongly"),
+    ("a part got no gradient", [run({**AFTER, "0.weight": [1.0, 2.0]})], FAIL,
+     "0.weight never changed"),
+    ("not a number", [run(off("2.weight", math.nan))], FAIL, "not finite"),
+    ("an infinite loss", [run(losses=[4.0, math.inf])], FAIL, "not finite"),
+    ("a weight is missing", [run({"0.weight": [1.5, 2.5]})], FAIL, "missing"),
+    ("a shard is missing", [run(), run({**AFTER, "0.weight": [1.5]})], FAIL, "missing"),
+    ("no weights", [run({})], FAIL, "missing"),
 )  # fmt: skip
 def test_steps(runs: list[dict[str, Any]], status: Status, word: str) -> None:
     outcome = steps.judge("it", REFERENCE, runs, {"device": "cpu"}, "somewhere")
@@ -96,33 +90,24 @@ def stage(name: str, losses: list[float], **more: Any) -> dict[str, Any]:
 LACKING = "this torch has it on GPUs only (reduce_scatter is not supported)"
 
 
-@pytest.mark.parametrize(
-    ("seen", "status", "word"),
-    [
-        pytest.param(world(first(), run()), PASS, "2 GPUs over NCCL", id="two GPUs"),
-        pytest.param(world(first()), PASS, "nothing to transfer between GPUs",
-                     id="one GPU says so"),
-        pytest.param(world(first(), run(), backend="gloo"), PASS, "NCCL not tested",
-                     id="gloo says so"),
-        pytest.param(world(first(), KILLED), FAIL, "rank 1 of 2 killed", id="a rank is lost"),
-        pytest.param(world(first(held=2, total=3), run(held=1, total=3)), PASS, "",
-                     id="split in two"),
-        pytest.param(world(first(held=2, total=3), run(held=2, total=3)), PASS, "",
-                     id="filled up to even"),
-        pytest.param(world(first(held=3, total=3), run(held=3, total=3)), FAIL, "nothing was split",
-                     id="whole"),
-        pytest.param(world(first(held=1, total=3), run(held=1, total=3)), FAIL, "is on no rank",
-                     id="a shard is lost"),
-        pytest.param(world(first(held=3, total=3)), PASS, "", id="one rank holds all"),
-        pytest.param(world(first(lacking=LACKING), run(lacking=LACKING)), SKIP, "GPUs only",
-                     id="not on CPUs"),
-        pytest.param(world(stage("0.weight", [], reference=REFERENCE),
-                           stage("2.weight", [4.0, 2.0])), PASS, "2 steps",
-                     id="two stages are one model"),
-        pytest.param(world(stage("0.weight", [], reference=REFERENCE),
-                           stage("0.weight", [4.0, 2.0])), FAIL, "missing",
-                     id="a stage is missing"),
-    ],
+@cases(
+    "seen status word",
+    ("two GPUs", world(first(), run()), PASS, "2 GPUs over NCCL"),
+    ("one GPU says so", world(first()), PASS, "nothing to transfer between GPUs"),
+    ("gloo says so", world(first(), run(), backend="gloo"), PASS, "NCCL not tested"),
+    ("a rank is lost", world(first(), KILLED), FAIL, "rank 1 of 2 killed"),
+    ("split in two", world(first(held=2, total=3), run(held=1, total=3)), PASS, ""),
+    ("filled up to even", world(first(held=2, total=3), run(held=2, total=3)), PASS, ""),
+    ("whole", world(first(held=3, total=3), run(held=3, total=3)), FAIL, "nothing was split"),
+    ("a shard is lost", world(first(held=1, total=3), run(held=1, total=3)), FAIL, "is on no rank"),
+    ("one rank holds all", world(first(held=3, total=3)), PASS, ""),
+    ("not on CPUs", world(first(lacking=LACKING), run(lacking=LACKING)), SKIP, "GPUs only"),
+    ("two stages are one model",
+     world(stage("0.weight", [], reference=REFERENCE), stage("2.weight", [4.0, 2.0])), PASS,
+     "2 steps"),
+    ("a stage is missing",
+     world(stage("0.weight", [], reference=REFERENCE), stage("0.weight", [4.0, 2.0])), FAIL,
+     "missing"),
 )  # fmt: skip
 def test_ranks(seen: World, status: Status, word: str) -> None:
     outcome = parallel.judge_ranks("it", seen)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kit.cases import cases
 from tests.unit.verify.checks.numerics.test_numerics import sound
 from tests.unit.verify.checks.test_judges import FAIL, PASS, holds
 from verify.checks.training.amp import FALL, LAG, MixedRun, judge_amp
@@ -42,23 +42,19 @@ def steps(**changes: Any) -> TrainingSteps:
     return replace(plain, **changes)
 
 
-@pytest.mark.parametrize(
-    ("found", "status", "word"),
-    [
-        pytest.param(steps(), PASS, "2 fp32 steps match float64", id="only by rounding"),
-        pytest.param(steps(cpu_drift=5e-7), PASS, "(CPU: 5e-07)", id="beside the CPU's"),
-        pytest.param(steps(drift=1.8e-4), FAIL, "TF32 was used", id="as far as TF32 takes it"),
-        pytest.param(steps(drift=0.4), FAIL, "gradients or the optimiser", id="somewhere else"),
-        pytest.param(steps(drift=NAN), FAIL, "NaN or infinity", id="weights are no numbers"),
-        pytest.param(steps(way=NAN, drift=NAN), FAIL, "NaN", id="nor are the reference's"),
-        pytest.param(steps(losses=(2.0, NAN)), FAIL, "NaN or infinity", id="a loss is no number"),
-        pytest.param(steps(losses=(2.0, 1.1)), FAIL, "losses are 0.1", id="another loss"),
-        pytest.param(steps(losses=(2.0,)), FAIL, "NaN or infinity", id="a step is missing"),
-        pytest.param(steps(way=0.0), FAIL, "did not change any weight", id="nothing moved"),
-        pytest.param(
-            steps(losses=(), reference=()), FAIL, "did not change any weight", id="no step"
-        ),
-    ],
+@cases(
+    "found status word",
+    ("only by rounding", steps(), PASS, "2 fp32 steps match float64"),
+    ("beside the CPU's", steps(cpu_drift=5e-7), PASS, "(CPU: 5e-07)"),
+    ("as far as TF32 takes it", steps(drift=1.8e-4), FAIL, "TF32 was used"),
+    ("somewhere else", steps(drift=0.4), FAIL, "gradients or the optimiser"),
+    ("weights are no numbers", steps(drift=NAN), FAIL, "NaN or infinity"),
+    ("nor are the reference's", steps(way=NAN, drift=NAN), FAIL, "NaN"),
+    ("a loss is no number", steps(losses=(2.0, NAN)), FAIL, "NaN or infinity"),
+    ("another loss", steps(losses=(2.0, 1.1)), FAIL, "losses are 0.1"),
+    ("a step is missing", steps(losses=(2.0,)), FAIL, "NaN or infinity"),
+    ("nothing moved", steps(way=0.0), FAIL, "did not change any weight"),
+    ("no step", steps(losses=(), reference=()), FAIL, "did not change any weight"),
 )
 def test_the_same_steps(found: TrainingSteps, status: Status, word: str) -> None:
     outcome = judge_same(found, "cuda")
@@ -86,32 +82,23 @@ FP16 = replace(BF16, dtype="fp16", computed_in="fp16", skipped=(0, 1), overflows
 SLOW = (1.0, 0.5, 0.1, 0.01)
 
 
-@pytest.mark.parametrize(
-    ("runs", "status", "word"),
-    [
-        pytest.param([PLAIN, BF16, FP16], PASS, "bf16 (2 times as fast", id="as it should be"),
-        pytest.param([PLAIN, FP16], PASS, "2 steps skipped to find the scale", id="skips are told"),
-        pytest.param([PLAIN, BF16], PASS, "40% less memory", id="memory saved is told"),
-        pytest.param([PLAIN, replace(BF16, computed_in="fp32")], FAIL, "computed in fp32",
-                     id="no autocast"),
-        pytest.param([PLAIN, replace(FP16, skipped=(0, 3))], FAIL, "skipped step 3",
-                     id="a late skip"),
-        pytest.param([PLAIN, replace(FP16, skipped=())], FAIL, "does not see infinite",
-                     id="no skip at all"),
-        pytest.param([PLAIN, replace(FP16, finite=False)], FAIL, "overflow was not",
-                     id="a NaN weight"),
-        pytest.param([PLAIN, replace(BF16, losses=(1.0, INF))], FAIL, "does not overflow",
-                     id="a loss of inf"),
-        pytest.param([PLAIN, replace(BF16, losses=(1.0, 0.9))], FAIL, "not down 10-fold",
-                     id="no fall"),
-        pytest.param([PLAIN, replace(BF16, losses=SLOW)], FAIL, "0.003 in fp32", id="behind fp32"),
-        pytest.param([PLAIN, replace(BF16, losses=())], FAIL, "nan to nan", id="no step"),
-        pytest.param([replace(PLAIN, losses=(1.0, 0.9)), BF16], FAIL, "fp32: the loss",
-                     id="fp32 is wrong"),
-        pytest.param([PLAIN], FAIL, "no run in mixed precision", id="nothing mixed"),
-        pytest.param([BF16], FAIL, "no run in mixed precision", id="nothing to put beside"),
-    ],
-)  # fmt: skip
+@cases(
+    "runs status word",
+    ("as it should be", [PLAIN, BF16, FP16], PASS, "bf16 (2 times as fast"),
+    ("skips are told", [PLAIN, FP16], PASS, "2 steps skipped to find the scale"),
+    ("memory saved is told", [PLAIN, BF16], PASS, "40% less memory"),
+    ("no autocast", [PLAIN, replace(BF16, computed_in="fp32")], FAIL, "computed in fp32"),
+    ("a late skip", [PLAIN, replace(FP16, skipped=(0, 3))], FAIL, "skipped step 3"),
+    ("no skip at all", [PLAIN, replace(FP16, skipped=())], FAIL, "does not see infinite"),
+    ("a NaN weight", [PLAIN, replace(FP16, finite=False)], FAIL, "overflow was not"),
+    ("a loss of inf", [PLAIN, replace(BF16, losses=(1.0, INF))], FAIL, "does not overflow"),
+    ("no fall", [PLAIN, replace(BF16, losses=(1.0, 0.9))], FAIL, "not down 10-fold"),
+    ("behind fp32", [PLAIN, replace(BF16, losses=SLOW)], FAIL, "0.003 in fp32"),
+    ("no step", [PLAIN, replace(BF16, losses=())], FAIL, "nan to nan"),
+    ("fp32 is wrong", [replace(PLAIN, losses=(1.0, 0.9)), BF16], FAIL, "fp32: the loss"),
+    ("nothing mixed", [PLAIN], FAIL, "no run in mixed precision"),
+    ("nothing to put beside", [BF16], FAIL, "no run in mixed precision"),
+)
 def test_mixed_precision(runs: Sequence[MixedRun], status: Status, word: str) -> None:
     outcome = judge_amp(runs, "cuda")
     holds(outcome, status, word)

@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Tuple
 from tests.mutations import Row, rows
 from tests.mutations.jax_ import fail_to_map, replace_in_lax
 from tests.mutations.loading import put
-from tests.mutations.patching import raising, replace
+from tests.mutations.patching import backend, raising, replace
 
 SHORT_S = 5.0  # for a process that hangs: it gets no further however long one waits
 SLOWER = 1e5
@@ -24,11 +24,6 @@ def _family() -> Any:
     """The collectives of the framework that is imported."""
     framework = "jax" if "jax" in sys.modules else "tensorflow"
     return importlib.import_module("verify.checks.collectives.{}".format(framework))
-
-
-def _backend() -> Any:
-    framework = "jax" if "jax" in sys.modules else "tensorflow"
-    return importlib.import_module("verify.backends." + framework).BACKEND
 
 
 def two_gpus() -> None:
@@ -43,8 +38,8 @@ def two_gpus() -> None:
         cut()
         return real("cpu")
 
-    backend = _backend()
-    vars(backend).update(find=lambda _: (None, backend.place("cuda")), count=lambda: 2)
+    framework = backend()
+    vars(framework).update(find=lambda _: (None, framework.place("cuda")), count=lambda: 2)
     put(family, "all_devices", devices)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any, Callable
 
-from tests.mutations import rows
+from tests.mutations import patching, rows
+from tests.mutations.patching import always, backend, maker
+from verify.model.check import Context
 
 ODD_PLACE = 4097  # where a bit is flipped
 
@@ -72,11 +75,15 @@ def pair(**fields: Any) -> Callable[[], None]:
 
 def two_places() -> None:
     """Two places in host memory stand for two GPUs; the copies between them are real."""
-    from verify.backends.pytorch import Place
-    from verify.checks.devices import peers
+    from verify.device import driver
 
-    vars(peers)["find_gpus"] = lambda _: (None, (Place("cpu", 0), Place("cpu", 1)))
-    peers._reaches = lambda *_: True
+    framework = backend()
+    if "torch" not in sys.modules:  # which has one device of the CPU
+        framework.split_cpu()
+    framework.look(Context())
+    places = (framework.place("cpu", 0), framework.place("cpu", 1))
+    vars(framework)["find_gpus"] = lambda _: (None, places)
+    patching.replace(driver, "reaches", always(value=True))
 
 
 def four_sound_gpus() -> None:
@@ -122,33 +129,46 @@ def no_link_on_one_gpu() -> None:
     state.read = lambda *_: replace(seen, gpus=(first, replace(second, nvlinks=down)))
 
 
+def damage(change: Callable[[Any], Any]) -> None:
+    """What a place receives is changed, as an array of NumPy."""
+    place, back = type(backend().place("cpu")), maker()
+
+    def make(real: Any) -> Any:
+        import numpy as np
+
+        return lambda self, block: back(change(np.array(real(self, block))))
+
+    patching.replace(place, "receive", make)
+
+
 def flip_a_bit() -> None:
-    import torch
+    def change(block: Any) -> Any:
+        block[ODD_PLACE] ^= 1 << 40
+        return block
 
-    copy = torch.Tensor.copy_
-
-    def damage(self: Any, source: Any) -> Any:
-        copy(self, source)
-        self[ODD_PLACE] ^= 1 << 40
-        return self
-
-    torch.Tensor.copy_ = damage
+    damage(change)
 
 
 def copy_nothing() -> None:
     """As on machines where the IOMMU swallows what one GPU writes to another."""
-    import torch
-
-    torch.Tensor.copy_ = lambda self, _: self
+    damage(lambda block: block * 0)
 
 
 def not_direct() -> None:
-    from verify.checks.devices import peers
+    from verify.device import driver
 
-    peers._reaches = lambda *_: False
+    patching.replace(driver, "reaches", always(value=False))
     flip_a_bit()
 
 
+_COPIES = rows(
+    "devices.peer-copies",
+    ("a bit is flipped on the way", flip_a_bit, "GPU 0 to GPU 1: 1"),
+    ("a copy writes nothing", copy_nothing, "IOMMU"),
+    ("host memory damages a copy", not_direct, "host memory"),
+    sound=two_places,
+    level="quick",
+)
 ROWS = {
     "pytorch": (
         *rows(
@@ -197,13 +217,8 @@ ROWS = {
             sound=two_sound_gpus,
             level="quick",
         ),
-        *rows(
-            "devices.peer-copies",
-            ("a bit is flipped on the way", flip_a_bit, "GPU 0 to GPU 1: 1"),
-            ("a copy writes nothing", copy_nothing, "IOMMU"),
-            ("host memory damages a copy", not_direct, "host memory"),
-            sound=two_places,
-            level="quick",
-        ),
-    )
+        *_COPIES,
+    ),
+    "tensorflow": _COPIES,
+    "jax": _COPIES,
 }

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from typing import Any, Callable, Dict, Tuple
 
 from tests.mutations import Row, jax_, rows, tensorflow_
 from tests.mutations.loading import put
-from tests.mutations.patching import always, raising, replace
+from tests.mutations.patching import always, maker, raising, replace
 
 GB = 1000**3
 NOTHING_SAID = "INTERNAL: Failed to execute XLA runtime executable"
@@ -80,11 +79,7 @@ def harm(how: Callable[[Any], None]) -> Callable[[], None]:
 
         from verify.checks.memory import patterns
 
-        modules = sys.modules
-        back = modules["jax"].numpy.asarray if "jax" in modules else None
-        back = back or (modules["torch"].from_numpy if "torch" in modules else None)
-        back = back or modules["tensorflow"].constant
-        right = patterns.keep
+        back, right = maker(), patterns.keep
 
         def keep(kept: Any, write: Any, read: Any) -> Any:
             def harmed(*words: Any) -> Any:

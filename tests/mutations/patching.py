@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from typing import Any, Callable, Dict, Tuple
 
 from tests.mutations import Row
 
 ROWS: Dict[str, Tuple[Row, ...]] = {}
+
+
+def backend() -> Any:
+    """Of the framework that is imported."""
+    titles = {"torch": "pytorch", "jax": "jax", "tensorflow": "tensorflow"}
+    name = next(titles[module] for module in titles if module in sys.modules)
+    return importlib.import_module("verify.backends." + name).BACKEND
+
+
+def maker() -> Any:
+    """What makes an array of the imported framework from NumPy's."""
+    modules = sys.modules
+    if "jax" in modules:
+        return modules["jax"].numpy.asarray
+    return modules["torch"].from_numpy if "torch" in modules else modules["tensorflow"].constant
 
 
 def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:

@@ -87,6 +87,7 @@ def pretend(framework: str, count: int) -> None:
     rows = tuple(nvml.NvmlGpu(card.name, card.uuid, "8.0", mig=False) for card in cards)
     nvml.read = lambda *_: nvml.Nvml(found=True, driver="570.133.20", cuda="12.8", gpus=rows)
     driver.read = lambda *_: driver.CudaDriver(found=True, version="12.8", count=count)
+    vars(driver).update(reaches=lambda *_: True)
     rooms = [
         cuda_memory.GpuMemory(i, name_of(i), cards[i].uuid, 2 * GIB, 2 * GIB) for i in range(count)
     ]
@@ -184,7 +185,6 @@ def _torch(count: int) -> None:
         "set_rng_state": lambda rng, *_: torch.set_rng_state(rng),
         "get_rng_state_all": lambda: [torch.get_rng_state()] * count,
         "set_rng_state_all": _nothing(),
-        "can_device_access_peer": lambda *_: True,
         "Event": Event,
     }
     vars(torch.cuda).update(pretended)

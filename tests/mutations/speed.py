@@ -6,11 +6,11 @@ The work is really done, on the CPU; what is made up is the time that it took an
 from __future__ import annotations
 
 import contextlib
-import importlib
 import sys
 from typing import Any, Callable
 
 from tests.mutations import rows
+from tests.mutations.patching import backend
 
 NAME = "NVIDIA A100-SXM4-80GB"
 EXPECTED = {
@@ -48,22 +48,15 @@ def card(**changes: Any) -> Any:
     return GpuState(0, NAME, "GPU-a", **{**calm, **changes})
 
 
-def _backend() -> Any:
-    """Of the framework that is imported."""
-    titles = {"torch": "pytorch", "jax": "jax", "tensorflow": "tensorflow"}
-    name = next(titles[module] for module in titles if module in sys.modules)
-    return importlib.import_module("verify.backends." + name).BACKEND
-
-
 def one_card() -> None:
     """One card of the class that the expectations give."""
     from verify.checks.speed import measured as speed
     from verify.checks.speed import rates
     from verify.checks.speed.pace import RatedCard, spec_of
 
-    backend = _backend()
-    real: Any = type(backend.place("cpu"))
-    there = backend.place("cpu").device
+    framework = backend()
+    real: Any = type(framework.place("cpu"))
+    there = framework.place("cpu").device
 
     class Held(real):  # type: ignore[misc]
         """A GPU that computes on the CPU and whose calls all take `CALL_S`."""
@@ -87,7 +80,7 @@ def one_card() -> None:
             return 0
 
     place = Held("cuda")
-    vars(backend).update(every=lambda _: (None, (place,)), find=lambda _: (None, place))
+    vars(framework).update(every=lambda _: (None, (place,)), find=lambda _: (None, place))
     vars(speed).update(
         describe=lambda context, *_: RatedCard(
             0, NAME, vars(speed)["state_now"], spec_of(NAME, None, context.expect.gpus)
@@ -146,8 +139,8 @@ def a_slower_twin() -> None:
     from verify.checks.speed import measured as speed
     from verify.checks.speed.pace import RatedCard
 
-    backend = _backend()
-    first = backend.every(None)[1][0]
+    framework = backend()
+    first = framework.every(None)[1][0]
     second = type(first)("cuda", 1)
     held: Any = type(first)
     right = held.seconds
@@ -157,7 +150,7 @@ def a_slower_twin() -> None:
         return [spent * (2.0 if late else 1.0) for spent in right(self, *words, **more)]
 
     held.seconds = seconds
-    vars(backend).update(every=lambda _: (None, (first, second)))
+    vars(framework).update(every=lambda _: (None, (first, second)))
     vars(speed).update(
         describe=lambda _, place, *__: RatedCard(place.index, NAME, card(clock_sm_mhz=600)),
     )

@@ -175,6 +175,10 @@ class Place:
         """
         raise NotImplementedError
 
+    def receive(self, block: Any) -> Any:
+        """A copy of another device's block."""
+        raise NotImplementedError
+
     def differ(self, block: Any, right: Any) -> Tuple[int, int, int, int]:
         """How many words differ, the first of them, what it should be, and what it is."""
         raise NotImplementedError

@@ -10,9 +10,10 @@ from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
 from verify.backends import base
 from verify.backends.base import NAMES, ODD, ConvolutionCase, Terms, see
+from verify.backends.jax_numbers import convolve, precision
 from verify.backends.sight import Sight
 from verify.backends.trainer import Trainer
-from verify.model.check import Context, Outcome
+from verify.model.check import Context
 from verify.model.measures import seconds_each
 from verify.workloads.networks import Network
 
@@ -130,6 +131,12 @@ class Place(base.Place):
                 first, count, inverted
             ).block_until_ready()
 
+    def receive(self, block: Any) -> Any:
+        """As JAX moves an array to another device."""
+        import jax
+
+        return jax.device_put(block, self.device)
+
     def differ(self, block: Any, right: Any) -> Tuple[int, int, int, int]:
         """How many words differ, the first of them, what it should be, and what it is."""
         import jax
@@ -198,28 +205,7 @@ class Place(base.Place):
         layout: str,  # noqa: ARG002
     ) -> Sequence[Any]:
         """The result, and the gradients by image and weight."""
-        import jax
-
-        edge = (case.padding, case.padding)
-
-        def forward(image: Any, weight: Any) -> Any:
-            return jax.lax.conv_general_dilated(
-                image,
-                weight,
-                (case.stride, case.stride),
-                (edge, edge),
-                dimension_numbers=("NHWC", "HWIO", "NHWC"),
-                feature_group_count=case.groups,
-                precision=precision(dtype),
-            )
-
-        def forward_and_back(image: Any, weight: Any, back: Any) -> Any:
-            result, pull = jax.vjp(forward, image, weight)
-            return (result, *pull(back))
-
-        here = [self.put(numbers, dtype) for numbers in given]
-        with self.scope():
-            return [self.get(one) for one in jax.jit(forward_and_back)(*here)]
+        return convolve(self, case, given, dtype)
 
 
 class Jax(base.Backend):
@@ -315,14 +301,6 @@ def wide() -> None:
     jax.config.update("jax_enable_x64", True)  # noqa: FBT003
 
 
-def precision(dtype: str) -> Any:
-    """Of products: JAX's own default may use TF32, the highest does not."""
-    import jax
-
-    kinds = jax.lax.Precision
-    return kinds.DEFAULT if dtype == "tf32" else kinds.HIGHEST
-
-
 def plugin() -> Optional[Tuple[int, str]]:
     """The CUDA plugin that is installed: its CUDA's major version and its own version.
 
@@ -387,8 +365,3 @@ def look(context: Context) -> Sight:
     found = plugin()
     usable, error = list_gpus()
     return see(context, str(found[0]) if found else None, usable, error)
-
-
-def find(context: Context) -> Tuple[Optional[Outcome], Place]:
-    """As `Backend.find`."""
-    return BACKEND.find(context)

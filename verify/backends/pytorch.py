@@ -173,6 +173,12 @@ class Place(base.Place):
         block = torch.arange(first, last, dtype=torch.int64, device=self.device).mul_(ODD)
         return block.bitwise_not_() if inverted else block
 
+    def receive(self, block: Any) -> Any:
+        """Into memory of its own, as a program moves a tensor to another GPU."""
+        import torch
+
+        return torch.empty_like(block, device=self.device).copy_(block)
+
     def differ(self, block: Any, right: Any) -> Tuple[int, int, int, int]:
         """How many words differ, the first of them, what it should be, and what it is."""
         import torch

@@ -10,8 +10,9 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 from verify.backends import base
 from verify.backends.base import NAMES, ODD, ConvolutionCase, Terms, see
 from verify.backends.sight import Sight
+from verify.backends.tensorflow_numbers import convolve
 from verify.backends.trainer import Trainer
-from verify.model.check import Context, Outcome
+from verify.model.check import Context
 from verify.model.measures import seconds_each
 from verify.workloads.networks import Network
 
@@ -119,6 +120,13 @@ class Place(base.Place):
             words = _first_words(self.device, count) + tf.constant(multiples(first, 1))
             return tf.bitwise.invert(words) if inverted else words
 
+    def receive(self, block: Any) -> Any:
+        """As TensorFlow moves what another device computed."""
+        import tensorflow as tf
+
+        with self.scope():
+            return tf.identity(block)
+
     def differ(self, block: Any, right: Any) -> Tuple[int, int, int, int]:
         """How many words differ, the first of them, what it should be, and what it is."""
         import tensorflow as tf
@@ -193,18 +201,8 @@ class Place(base.Place):
         layout: str,  # noqa: ARG002
     ) -> Sequence[Any]:
         """The result, and the gradients by image and weight."""
-        import tensorflow as tf
-
         allow_tf32(on=dtype == "tf32")
-        image, weight, back = (self.put(numbers, dtype) for numbers in given)
-        edge = [case.padding, case.padding]
-        with self.scope(), tf.GradientTape() as tape:
-            tape.watch([image, weight])
-            padded = tf.pad(image, [[0, 0], edge, edge, [0, 0]])  # oneDNN's gradients need "VALID"
-            result = tf.nn.conv2d(padded, weight, case.stride, "VALID")
-        with self.scope():
-            found = (result, *tape.gradient(result, [image, weight], output_gradients=back))
-        return [self.get(one) for one in found]
+        return convolve(self, case, given, dtype)
 
 
 class TensorFlow(base.Backend):
@@ -301,7 +299,7 @@ def multiples(first: int, count: int) -> Any:
     return words.view(np.int64)
 
 
-@functools.lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=2)  # of both ends of a copy
 def _first_words(device: str, count: int) -> Any:  # noqa: ARG001  # one for each device
     import tensorflow as tf
 
@@ -393,8 +391,3 @@ def look(context: Context) -> Sight:
     cuda, usable = cuda_version(), len(gpus())
     unsaid = "the driver has GPUs, but TensorFlow lists none: see libraries.dlopen"
     return see(context, cuda, usable, unsaid)
-
-
-def find(context: Context) -> Tuple[Optional[Outcome], Place]:
-    """As `Backend.find`."""
-    return BACKEND.find(context)

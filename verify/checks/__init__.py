@@ -41,7 +41,7 @@ _TABLE: Tuple[Tuple[Sequence[str], Sequence[Check]], ...] = (
     (("pytorch", "tensorflow"), (devices.CODE,)),
     (ALL, compute.CHECKS),
     (XLA, placement.CHECKS),
-    (PYTORCH, peers.CHECKS),
+    (ALL, peers.CHECKS),
     (ALL, products.CHECKS),
     (ALL, convolution.CHECKS),
     (ALL, reruns.CHECKS),

@@ -43,6 +43,20 @@ def read(load: Callable[[str], Any] = ctypes.CDLL) -> CudaDriver:
     return CudaDriver(found=True, version=said, count=count.value)
 
 
+def reaches(source: int, target: int, load: Callable[[str], Any] = ctypes.CDLL) -> Optional[bool]:
+    """Whether one GPU accesses another's memory directly; None where libcuda does not say."""
+    try:
+        library = load("libcuda.so.1")
+        ends, answer = (ctypes.c_int(), ctypes.c_int()), ctypes.c_int()
+        code = int(library.cuInit(0))
+        for index, end in zip((source, target), ends):
+            code = code or int(library.cuDeviceGet(ctypes.byref(end), index))
+        code = code or int(library.cuDeviceCanAccessPeer(ctypes.byref(answer), *ends))
+    except (OSError, AttributeError):
+        return None
+    return None if code else bool(answer.value)
+
+
 def _name(library: Any, code: int) -> str:
     text = ctypes.c_char_p()
     try:

@@ -7,17 +7,17 @@ success, and corrupts the data.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from verify.backends.pytorch import Place, find_gpus
+from verify.backends.base import of
 from verify.checks.collectives.ranks import P2P_FIX
+from verify.device import driver
 from verify.model.check import NODE, Check, Context, Outcome, Status, gpus
 from verify.model.measures import Table, median, of_samples, pack
 
 ELEMENTS = {"quick": 1 << 16, "standard": 1 << 23, "full": 1 << 26}  # of 8 bytes
 TURNS = {"quick": 1, "standard": 2, "full": 8}
 REPEATS = 5
-_ODD = 0x9E3779B97F4A7C1  # odd, so that each position's number is unique in all 64 bits
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class PeerCopy:
 
     source: int
     target: int
-    direct: bool  # whether the driver allows P2P; else it goes through host memory
+    direct: Optional[bool]  # whether the driver allows P2P; else it goes through host memory
     wrong: int
     total: int
     seconds: Tuple[float, ...] = ()
@@ -40,14 +40,13 @@ class PeerCopy:
 
 def check_copies(context: Context) -> Outcome:
     """Copy between each pair of GPUs, in both directions."""
-    absent, places = find_gpus(context)
+    absent, places = of(context).find_gpus(context)
     if absent:
         return absent
     if len(places) < 2:
         return Outcome(Status.SKIP, "one GPU: there is no peer")
-    elements, turns = ELEMENTS[context.level], TURNS[context.level]
     copies = [
-        _copies(source, target, elements, turns)
+        _copies(context, source, target)
         for source in places
         for target in places
         if source != target
@@ -55,38 +54,20 @@ def check_copies(context: Context) -> Outcome:
     return judge_copies(copies)
 
 
-def _copies(source: Place, target: Place, elements: int, turns: int) -> PeerCopy:
-    import torch
-
-    there = torch.empty(elements, dtype=torch.int64, device=target.device)
+def _copies(context: Context, source: Any, target: Any) -> PeerCopy:
+    """Each GPU makes the words itself, so the reference never crossed a link."""
+    elements, turns = ELEMENTS[context.level], TURNS[context.level]
     wrong = 0
     for turn in range(turns):
-        salt = (turn * 64 + source.index) * 64 + target.index + 1
-        here = _pattern(elements, salt, source)
-        there.fill_(-salt)
+        first = (turn * 64 + source.index) * 64 + target.index + 1  # no words are there already
+        there = target.receive(source.block(first, elements, inverted=False))
         target.synchronize()
-        there.copy_(here)
-        source.synchronize()
-        target.synchronize()
-        wrong += int((there != _pattern(elements, salt, target)).sum().item())
-    here = _pattern(elements, 0, source)
-    seconds = tuple(source.seconds(lambda: there.copy_(here), repeats=REPEATS))
-    direct = _reaches(source, target)
+        wrong += target.differ(there, target.block(first, elements, inverted=False))[0]
+    here = source.block(0, elements, inverted=False)
+    seconds = tuple(target.seconds(lambda: target.receive(here), repeats=REPEATS))
+    direct = driver.reaches(source.index, target.index, context.machine.load)
     total = elements * turns
     return PeerCopy(source.index, target.index, direct, wrong, total, seconds, elements * 8)
-
-
-def _pattern(elements: int, salt: int, place: Place) -> Any:
-    """The pattern, generated on the GPU itself, so the reference never crossed a link."""
-    import torch
-
-    return (torch.arange(elements, dtype=torch.int64, device=place.device) + salt) * _ODD
-
-
-def _reaches(source: Place, target: Place) -> bool:
-    import torch
-
-    return bool(torch.cuda.can_device_access_peer(target.index, source.index))
 
 
 def judge_copies(copies: Sequence[PeerCopy]) -> Outcome:
@@ -107,7 +88,7 @@ def judge_copies(copies: Sequence[PeerCopy]) -> Outcome:
             )
             fault = _cause(copy)
             return Outcome(Status.FAIL, message, *fault, measured, expected, NODE)
-    direct = sum(copy.direct for copy in copies)
+    direct = sum(bool(copy.direct) for copy in copies)
     slowest = min(copy.gbs for copy in copies)
     count = len({copy.source for copy in copies})
     message = "copies between {} are bit-identical, {} of {} by P2P, at least {:.3g} GB/s".format(
@@ -117,7 +98,7 @@ def judge_copies(copies: Sequence[PeerCopy]) -> Outcome:
 
 
 def _cause(copy: PeerCopy) -> Tuple[str, str]:
-    if copy.direct:
+    if copy.direct is not False:
         return "P2P traffic is misrouted, most likely by the IOMMU or PCIe ACS", P2P_FIX
     cause = "data was corrupted on its way through host memory: the host's memory or PCIe"
     return cause, "look at the host's kernel log for PCIe (AER) and memory (MCE) errors"

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Dict, Optional, Tuple
 
-from verify.backends.tensorflow import Place, find
+from verify.backends.tensorflow import BACKEND, Place
 from verify.backends.tensorflow_training import model_of
 from verify.checks.numerics.accuracy import number
 from verify.checks.training.loss import AGAIN, FACTOR
@@ -45,7 +45,7 @@ class KerasFit:
 
 def check_keras(context: Context) -> Outcome:
     """Fit a model on a tf.data pipeline, as most users do."""
-    broken, place = find(context)
+    broken, place = BACKEND.find(context)
     return broken or judge_fit(_fit(place, context.pick(6, 12, 40)), place.kind)
 
 

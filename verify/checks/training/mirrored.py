@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Dict, List, Tuple
 
-from verify.backends.tensorflow import all_devices, cut_the_cpu, find, gpus
+from verify.backends.tensorflow import BACKEND, all_devices, cut_the_cpu, gpus
 from verify.backends.tensorflow_training import model_of, numbers, optimiser_of, prepare
 from verify.backends.trainer import RATES
 from verify.checks.training import steps as same_steps
@@ -17,7 +17,7 @@ _FIX = "run with NCCL_P2P_DISABLE=1: if that fixes it, look at IOMMU and PCIe AC
 
 def check_mirrored(context: Context) -> Outcome:
     """Train on all GPUs together and on one device alone; on a CPU, on two logical devices."""
-    broken, place = find(context)
+    broken, place = BACKEND.find(context)
     if broken:
         return broken
     if place.is_gpu and len(gpus()) < 2:

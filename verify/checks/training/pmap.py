@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Dict, List, Optional, Tuple
 
-from verify.backends.jax import BACKEND, all_devices, cut_the_cpu, find
+from verify.backends.jax import BACKEND, all_devices, cut_the_cpu
 from verify.backends.jax_training import at_rest, loss_of, stepper, weights_of
 from verify.checks.training import steps as same_steps
 from verify.model.check import Check, Context, Outcome, Status
@@ -21,7 +21,7 @@ _FIX = "run with NCCL_P2P_DISABLE=1: if that fixes it, look at IOMMU and PCIe AC
 def _devices(context: Context) -> "Tuple[Optional[Outcome], List[Any]]":
     """All GPUs, or two devices of the CPU; and why not, where there are not two."""
     cut_the_cpu()
-    broken, place = find(context)
+    broken, place = BACKEND.find(context)
     if broken:
         return broken, []
     found = all_devices(place.kind)

@@ -125,3 +125,37 @@ def test_the_cuda_driver(library: FakeCuda, count: int | None, error: str | None
     assert (seen.version, seen.count) == ("12.4", count)
     assert (seen.error or "").startswith(error or "")
     assert bool(seen.error) == bool(error)
+
+
+class FakePeers(FakeCuda):
+    """GPU 0 reads GPU 1's memory, and not the other way."""
+
+    def cuDeviceGet(self, device: Any, index: int) -> int:  # noqa: N802
+        device._obj.value = index + 10
+        return 0 if index < self.count else 101
+
+    def cuDeviceCanAccessPeer(self, answer: Any, source: Any, target: Any) -> int:  # noqa: N802
+        answer._obj.value = (source.value, target.value) == (10, 11)
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("library", "pair", "reached"),
+    [
+        pytest.param(FakePeers(), (0, 1), True, id="it does"),
+        pytest.param(FakePeers(), (1, 0), False, id="it does not"),
+        pytest.param(FakePeers(), (0, 2), None, id="there is no such GPU"),
+        pytest.param(FakePeers(init=802), (0, 1), None, id="CUDA does not start"),
+        pytest.param(FakeCuda(), (0, 1), None, id="libcuda has no such function"),
+    ],
+)
+def test_peer_access(
+    library: FakeCuda,
+    pair: tuple[int, int],
+    reached: bool | None,  # noqa: FBT001
+) -> None:
+    assert driver.reaches(*pair, lambda _: library) is reached
+
+
+def test_peer_access_is_unknown_without_libcuda() -> None:
+    assert driver.reaches(0, 1, _refuse) is None

@@ -437,6 +437,7 @@ def copy(source: int = 0, target: int = 1, **more: Any) -> PeerCopy:
         ),
         pytest.param([copy(wrong=1)], FAIL, "IOMMU or PCIe ACS", id="P2P names the IOMMU"),
         pytest.param([copy(wrong=1, direct=False)], FAIL, "host memory", id="host memory"),
+        pytest.param([copy(wrong=1, direct=None)], FAIL, "IOMMU", id="unknown whether by P2P"),
         pytest.param([copy(total=0)], FAIL, "0 of 0", id="nothing compared"),
         pytest.param([], FAIL, "nothing was copied", id="nothing copied"),
     ],

@@ -247,8 +247,8 @@ def round_like_tf32() -> None:
     replace(jnp, "matmul", make)
 
 
-def weaken_the_gradient(index: int) -> Callable[[], None]:
-    """A convolution whose gradient by image (0) or weight (1) is 5 % small."""
+def weaken_the_gradient(index: int, of: str = "lax.conv_general_dilated") -> Callable[[], None]:
+    """A function of jax whose gradient by one of its arrays is 5 % small."""
 
     def seed() -> None:
         import jax
@@ -260,16 +260,26 @@ def weaken_the_gradient(index: int) -> Callable[[], None]:
 
             weaken.defjvps(lambda tangent, _answer, _side: tangent * 0.95)
 
-            def convolve(x: Any, w: Any, *more: Any, **most: Any) -> Any:
-                sides = [x, w]
-                sides[index] = weaken(sides[index])
-                return real(*sides, *more, **most)
+            def work(*given: Any, **more: Any) -> Any:
+                changed = (weaken(one) if i == index else one for i, one in enumerate(given))
+                return real(*changed, **more)
 
-            return convolve
+            return work
 
-        replace(jax.lax, "conv_general_dilated", make)
+        module, name = of.split(".")
+        replace(getattr(jax, module), name, make)
 
     return seed
+
+
+def forget_the_mask() -> None:
+    """Attention looks ahead."""
+    import jax
+
+    def make(real: Any) -> Any:
+        return lambda *given, **more: real(*given, **{**more, "is_causal": False})
+
+    replace(jax.nn, "dot_product_attention", make)
 
 
 def drop_pixels() -> None:
@@ -518,6 +528,15 @@ _ARITHMETIC: Tuple[Row, ...] = (
     *rows(
         "numerics.determinism",
         ("noise that no seed fixes", forget_the_seed, "from one seed differ"),
+    ),
+    *rows(
+        "numerics.attention",
+        ("the causal mask is ignored", forget_the_mask, "causal"),
+        (
+            "the gradient by key is small",
+            weaken_the_gradient(1, "nn.dot_product_attention"),
+            "gradient by key",
+        ),
     ),
     *rows(
         "numerics.checkpoint",

@@ -43,6 +43,7 @@ LEFT_OUT = {  # what cannot be pretended
         "libraries.cuda": "it is about the plugin's libraries, as are the next two",
         "libraries.cudnn": "likewise",
         "libraries.files": "likewise",
+        "numerics.attention": "compiled, XLA has no attention in fp16 for a CPU",
         "training.amp": "it takes a CPU minutes",
     },
     "tensorflow": {

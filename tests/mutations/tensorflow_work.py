@@ -53,24 +53,37 @@ def round_like_tf32() -> None:
 
 
 def weaken_the_gradient(index: int) -> Callable[[], None]:
-    """A convolution whose gradient by image (0) or weight (1) is 1 % small."""
+    """A convolution whose gradient by image (0) or weight (1) is 5 % small."""
+
+    def seed() -> None:
+        import tensorflow as tf
+
+        replace(tf.nn, "conv2d", lambda real: lambda *given: real(*weakened(given, index)))
+
+    return seed
+
+
+def weakened(given: Any, index: int) -> Any:
+    """The same tensors, with a gradient by one of them that is 5 % small."""
+    import tensorflow as tf
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator,unused-ignore]
+    def weaken(side: Any) -> Any:
+        return tf.identity(side), lambda dy: dy * tf.cast(0.95, dy.dtype)
+
+    return [weaken(one) if i == index else one for i, one in enumerate(given)]
+
+
+def change_attention(how: Callable[[Any], Any], **instead: Any) -> Callable[[], None]:
+    """Keras's layer gets other tensors (query, value, key), or other options."""
 
     def seed() -> None:
         import tensorflow as tf
 
         def make(real: Any) -> Any:
-            def convolve(x: Any, w: Any, *more: Any) -> Any:
-                @tf.custom_gradient  # type: ignore[untyped-decorator,unused-ignore]
-                def weaken(side: Any) -> Any:
-                    return tf.identity(side), lambda dy: dy * tf.cast(0.95, dy.dtype)
+            return lambda layer, given, **more: real(layer, how(given), **{**more, **instead})
 
-                sides = [x, w]
-                sides[index] = weaken(sides[index])
-                return real(*sides, *more)
-
-            return convolve
-
-        replace(tf.nn, "conv2d", make)
+        replace(tf.keras.layers.Attention, "__call__", make)
 
     return seed
 
@@ -319,6 +332,19 @@ _ARITHMETIC: Tuple[Row, ...] = (
         ("an element overflows", spoil_products(infinite), "NaN or infinity"),
         ("TF32 where fp32 was asked for", round_like_tf32, "rounding explains"),
         ("no kernel runs", fail_on_the_gpu, "no kernel image"),
+    ),
+    *rows(
+        "numerics.attention",
+        (
+            "the causal mask is ignored",
+            change_attention(list, use_causal_mask=False),
+            "causal",
+        ),
+        (
+            "the gradient by key is small",
+            change_attention(lambda given: weakened(given, 2)),
+            "gradient by key",
+        ),
     ),
     *rows(
         "numerics.convolution",

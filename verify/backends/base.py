@@ -8,6 +8,7 @@ PyTorch's checks do not depend on NumPy.
 from __future__ import annotations
 
 import importlib
+import re
 from dataclasses import dataclass
 from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple
 
@@ -33,6 +34,12 @@ SHORT = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "b
 SINCE = {"tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9)}
 """The first compute capability that has units for a dtype."""
 ODD = 0x9E3779B97F4A7C15 - (1 << 64)  # 2^64 divided by the golden ratio, as a signed word
+# Messages of torch and cuDNN if a backend has no kernel: pytorch issues 140930, 138340.
+NO_ATTENTION = re.compile(
+    r"No available kernel|No viable backend|No execution plans support the graph"
+    r"|No valid (execution plans|engine configs)|unable to find an engine|STATUS_NOT_SUPPORTED",
+    re.IGNORECASE,
+)
 NO_DEVICE = "no CUDA-capable device is detected"
 
 
@@ -215,14 +222,21 @@ class Place:
         """The product of two matrices of `put`, with or without TF32 as the dtype says."""
         raise NotImplementedError
 
-    def convolve(
-        self, case: ConvolutionCase, given: Sequence[Any], dtype: str, layout: str
-    ) -> Sequence[Any]:
+    def convolve(self, case: ConvolutionCase, given: Sequence[Any], dtype: str, layout: str) -> Any:
         """The result of a convolution and its gradients by image and weight, as arrays of the host.
 
         `given` are the image, the weight and the gradient of the result, of the host.
         """
-        raise NotImplementedError
+        return self.backend.numbers.convolve(self, case, given, dtype, layout)
+
+    def attend(self, given: Sequence[Any], dtype: str, way: str, *, causal: bool) -> Any:
+        """What ran; and attention with its gradients by query, key and value, as arrays of the
+        host. None if there is no kernel for this way; without a way as the framework chooses.
+
+        `given` are query, key, value and the gradient of the result, of the host: batch x heads x
+        length x width.
+        """
+        return self.backend.numbers.attend(self, given, dtype, way, causal=causal)
 
 
 @dataclass(frozen=True)
@@ -238,12 +252,14 @@ class Backend:
     """A framework. Each of the modules beside this one has one, as `BACKEND`."""
 
     terms: Terms
+    numbers: Any  # its module of what computes with gradients
     dtypes: Tuple[str, ...] = DTYPES[:5]
     layouts: Tuple[str, ...] = ("",)  # of images
     says_what_is_free = True  # of a GPU's memory
     unordered = False  # whether a network in training may add up in no fixed order
     sure_of_tf32 = True  # whether TF32 is used wherever it is allowed and there
     convolves_groups = True
+    attentions: Tuple[str, ...] = ()  # ways of it that a program can ask for
     computes_references = False  # whether references in float64 are its own CPU's work
 
     def place(self, kind: str, index: int = 0) -> Any:

@@ -6,11 +6,11 @@ import logging
 import os
 import re
 from importlib import metadata
-from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Mapping, Optional, Tuple
 
-from verify.backends import base
-from verify.backends.base import NAMES, ODD, ConvolutionCase, Terms, see
-from verify.backends.jax_numbers import convolve, precision
+from verify.backends import base, jax_numbers
+from verify.backends.base import NAMES, ODD, Terms, see
+from verify.backends.jax_numbers import precision
 from verify.backends.sight import Sight
 from verify.backends.trainer import Trainer
 from verify.model.check import Context
@@ -197,21 +197,13 @@ class Place(base.Place):
             product = jax.jit(lambda a, b: jnp.matmul(a, b, precision=precision(dtype)))
             return product(left, right)
 
-    def convolve(
-        self,
-        case: ConvolutionCase,
-        given: Sequence[Any],
-        dtype: str,
-        layout: str,  # noqa: ARG002
-    ) -> Sequence[Any]:
-        """The result, and the gradients by image and weight."""
-        return convolve(self, case, given, dtype)
-
 
 class Jax(base.Backend):
     """JAX."""
 
     terms = TERMS
+    numbers = jax_numbers
+    attentions = ("xla", "cudnn")
     sure_of_tf32 = False  # by default XLA chooses the precision of a product itself
 
     def place(self, kind: str, index: int = 0) -> Place:

@@ -1,10 +1,11 @@
-"""JAX's precision of products, its convolutions, and their gradients."""
+"""JAX's precision of products; its convolutions and attention, with their gradients."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Sequence
+from contextlib import nullcontext
+from typing import Any, Callable, Optional, Sequence, Tuple
 
-from verify.backends.base import ConvolutionCase
+from verify.backends.base import NO_ATTENTION, ConvolutionCase
 
 
 def precision(dtype: str) -> Any:
@@ -15,7 +16,13 @@ def precision(dtype: str) -> Any:
     return kinds.DEFAULT if dtype == "tf32" else kinds.HIGHEST
 
 
-def convolve(place: Any, case: ConvolutionCase, given: Sequence[Any], dtype: str) -> Sequence[Any]:
+def convolve(
+    place: Any,
+    case: ConvolutionCase,
+    given: Sequence[Any],
+    dtype: str,
+    layout: str,  # noqa: ARG001
+) -> Sequence[Any]:
     """As `Place.convolve`."""
     import jax
 
@@ -45,3 +52,35 @@ def there_and_back(place: Any, forward: Callable[..., Any], given: Sequence[Any]
 
     with place.scope():
         return [place.get(one) for one in jax.jit(both)(given[-1], *given[:-1])]
+
+
+def no_attention() -> Optional[str]:
+    """Why this release has no attention of its own, if so: it came with JAX 0.4.31."""
+    import jax
+
+    if hasattr(jax.nn, "dot_product_attention"):
+        return None
+    return "JAX {} has no dot_product_attention".format(jax.__version__)
+
+
+def attend(
+    place: Any, given: Sequence[Any], dtype: str, way: str, *, causal: bool
+) -> Optional[Tuple[str, Sequence[Any]]]:
+    """As `Place.attend`; JAX's heads come after the length, and fp32 is exact, without TF32."""
+    import jax
+
+    if way == "cudnn" and (dtype == "fp32" or not place.has("bf16")):
+        return None
+
+    def forward(*inputs: Any) -> Any:
+        return jax.nn.dot_product_attention(*inputs, is_causal=causal, implementation=way or None)
+
+    here = [place.put(numbers.swapaxes(1, 2), dtype) for numbers in given]
+    try:
+        with jax.default_matmul_precision("float32") if dtype == "fp32" else nullcontext():
+            found = there_and_back(place, forward, here)
+    except Exception as error:
+        if way and (isinstance(error, NotImplementedError) or NO_ATTENTION.search(str(error))):
+            return None
+        raise
+    return way, [one.swapaxes(1, 2) for one in found]

@@ -8,8 +8,8 @@ import re
 import warnings
 from typing import Any, Callable, ContextManager, List, Optional, Sequence, Tuple
 
-from verify.backends import base
-from verify.backends.base import DTYPES, NAMES, ODD, ConvolutionCase, Terms
+from verify.backends import base, pytorch_numbers
+from verify.backends.base import DTYPES, NAMES, ODD, Terms
 from verify.backends.pytorch_numbers import kind_of, operands, scaled, set_tf32, sums_in_bf16
 from verify.backends.sight import Sight, judge_absent, look
 from verify.backends.trainer import Trainer
@@ -253,36 +253,15 @@ class Place(base.Place):
         set_tf32(on=dtype == "tf32")
         return scaled(left, right) if dtype == "fp8" else left @ right
 
-    def convolve(
-        self, case: ConvolutionCase, given: Sequence[Any], dtype: str, layout: str
-    ) -> Sequence[Any]:
-        """The result, and the gradients by image and weight."""
-        import torch
-
-        set_tf32(on=dtype == "tf32")
-        form = torch.channels_last if layout == "channels_last" else torch.contiguous_format
-        forms = ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
-        here = [
-            self.put(numbers.permute(order), dtype).contiguous(memory_format=form)
-            for numbers, order in zip(given, forms)
-        ]
-        image, weight = (numbers.detach().requires_grad_() for numbers in here[:2])
-        with torch.backends.cudnn.flags(enabled=True, allow_tf32=dtype == "tf32"):
-            result = torch.nn.functional.conv2d(
-                image, weight, stride=case.stride, padding=case.padding, groups=case.groups
-            )
-            by_image, by_weight = torch.autograd.grad(result, (image, weight), here[2])
-        back = ((0, 2, 3, 1), (0, 2, 3, 1), (2, 3, 1, 0))
-        results = (result, by_image, by_weight)
-        return [self.get(found).permute(order) for found, order in zip(results, back)]
-
 
 class PyTorch(base.Backend):
     """PyTorch."""
 
+    numbers = pytorch_numbers
     terms = Terms("PyTorch", "", "")
     dtypes = DTYPES
     layouts = ("contiguous", "channels_last")
+    attentions = tuple(pytorch_numbers.ATTENTION)
     computes_references = True
     unordered = True
 

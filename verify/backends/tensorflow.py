@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 import os
 import re
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from verify.backends import base
-from verify.backends.base import NAMES, ODD, ConvolutionCase, Terms, see
+from verify.backends import base, tensorflow_numbers
+from verify.backends.base import NAMES, ODD, Terms, see
 from verify.backends.sight import Sight
-from verify.backends.tensorflow_numbers import convolve
 from verify.backends.trainer import Trainer
 from verify.model.check import Context
 from verify.model.measures import seconds_each
@@ -193,22 +192,12 @@ class Place(base.Place):
         with self.scope():
             return tf.linalg.matmul(left, right)
 
-    def convolve(
-        self,
-        case: ConvolutionCase,
-        given: Sequence[Any],
-        dtype: str,
-        layout: str,  # noqa: ARG002
-    ) -> Sequence[Any]:
-        """The result, and the gradients by image and weight."""
-        allow_tf32(on=dtype == "tf32")
-        return convolve(self, case, given, dtype)
-
 
 class TensorFlow(base.Backend):
     """TensorFlow."""
 
     terms = TERMS
+    numbers = tensorflow_numbers
     says_what_is_free = False
     convolves_groups = False  # its kernels for the CPU have no gradient of it
 

@@ -45,7 +45,7 @@ _TABLE: Tuple[Tuple[Sequence[str], Sequence[Check]], ...] = (
     (ALL, products.CHECKS),
     (ALL, convolution.CHECKS),
     (ALL, reruns.CHECKS),
-    (PYTORCH, attention.CHECKS),
+    (ALL, attention.CHECKS),
     (ALL, compiled.CHECKS),
     (ALL, training.CHECKS),
     (TENSORFLOW, keras.CHECKS),

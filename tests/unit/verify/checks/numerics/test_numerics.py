@@ -20,10 +20,9 @@ from hypothesis import strategies as st
 from tests.kit.reports import CHECK
 from tests.unit.verify.checks.test_judges import FAIL, PASS, SKIP, holds
 from verify.backends import pytorch, tensorflow
-from verify.backends.base import ConvolutionCase
+from verify.backends.base import NO_ATTENTION, ConvolutionCase
 from verify.backends.pytorch import Place
 from verify.backends.pytorch_numbers import sums_in_bf16
-from verify.checks.numerics import attention
 from verify.checks.numerics import compiled as compiling
 from verify.checks.numerics.accuracy import (
     ROUNDINGS,
@@ -367,7 +366,7 @@ def attended(what: str = "flash full, length 128", error: float = 1e-7) -> Accur
 def test_attention(
     readings: list[AccuracyReading], forced: list[ForcedBackend], status: Status, word: str
 ) -> None:
-    outcome = judge_attention(readings, forced)
+    outcome = judge_attention(readings, forced, asked=("flash", "efficient", "math"))
     holds(outcome, status, word)
     sound(outcome)
 
@@ -513,6 +512,11 @@ def test_checkpoint(resumed: ResumedRun, status: Status, word: str) -> None:
     sound(outcome)
 
 
+def test_a_framework_with_one_way_of_attention_names_none() -> None:
+    outcome = judge_attention([attended()], [])
+    assert outcome.message.startswith("correct in fp32: attention results"), outcome
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -524,7 +528,7 @@ def test_checkpoint(resumed: ResumedRun, status: Status, word: str) -> None:
     ],
 )
 def test_a_backend_without_a_kernel_is_no_failure(text: str) -> None:
-    assert attention._NO_KERNEL.search(text)
+    assert NO_ATTENTION.search(text)
 
 
 @pytest.mark.parametrize(
@@ -535,7 +539,7 @@ def test_a_backend_without_a_kernel_is_no_failure(text: str) -> None:
     ],
 )
 def test_another_error_of_a_backend_is_one(text: str) -> None:
-    assert attention._NO_KERNEL.search(text) is None
+    assert NO_ATTENTION.search(text) is None
 
 
 def test_fp8_that_cublas_does_not_have_is_left_out() -> None:

@@ -127,8 +127,8 @@ def test_a_program_that_the_image_lacks_is_not_found_as_in_a_shell(place: Place)
 @cases(
     "script number ended",
     ("one that the command handles",
-        "trap 'echo saved; exit 5' TERM; echo ready; while :; do sleep 0.1; done", signal.SIGTERM,
-        (5, "saved\n")),
+     "trap 'echo saved; exit 5' TERM; echo ready; while :; do sleep 0.1; done", signal.SIGTERM,
+     (5, "saved\n")),
     ("SIGTERM", "echo ready; exec sleep 99", signal.SIGTERM, (143, "")),
 )  # fmt: skip
 def test_a_signal_reaches_the_command_and_nothing_is_left(

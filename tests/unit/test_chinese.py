@@ -55,13 +55,10 @@ def test_the_locale_decides(env: dict[str, str], *, wanted: bool) -> None:
     ("a plan", ("plan", "--gpu", "H100", "--driver", "580.95.05"), "direct", 0),
     ("a refusal", ("plan", "--gpu", "H100", "--driver", "450.80.02"), "gpu-not-driven", 4),
     ("an error", ("plan", "--gpu", "NOSUCH"), "bad-input", 2),
-    (
-        "a cause",
-        ("doctor", "--no-host", "ImportError: libcudnn.so.8: cannot open shared object file"),
-        "libcudnn-missing",
-        0,
-    ),
-)
+    ("a cause",
+     ("doctor", "--no-host", "ImportError: libcudnn.so.8: cannot open shared object file"),
+     "libcudnn-missing", 0),
+)  # fmt: skip
 def test_it_stands_below_the_answer(
     words: tuple[str, ...],
     code: str,

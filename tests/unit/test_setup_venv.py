@@ -105,18 +105,18 @@ def test_the_user_s_files_are_where_xdg_config_home_says(
 @cases(
     "text environ settings",
     ("install overrides global", "[global]\nindex-url = a\n[install]\nindex-url = b\n", {},
-        {"index-url": "b"}),
+     {"index-url": "b"}),
     ("a variable overrides a file", "[install]\nindex-url = b\n", {"PIP_INDEX_URL": "c"},
-        {"index-url": "c"}),
+     {"index-url": "c"}),
     ("an empty variable is none", "[global]\nindex-url = a\n", {"PIP_INDEX_URL": ""},
-        {"index-url": "a"}),
-    ("names are normalized", "[global]\nIndex_URL = a\n--timeout = 3\n", {}, {"index-url": "a",
-        "timeout": "3"}),
+     {"index-url": "a"}),
+    ("names are normalized", "[global]\nIndex_URL = a\n--timeout = 3\n", {},
+     {"index-url": "a", "timeout": "3"}),
     ("a value may have lines", "[global]\nfind-links =\n    a\n    b\n", {},
-        {"find-links": "\na\nb"}),
+     {"find-links": "\na\nb"}),
     ("other commands do not matter", "[download]\nindex-url = a\n", {}, {}),
     ("a percent sign is itself", "[global]\nproxy = http://u:50%@p:1\n", {},
-        {"proxy": "http://u:50%@p:1"}),
+     {"proxy": "http://u:50%@p:1"}),
 )  # fmt: skip
 def test_settings_are_merged_as_pip_does(
     bare: Path, text: str, environ: dict[str, str], settings: dict[str, str]
@@ -205,11 +205,11 @@ def test_pip_is_given_what_reaches_packages_and_nothing_else() -> None:
     ("an index", {"index-url": "https://a/simple"}, ["https://a/simple/pip/"]),
     ("a slash", {"index-url": "https://a/simple/"}, ["https://a/simple/pip/"]),
     ("more indexes", {"index-url": "https://a", "extra-index-url": "https://b\nhttps://c"},
-        ["https://a/pip/", "https://b/pip/", "https://c/pip/"]),
+     ["https://a/pip/", "https://b/pip/", "https://c/pip/"]),
     ("find-links come first", {"index-url": "https://a", "find-links": "/wheels https://b/list"},
-        ["file:///wheels", "https://b/list", "https://a/pip/"]),
+     ["file:///wheels", "https://b/list", "https://a/pip/"]),
     ("no index", {"no-index": "true", "index-url": "https://a", "find-links": "/wheels"},
-        ["file:///wheels"]),
+     ["file:///wheels"]),
     ("an index on the disk", {"index-url": "/mirror"}, ["file:///mirror/pip/"]),
 )  # fmt: skip
 def test_pages_are_those_that_pip_asks(settings: dict[str, str], pages: list[str]) -> None:

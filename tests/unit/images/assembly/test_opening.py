@@ -63,33 +63,24 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     "text place",
     ("a layout", "oci:lay", ImageLocation(kind="layout", path=Path("lay"))),
     ("its image", "oci:lay:app:1", ImageLocation(kind="layout", path=Path("lay"), name="app:1")),
-    (
-        "a name that is a whole reference",
-        "oci:/x/y:r.example:5000/a:1",
-        ImageLocation(kind="layout", path=Path("/x/y"), name="r.example:5000/a:1"),
-    ),
+    ("a name that is a whole reference", "oci:/x/y:r.example:5000/a:1",
+     ImageLocation(kind="layout", path=Path("/x/y"), name="r.example:5000/a:1")),
     ("a directory that is one", "lay", ImageLocation(kind="layout", path=Path("lay"))),
     ("a path to one", "./lay", ImageLocation(kind="layout", path=Path("lay"))),
     ("both", "lay:app:1", ImageLocation(kind="layout", path=Path("lay"), name="app:1")),
     ("a tar file", "app.tar", ImageLocation(kind="archive", path=Path("app.tar"))),
-    (
-        "an archive's image",
-        "docker-archive:x.tar:app:1",
-        ImageLocation(kind="archive", path=Path("x.tar"), name="app:1"),
-    ),
+    ("an archive's image", "docker-archive:x.tar:app:1",
+     ImageLocation(kind="archive", path=Path("x.tar"), name="app:1")),
     ("a lost path", "./gone.tar", ImageLocation(kind="archive", path=Path("gone.tar"))),
     ("an engine's", "docker-daemon:a:1", ImageLocation(kind="engine", name="a:1")),
     ("a registry's", "docker://a:1", ImageLocation(kind="registry", name="a:1")),
-    (
-        "an image id",
-        "sha256:0123456789ab",
-        ImageLocation(kind="engine", name="sha256:0123456789ab"),
-    ),
+    ("an image id", "sha256:0123456789ab",
+     ImageLocation(kind="engine", name="sha256:0123456789ab")),
     ("a directory that is none", "plain", ImageLocation(kind="any", name="plain")),
     ("a name", "debian:12-slim", ImageLocation(kind="any", name="debian:12-slim")),
     ("a long name", "x" * 5000, ImageLocation(kind="any", name="x" * 5000)),
     ("a name with a zero", "a\0b", ImageLocation(kind="any", name="a\0b")),
-)
+)  # fmt: skip
 def test_what_is_meant(here: Path, text: str, place: ImageLocation) -> None:
     del here
     assert parse_place(text) == place
@@ -258,18 +249,12 @@ def test_another_architecture_is_refused(store: Store) -> None:
 
 @cases(
     "kind words",
-    (
-        "a foreign layer",
-        "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip",
-        "does not keep",
-    ),
-    (
-        "a layer that may not be given away",
-        "application/vnd.oci.image.layer.nondistributable.v1.tar",
-        "does not keep",
-    ),
+    ("a foreign layer", "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip",
+     "does not keep"),
+    ("a layer that may not be given away",
+     "application/vnd.oci.image.layer.nondistributable.v1.tar", "does not keep"),
     ("something else", "application/x-helm-chart", "unsupported type"),
-)
+)  # fmt: skip
 def test_layers_that_are_none_are_refused(store: Store, kind: str, words: str) -> None:
     with pytest.raises(ImageUnreadableError, match=words):
         registry_image(a_repository(layer=kind), AMD64, store)

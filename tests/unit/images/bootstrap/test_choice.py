@@ -113,8 +113,7 @@ def test_the_packages_of_a_base(
     ("unlike any", "nosuch", "Debian sid has no package nosuch.", "Omit it"),
     ("a slip", "ffmpg", "Debian sid has no package ffmpg.", "Did you mean ffmpeg or ffmpegfs?"),
     ("a name that several provide", "mta",
-        "mta is not a package of Debian sid; several provide it.",
-        "Name one of them: exim, postfix"),
+     "mta is not a package of Debian sid; several provide it.", "Name one of them: exim, postfix"),
 )  # fmt: skip
 def test_a_package_that_does_not_exist_is_named(name: str, message: str, fix: str) -> None:
     there = index(

@@ -32,14 +32,14 @@ def tree(**texts: bytes) -> PackageTree:
 @cases(
     "name expected",
     ("an ordinary one",
-        ("3037310b300906035504061302444531143012060355040a0c0b4578616d706c65204f726731"
-        "12301006035504030c09526f6f742043412031"), 0x7475DA24),
+     ("3037310b300906035504061302444531143012060355040a0c0b4578616d706c65204f726731"
+     "12301006035504030c09526f6f742043412031"), 0x7475DA24),
     ("blanks", "301b3119301706035504030c102020526f6f7420202043412009203120", 0x6D53F7AA),
     ("other letters",
-        ("30373135303306035504030c2c4e65744c6f636b204172616e792028436c61737320476f6c64"
-        "292046c59174616ec3ba73c3ad7476c3a16e79"), 0x7FF7FE23),
+     ("30373135303306035504030c2c4e65744c6f636b204172616e792028436c61737320476f6c64"
+     "292046c59174616ec3ba73c3ad7476c3a16e79"), 0x7FF7FE23),
     ("a string of two-byte letters",
-        "30233121301f06035504031e1800dc006e00ef0063006f0064006500200052006f006f0074", 0x6B089AD3),
+     "30233121301f06035504031e1800dc006e00ef0063006f0064006500200052006f006f0074", 0x6B089AD3),
     ("capital letters", "30123110300e06035504031307524f4f54206361", 0x8489A545),
     ("two attributes in one part", "30163114300806035504030c01613008060355040b0c015a", 0xD48415A3),
     ("none at all", "3000", 0xEEA339DA),
@@ -238,23 +238,23 @@ INSTALL = (
     "script expected",
     ("nothing", "", []),
     ("nothing but what each script has", "set -e\n\n# a comment\nexit 0", []),
-    ("a service, which a container does not start", SECTION.format("dh_installinit",
-        "update-rc.d x defaults >/dev/null"), []),
+    ("a service, which a container does not start",
+     SECTION.format("dh_installinit", "update-rc.d x defaults >/dev/null"), []),
     ("a part of debhelper that is new", SECTION.format("dh_unknown", "x"), "x"),
     ("an alternative", f"prio=77\n{INSTALL}", [ALTERNATIVE]),
     ("when it is configured",
-        (f'prio=77\nif [ "$1" = "configure" ] || [ "$1" = "abort-upgrade" ]; then\n'
-        f"{INSTALL}\nfi"), [ALTERNATIVE]),
+     (f'prio=77\nif [ "$1" = "configure" ] || [ "$1" = "abort-upgrade" ]; then\n'
+     f"{INSTALL}\nfi"), [ALTERNATIVE]),
     ("by cases", (f'prio=77\ncase "$1" in\n  configure|abort-remove)\n{INSTALL}\n  ;;\n'
-        '  abort-upgrade)\n  ;;\n  *)\n  echo "$1" >&2\n  exit 1\n  ;;\nesac'), [ALTERNATIVE]),
+     '  abort-upgrade)\n  ;;\n  *)\n  echo "$1" >&2\n  exit 1\n  ;;\nesac'), [ALTERNATIVE]),
     ("only for upgrades", ('if [ "$1" = upgrade ] &&\n  dpkg --compare-versions "$2" lt 1\nthen\n'
-        "  for i in a b; do rm $i; done\nfi"), []),
+     "  for i in a b; do rm $i; done\nfi"), []),
     ("only for a version before",
-        'if [ "$1" = configure ]; then\n  if [ -n "$2" ]; then\n    rm /x\n  fi\nfi', []),
+     'if [ "$1" = configure ]; then\n  if [ -n "$2" ]; then\n    rm /x\n  fi\nfi', []),
     ("a program that is not there",
-        'if [ -x "`which update-mime 2> /dev/null`" ]; then\n  update-mime\nfi', []),
+     'if [ -x "`which update-mime 2> /dev/null`" ]; then\n  update-mime\nfi', []),
     ("a program that is there", "if command -v here >/dev/null 2>&1; then\n  here\nelse\n  x\nfi",
-        "here"),
+     "here"),
     ("what is removed was not there", "update-alternatives --remove old /usr/bin/old", []),
     ("after the end", "exit 0\nldconfig", []),
     ("any other command", "ldconfig -x\nexit 0", "ldconfig -x"),
@@ -264,7 +264,7 @@ INSTALL = (
     ("a variable without a value", "x --of $prio", "x --of $prio"),
     ("a value that is computed", "prio=$(date)", "prio=$(date)"),
     ("a path upwards", "update-alternatives --install /../x x /y 1",
-        "update-alternatives --install /../x x /y 1"),
+     "update-alternatives --install /../x x /y 1"),
 )  # fmt: skip
 def test_a_script_is_followed_as_far_as_it_is_understood(
     script: str, expected: list[Any] | str

@@ -90,24 +90,18 @@ def test_deb822_sources_become_those_of_a_suite() -> None:
     ("another's component", "deb http://d.example/linux/debian bookworm stable", ()),
     ("another's packages", "deb http://p.example/php bookworm main", ()),
     ("no release", "deb http://m.example/debian-security s-security main", ()),
-    (
-        "an internal mirror with a login, and a suite by another name",
-        "deb http://user:pw@m.example/repo/debian stable main",
-        ("deb http://user:pw@m.example/repo/debian trixie main",),
-    ),
-    (
-        "what a snapshot needs is kept",
-        "deb [trusted=yes check-valid-until=no] http://s.example/debian/2025/ bookworm main",
-        ("deb [check-valid-until=no trusted=yes] http://s.example/debian/2025/ trixie main",),
-    ),
-    (
-        "a mirror that is signed again keeps its key",
-        "deb [signed-by=/etc/corp.gpg] http://m.example/debian bookworm main",
-        ("deb [signed-by=/etc/corp.gpg] http://m.example/debian trixie main",),
-    ),
+    ("an internal mirror with a login, and a suite by another name",
+     "deb http://user:pw@m.example/repo/debian stable main",
+     ("deb http://user:pw@m.example/repo/debian trixie main",)),
+    ("what a snapshot needs is kept",
+     "deb [trusted=yes check-valid-until=no] http://s.example/debian/2025/ bookworm main",
+     ("deb [check-valid-until=no trusted=yes] http://s.example/debian/2025/ trixie main",)),
+    ("a mirror that is signed again keeps its key",
+     "deb [signed-by=/etc/corp.gpg] http://m.example/debian bookworm main",
+     ("deb [signed-by=/etc/corp.gpg] http://m.example/debian trixie main",)),
     ("half a line", "deb", ()),
     ("an open bracket", "deb [ http://x", ()),
-)
+)  # fmt: skip
 def test_only_debians_own_mirrors_count(text: str, expected: tuple[str, ...]) -> None:
     assert lines(debian_sources(parse_one_line(text), "trixie")) == expected
 
@@ -144,7 +138,7 @@ def test_a_list_of_mirrors_as_cloud_images_have_it_is_read(tmp_path: Path) -> No
     "sources named expected",
     ("apt's own mirror", "deb http://m.example/debian sid main", "", "http://m.example/debian"),
     ("the one that was named", "deb http://m.example/debian sid main", "https://n.example/debian/",
-        "https://n.example/debian"),
+     "https://n.example/debian"),
     ("on Ubuntu: Debian's own", "deb http://u.example/ubuntu noble main", "", None),
     ("without apt: Debian's own", "", "", None),
 )  # fmt: skip
@@ -178,9 +172,9 @@ def test_a_named_mirror_that_is_no_address_is_refused(monkeypatch: pytest.Monkey
     ("for http", {"http": "http://p:1"}, "http://m.example/x", "http://p:1"),
     ("https takes http's", {"http": "http://p:1"}, "https://m.example/x", "http://p:1"),
     ("https has its own", {"http": "http://p:1", "https": "http://q:2"}, "https://m.example/x",
-        "http://q:2"),
+     "http://q:2"),
     ("none for this host", {"http": "http://p:1", "http::m.example": "DIRECT"},
-        "http://m.example/x", None),
+     "http://m.example/x", None),
 )  # fmt: skip
 def test_apts_proxy_is_used(settings: dict[str, str], url: str, expected: str | None) -> None:
     assert AptSettings(proxies=settings).proxy(url, lambda _: "otherwise") == expected
@@ -214,11 +208,11 @@ def test_a_mirrors_password_is_not_shown() -> None:
 @cases(
     "sources address",
     ("a source that is a snapshot",
-        "deb http://past.example/archive/debian/20260301T000000Z bookworm main",
-        "http://past.example/archive"),
+     "deb http://past.example/archive/debian/20260301T000000Z bookworm main",
+     "http://past.example/archive"),
     ("a comment, as Debian's images have",
-        "# https://past.example/a/debian-security/20260301T000000Z\nURIs: http://m/debian",
-        "https://past.example/a"),
+     "# https://past.example/a/debian-security/20260301T000000Z\nURIs: http://m/debian",
+     "https://past.example/a"),
     ("a mirror", "deb http://mirror.example/debian bookworm main", None),
     ("words", "# snapshot 20260301T000000Z of debian", None),
 )  # fmt: skip

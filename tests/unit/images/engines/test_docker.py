@@ -72,18 +72,18 @@ class Clis:
 @cases(
     "answers found",
     ("a new client with the plugin", {"a": (BUILDX, "26.1.5")}, ("a", "buildx", "v0.13.1")),
-    ("an old client drives BuildKit itself", {"a": (None, "20.10.24+dfsg1\n")}, ("a", "integrated",
-        "20.10.24+dfsg1")),
-    ("a new client without the plugin is passed over", {"a": (None, "28.2.2"), "b": (None,
-        "20.10.24")}, ("b", "integrated", "20.10.24")),
-    ("the first on PATH that can", {"a": (BUILDX, "26.1.5"), "b": (None, "20.10.24")}, ("a",
-        "buildx", "v0.13.1")),
-    ("a broken client is passed over", {"a": (None, None), "b": (BUILDX, "26.1.5")}, ("b", "buildx",
-        "v0.13.1")),
-    ("podman that answers to the name of docker is passed over", {"a": ("buildah 1.28.2\n",
-        "4.3.1"), "b": (BUILDX, "26.1.5")}, ("b", "buildx", "v0.13.1")),
+    ("an old client drives BuildKit itself", {"a": (None, "20.10.24+dfsg1\n")},
+     ("a", "integrated", "20.10.24+dfsg1")),
+    ("a new client without the plugin is passed over",
+     {"a": (None, "28.2.2"), "b": (None, "20.10.24")}, ("b", "integrated", "20.10.24")),
+    ("the first on PATH that can", {"a": (BUILDX, "26.1.5"), "b": (None, "20.10.24")},
+     ("a", "buildx", "v0.13.1")),
+    ("a broken client is passed over", {"a": (None, None), "b": (BUILDX, "26.1.5")},
+     ("b", "buildx", "v0.13.1")),
+    ("podman that answers to the name of docker is passed over",
+     {"a": ("buildah 1.28.2\n", "4.3.1"), "b": (BUILDX, "26.1.5")}, ("b", "buildx", "v0.13.1")),
     ("a plugin that does not say its version", {"a": ("github.com/docker/buildx\n", "26.1.5")},
-        ("a", "buildx", "?")),
+     ("a", "buildx", "?")),
     ("an answer of white space", {"a": ("\n", "19.03.15")}, ("a", "integrated", "19.03.15")),
 )  # fmt: skip
 def test_the_cli_that_can_drive_buildkit_is_found(
@@ -137,39 +137,21 @@ SPEC = ImageSpec(base="python:3.11@sha256:aa", lock=Path("/x/pylock.toml"), labe
 
 @cases(
     "builder spec secrets network argv",
-    (
-        "buildx loads what it built",
-        Builder(cli="docker", kind="buildx", version="1"),
-        SPEC,
-        {},
-        None,
-        (
-            "docker buildx build --load --progress plain --file /c/Dockerfile.cuda "
-            "--build-arg BASE=python:3.11@sha256:aa --build-arg LOCK=pylock.toml "
-            "--iidfile /o/iid /c"
-        ),
-    ),
-    (
-        "everything there is, in one order",
-        Builder(cli="/usr/bin/docker", kind="integrated", version="20.10"),
-        ImageSpec(
-            base="nvidia/cuda:11.7.1-devel",
-            lock=Path("pylock.a.toml"),
-            labels={"z": '{"b": "c; rm -rf /"}', "a": "1"},
-            apt_packages=("python3", "python3-venv"),
-        ),
-        {"netrc": Path("/s/netrc"), "ca": Path("/s/ca")},
-        "host",
-        (
-            "/usr/bin/docker build --progress plain --file /c/Dockerfile.cuda "
-            "--build-arg BASE=nvidia/cuda:11.7.1-devel --build-arg LOCK=pylock.a.toml "
-            "--build-arg|APT_PACKAGES=python3 python3-venv| --label a=1 "
-            '--label|z={"b": "c; rm -rf /"}| '
-            "--secret id=ca,src=/s/ca --secret id=netrc,src=/s/netrc --network host "
-            "--iidfile /o/iid /c"
-        ),
-    ),
-)
+    ("buildx loads what it built", Builder(cli="docker", kind="buildx", version="1"), SPEC, {},
+     None, ("docker buildx build --load --progress plain --file /c/Dockerfile.cuda "
+     "--build-arg BASE=python:3.11@sha256:aa --build-arg LOCK=pylock.toml --iidfile /o/iid /c")),
+    ("everything there is, in one order",
+     Builder(cli="/usr/bin/docker", kind="integrated", version="20.10"),
+     ImageSpec(base="nvidia/cuda:11.7.1-devel", lock=Path("pylock.a.toml"),
+     labels={"z": '{"b": "c; rm -rf /"}', "a": "1"}, apt_packages=("python3", "python3-venv")),
+     {"netrc": Path("/s/netrc"), "ca": Path("/s/ca")}, "host",
+     ("/usr/bin/docker build --progress plain --file /c/Dockerfile.cuda "
+     "--build-arg BASE=nvidia/cuda:11.7.1-devel --build-arg LOCK=pylock.a.toml "
+     "--build-arg|APT_PACKAGES=python3 python3-venv| --label a=1 "
+     '--label|z={"b": "c; rm -rf /"}| '
+     "--secret id=ca,src=/s/ca --secret id=netrc,src=/s/netrc --network host "
+     "--iidfile /o/iid /c")),
+)  # fmt: skip
 def test_the_command_line_of_a_build(
     builder: Builder, spec: ImageSpec, secrets: Mapping[str, Path], network: str | None, argv: str
 ) -> None:
@@ -276,23 +258,23 @@ def test_secrets_are_gone_after_a_failure_too() -> None:
 @cases(
     "output kind words",
     ("the disk is full", "#12 write /opt/venv/lib/x: no space left on device", DiskFullError,
-        "disk is full"),
+     "disk is full"),
     ("the disk is full, as uv says it", "#9 error: No space left on device (os error 28)",
-        DiskFullError, "disk is full"),
+     DiskFullError, "disk is full"),
     ("another wheel, as uv says it",
-        "#9 error: Hash mismatch for `torch==2.0.1`\n#9 Expected: sha256:00", BuildFailedError,
-        "not have the hash"),
+     "#9 error: Hash mismatch for `torch==2.0.1`\n#9 Expected: sha256:00", BuildFailedError,
+     "not have the hash"),
     ("another wheel, as pip says it",
-        "#7 ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.",
-        BuildFailedError, "not have the hash"),
+     "#7 ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.",
+     BuildFailedError, "not have the hash"),
     ("the engine cannot be connected to",
-        "error during connect: Post http://docker/build: dial unix: no such file", EngineError,
-        "stopped"),
+     "error during connect: Post http://docker/build: dial unix: no such file", EngineError,
+     "stopped"),
     ("the engine ends in the middle",
-        "#5 [base 1/2]\nrpc error: code = Unavailable desc = error reading: EOF", EngineError,
-        "stopped"),
+     "#5 [base 1/2]\nrpc error: code = Unavailable desc = error reading: EOF", EngineError,
+     "stopped"),
     ("a step fails", "#9 ERROR: process did not complete successfully: exit code: 1",
-        BuildFailedError, "A step"),
+     BuildFailedError, "A step"),
     ("not a word", "", BuildFailedError, "A step"),
 )  # fmt: skip
 def test_a_failed_build_is_understood(output: str, kind: type[Failure], words: str) -> None:
@@ -312,18 +294,18 @@ def test_an_engine_that_does_not_answer_afterwards_went_away_whatever_was_said()
 @cases(
     "text kind words",
     ("no hook on the engine's PATH", 'could not select device driver "" with capabilities: [[gpu]]',
-        NoGpuRuntimeError, "nvidia-ctk"),
+     NoGpuRuntimeError, "nvidia-ctk"),
     ("an engine without CDI", 'could not select device driver "cdi" with capabilities: []',
-        NoGpuRuntimeError, "nvidia-ctk"),
+     NoGpuRuntimeError, "nvidia-ctk"),
     ("an unknown CDI name",
-        "CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=9", NoGpuRuntimeError,
-        "nvidia-ctk"),
+     "CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=9", NoGpuRuntimeError,
+     "nvidia-ctk"),
     ("the hook fails",
-        ("OCI runtime create failed: error running hook #0: error running hook: exit "
-        "status 1, stdout: , stderr: nvidia-container-cli: device error: 7: unknown"),
-        NoGpuRuntimeError, "nvidia-smi"),
+     ("OCI runtime create failed: error running hook #0: error running hook: exit "
+     "status 1, stdout: , stderr: nvidia-container-cli: device error: 7: unknown"),
+     NoGpuRuntimeError, "nvidia-smi"),
     ("something else", "OCI runtime create failed: unable to apply caps: operation not permitted",
-        EngineError, "log"),
+     EngineError, "log"),
 )  # fmt: skip
 def test_a_container_that_does_not_start_is_understood(
     text: str, kind: type[Failure], words: str

@@ -25,18 +25,18 @@ WEB = Port(inside=8000, here=8080, address="127.0.0.1")
 @cases(
     "front network user asked",
     ("nothing is mounted by itself, and it has the default network", Foreground(), None, {},
-        {"network_mode": None, "tty": False, "volumes": []}),
+     {"network_mode": None, "tty": False, "volumes": []}),
     ("a terminal", Foreground(terminal=True), None, {}, {"tty": True, "stdin_open": True}),
     ("what is mounted is written to, unless it is for reading", Foreground(binds=(DATA, SEEN)),
-        None, {}, {"volumes": ["/here/data:/data:rw", "/here/seen:/seen:ro"]}),
+     None, {}, {"volumes": ["/here/data:/data:rw", "/here/seen:/seen:ro"]}),
     ("a port of one address", Foreground(ports=(WEB,)), None, {},
-        {"ports": {"8000/tcp": ("127.0.0.1", 8080)}}),
+     {"ports": {"8000/tcp": ("127.0.0.1", 8080)}}),
     ("the host's network has its ports", Foreground(ports=(WEB,)), "host", {},
-        {"network_mode": "host", "ports": {}}),
+     {"network_mode": "host", "ports": {}}),
     ("a directory to start in", Foreground(directory="/data"), None, {}, {"working_dir": "/data"}),
-    ("a user of this machine has a home and a name", Foreground(), None, {"user": "7:8",
-        "HOME": "/tmp", "USER": "ann", "LOGNAME": "ann"}, {"user": "7:8",
-        "environment": {"HOME": "/tmp", "USER": "ann", "LOGNAME": "ann", "A": "b"}}),
+    ("a user of this machine has a home and a name", Foreground(), None,
+     {"user": "7:8", "HOME": "/tmp", "USER": "ann", "LOGNAME": "ann"},
+     {"user": "7:8", "environment": {"HOME": "/tmp", "USER": "ann", "LOGNAME": "ann", "A": "b"}}),
 )  # fmt: skip
 def test_docker_is_asked(
     front: Foreground, network: str | None, user: dict[str, str], asked: dict[str, Any]
@@ -51,8 +51,8 @@ def test_docker_is_asked(
     "uid security expected",
     ("a user's files belong to the user", 1000, [], "1000:100"),
     ("root is root there, too", 0, [], None),
-    ("a rootless engine maps its root to the user", 1000, ["name=seccomp,profile=default",
-        "name=rootless"], None),
+    ("a rootless engine maps its root to the user", 1000,
+     ["name=seccomp,profile=default", "name=rootless"], None),
 )  # fmt: skip
 def test_the_user_of_a_container(
     uid: int,

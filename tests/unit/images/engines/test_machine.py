@@ -106,16 +106,11 @@ def test_the_emulator_that_is_registered(
 @cases(
     "platform entry says fix",
     ("what to install", ARM64, "", "has no emulator", "qemu-user-static .*--install arm64"),
-    (
-        "it lacks the flag",
-        ARM64,
-        QEMU_AARCH64.replace("POF", "PO"),
-        "qemu-aarch64 is not found from inside an image",
-        "qemu-user-static",
-    ),
+    ("it lacks the flag", ARM64, QEMU_AARCH64.replace("POF", "PO"),
+     "qemu-aarch64 is not found from inside an image", "qemu-user-static"),
     ("not offered", S390X, "", "has no emulator", "^Run it on such a machine.$"),
     ("no Linux", WINDOWS, "", "for windows", "^Run it on such a machine.$"),
-)
+)  # fmt: skip
 def test_a_refusal_says_what_to_type(
     registry: Callable[..., Path], platform: Platform, entry: str, says: str, fix: str
 ) -> None:

@@ -126,10 +126,10 @@ def test_no_gpu_is_asked_for_where_there_is_none(fake: Fake) -> None:
     ("runc refuses memlock", [REFUSED.format(8)], {"stack"}, ("memlock",)),
     ("crun refuses memlock", [CRUN.format("MEMLOCK")], {"stack"}, ("memlock",)),
     ("both are refused", [REFUSED.format(3), REFUSED.format(8)], set(), ("stack", "memlock")),
-    ("podman's own number of files is refused", [REFUSED.format(7)], {"stack", "memlock", "nofile",
-        "nproc"}, ()),
-    ("nothing at all may be set", [REFUSED.format(7), REFUSED.format(6)], set(), ("stack",
-        "memlock")),
+    ("podman's own number of files is refused", [REFUSED.format(7)],
+     {"stack", "memlock", "nofile", "nproc"}, ()),
+    ("nothing at all may be set", [REFUSED.format(7), REFUSED.format(6)], set(),
+     ("stack", "memlock")),
 )  # fmt: skip
 def test_limits_that_are_refused_are_left_out(
     fake: Fake, refusals: list[str], left: set[str], notes: tuple[str, ...]
@@ -148,13 +148,13 @@ def test_limits_that_are_refused_are_left_out(
 
 @cases(
     "answers error fix",
-    ("no CDI specification", {"create": [125, "",
-        "Error: setting up CDI devices: unresolvable CDI devices nvidia"]}, NoGpuRuntimeError,
-        "nvidia-ctk cdi generate"),
+    ("no CDI specification",
+     {"create": [125, "", "Error: setting up CDI devices: unresolvable CDI devices nvidia"]},
+     NoGpuRuntimeError, "nvidia-ctk cdi generate"),
     ("no such program", {"start": [127, "", "Error: exec: nosuch: not found"]}, EngineError,
-        "podman info"),
+     "podman info"),
     ("a limit that we do not know, refused for ever", {"start": [126, "", REFUSED.format(9)] },
-        EngineError, "podman info"),
+     EngineError, "podman info"),
     ("files cannot be put in", {"cp": [1, "", "Error: no space"]}, EngineError, "podman info"),
 )  # fmt: skip
 def test_what_does_not_start_is_said_and_removed(

@@ -115,28 +115,15 @@ def test_os_release_is_read() -> None:
 
 @cases(
     "facts expected",
-    (
-        "a user of Debian 12",
-        here(),
-        (
-            f"sudo {UPDATE} && sudo {INSTALL} docker.io iptables ca-certificates"
-            f" && sudo {START} && sudo usermod -aG docker ann"
-        ),
-    ),
-    (
-        "root in a container",
-        here(is_root=True, has_init=False),
-        (
-            f"{UPDATE} && {INSTALL} docker.io iptables ca-certificates && "
-            f"sh -c 'setsid dockerd >>{module.LOG} 2>&1 </dev/null &'"
-        ),
-    ),
-    (
-        "another system",
-        here(os_id="rocky"),
-        "Follow Docker's instructions: https://docs.docker.com/engine/install/",
-    ),
-)
+    ("a user of Debian 12", here(),
+     (f"sudo {UPDATE} && sudo {INSTALL} docker.io iptables ca-certificates"
+     f" && sudo {START} && sudo usermod -aG docker ann")),
+    ("root in a container", here(is_root=True, has_init=False),
+     (f"{UPDATE} && {INSTALL} docker.io iptables ca-certificates && "
+     f"sh -c 'setsid dockerd >>{module.LOG} 2>&1 </dev/null &'")),
+    ("another system", here(os_id="rocky"),
+     "Follow Docker's instructions: https://docs.docker.com/engine/install/"),
+)  # fmt: skip
 def test_the_fix_can_be_pasted(monkeypatch: pytest.MonkeyPatch, facts: Here, expected: str) -> None:
     monkeypatch.setattr(module, "_read_here", lambda: facts)
     monkeypatch.setattr(module, "_have", lambda _: False)
@@ -175,15 +162,11 @@ def test_the_telling_line_is_found(log: str, expected: str) -> None:
     ("storage: its own step at once", STORAGE, [], "--storage-driver=vfs"),
     ("unknown: the ladder", "what?", [], "--iptables=false"),
     ("its end", "what?", (*start._NO_FIREWALL, *start._NO_BRIDGE), "--storage-driver=vfs"),
-    (
-        "nothing is left",
-        "what?",
-        (*start._NO_FIREWALL, *start._NO_BRIDGE, *start._PLAIN_STORAGE),
-        None,
-    ),
+    ("nothing is left", "what?", (*start._NO_FIREWALL, *start._NO_BRIDGE, *start._PLAIN_STORAGE),
+     None),
     ("another runs", PID_FILE, [], None),
     ("not root", ROOT, [], None),
-)
+)  # fmt: skip
 def test_the_next_step_follows_from_the_line(
     line: str, given: Sequence[str], expected: str | None
 ) -> None:

@@ -113,15 +113,12 @@ def test_only_what_is_needed_is_read() -> None:
     ("cut in half", zipped()[: len(zipped()) // 2], "no zip directory"),
     ("something in front of it", b"PK" + zipped(), "is not at byte"),
     ("count", changed(zipped(), len(zipped()) - 12, "<H", 60_000), "multi-volume|claims"),
-    (
-        "more members than fit",
-        changed(zipped(), len(zipped()) - 14, "<HH", 60_000, 60_000),
-        "claims 60000 members",
-    ),
+    ("more members than fit", changed(zipped(), len(zipped()) - 14, "<HH", 60_000, 60_000),
+     "claims 60000 members"),
     ("one too many", changed(zipped(), len(zipped()) - 14, "<HH", 7, 7), "damaged|early"),
     ("huge", changed(zipped(), len(zipped()) - 10, "<I", 0x7FFFFFFF), "claims"),
     ("a second disk", changed(zipped(), len(zipped()) - 18, "<H", 1), "multi-volume"),
-)
+)  # fmt: skip
 def test_what_is_no_archive_is_named(data: bytes, said: str) -> None:
     assert re.search(said, refusal(data))
 

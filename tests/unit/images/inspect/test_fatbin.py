@@ -45,22 +45,12 @@ def test_what_nvcc_made_is_read_as_cuobjdump_lists_it(name: str) -> None:
     "name sass ptx other",
     ("PTX alone", "ptx-only.fatbin", {}, {"compute_80": 1}, {}),
     ("binary code alone", "sass-only.fatbin", {"sm_120": 1}, {}, {}),
-    (
-        "code for one GPU",
-        "accelerated.fatbin",
-        {"sm_90a": 1, "sm_100a": 1, "sm_120a": 1},
-        {"compute_90a": 1},
-        {},
-    ),
-    (
-        "code for a family, whose letter cuobjdump leaves out",
-        "family.fatbin",
-        {"sm_100f": 1, "sm_120f": 1},
-        {"compute_100f": 1},
-        {},
-    ),
+    ("code for one GPU", "accelerated.fatbin", {"sm_90a": 1, "sm_100a": 1, "sm_120a": 1},
+     {"compute_90a": 1}, {}),
+    ("code for a family, whose letter cuobjdump leaves out", "family.fatbin",
+     {"sm_100f": 1, "sm_120f": 1}, {"compute_100f": 1}, {}),
     ("neither", "lto.fatbin", {}, {}, {"LTO-IR": 1}),
-)
+)  # fmt: skip
 def test_suffixes_and_kinds_are_told_apart(
     name: str, sass: dict[str, int], ptx: dict[str, int], other: dict[str, int]
 ) -> None:

@@ -163,7 +163,7 @@ LIBC = elf(soname="libc.so.6", provides=["libc.so.6", "GLIBC_2.2.5", "GLIBC_2.9"
     ("2.17 is after 2.9", {"libc.so.6": ["GLIBC_2.99"]}, LIBC, "GLIBC_2.17"),
     ("an older one may be missing, too", {"libc.so.6": ["GLIBC_2.3"]}, LIBC, "GLIBC_2.17"),
     ("a library without versions serves all", {"libc.so.6": ["GLIBC_2.99"]},
-        elf(soname="libc.so.6"), None),
+     elf(soname="libc.so.6"), None),
 )  # fmt: skip
 def test_versions_are_those_of_the_library_that_is_found(
     asked: dict[str, list[str]], provider: bytes, newest: str | None

@@ -22,23 +22,17 @@ def files_of(*layers: Files) -> dict[str, int]:
     "layers expected",
     ("a whiteout takes one", [{"a/x": b"1", "a/y": b"22"}, {"a/.wh.x": b""}], {"/a/y": 2}),
     ("a whiteout takes a tree", [{"a/b/x": b"1", "c": b""}, {".wh.a": b""}], {"/c": 0}),
-    (
-        "opaque hides what is below, not what is beside it, whatever comes first",
-        [{"a/x": b"1"}, {"a/y": b"22", "a/.wh..wh..opq": b""}],
-        {"/a/y": 2},
-    ),
+    ("opaque hides what is below, not what is beside it, whatever comes first",
+     [{"a/x": b"1"}, {"a/y": b"22", "a/.wh..wh..opq": b""}], {"/a/y": 2}),
     ("whiteout and file in one layer", [{"x": b"1"}, {"x": b"22", ".wh.x": b""}], {"/x": 2}),
     ("a directory for a file", [{"x": b"1"}, {"x/y": b"22"}], {"/x/y": 2}),
     ("a file for a directory", [{"x/y": b"1"}, {"x": b"22"}], {"/x": 2}),
-    (
-        "a layer writes through a link of the base",
-        [{"usr/lib/a": b"1", "lib": "usr/lib"}, {"lib/b": b"22"}],
-        {"/usr/lib/a": 1, "/usr/lib/b": 2},
-    ),
+    ("a layer writes through a link of the base",
+     [{"usr/lib/a": b"1", "lib": "usr/lib"}, {"lib/b": b"22"}], {"/usr/lib/a": 1, "/usr/lib/b": 2}),
     ("nothing gets out", [{"../../x": b"1"}], {"/x": 1}),
     ("an absolute name", [{"/abs/x": b"1"}], {"/abs/x": 1}),
     ("a whiteout of nothing", [{".wh.nothing": b"", "x": b"1"}], {"/x": 1}),
-)
+)  # fmt: skip
 def test_layers_are_laid_over_each_other_as_engines_do(
     layers: list[Files], expected: dict[str, int]
 ) -> None:

@@ -43,35 +43,21 @@ def test_linked_code_counts_and_the_code_that_was_linked_does_not() -> None:
 
 @cases(
     "sections expected",
-    (
-        "code to be linked where there is no other",
-        {"__nv_relfatbin": targets("sm_80", "compute_80")},
-        LibraryCode(name=NAME, fatbins=1, sass={"sm_80": 1}, ptx={"compute_80": 1}),
-    ),
-    (
-        "what is data to the loader is not counted in",
-        {".nv_fatbin": targets("sm_80") * 3, ".lrodata": targets("sm_100") * 2},
-        LibraryCode(name=NAME, fatbins=3, sass={"sm_80": 3}, outside=2),
-    ),
-    (
-        "unless it is all there is",
-        {".data": targets("sm_80") * 2},
-        LibraryCode(name=NAME, fatbins=2, sass={"sm_80": 2}),
-    ),
-    (
-        "code that looks for the magic",
-        {".text": b"\xb8\x50\xed\x55\xba" * 40},
-        LibraryCode(name=NAME, fatbins=0),
-    ),
+    ("code to be linked where there is no other",
+     {"__nv_relfatbin": targets("sm_80", "compute_80")},
+     LibraryCode(name=NAME, fatbins=1, sass={"sm_80": 1}, ptx={"compute_80": 1})),
+    ("what is data to the loader is not counted in",
+     {".nv_fatbin": targets("sm_80") * 3, ".lrodata": targets("sm_100") * 2},
+     LibraryCode(name=NAME, fatbins=3, sass={"sm_80": 3}, outside=2)),
+    ("unless it is all there is", {".data": targets("sm_80") * 2},
+     LibraryCode(name=NAME, fatbins=2, sass={"sm_80": 2})),
+    ("code that looks for the magic", {".text": b"\xb8\x50\xed\x55\xba" * 40},
+     LibraryCode(name=NAME, fatbins=0)),
     ("no device code", {".text": b"x"}, LibraryCode(name=NAME, fatbins=0)),
-    (
-        "targets in the order of their numbers",
-        {".nv_fatbin": targets("sm_120", "sm_80", "sm_90a", "sm_100f")},
-        LibraryCode(
-            name=NAME, fatbins=1, sass={"sm_80": 1, "sm_90a": 1, "sm_100f": 1, "sm_120": 1}
-        ),
-    ),
-)
+    ("targets in the order of their numbers",
+     {".nv_fatbin": targets("sm_120", "sm_80", "sm_90a", "sm_100f")},
+     LibraryCode(name=NAME, fatbins=1, sass={"sm_80": 1, "sm_90a": 1, "sm_100f": 1, "sm_120": 1})),
+)  # fmt: skip
 def test_what_counts_is_what_the_loader_sees(
     sections: dict[str, bytes], expected: LibraryCode
 ) -> None:
@@ -108,17 +94,11 @@ def test_the_machine_is_told() -> None:
     ("no width", library({}, bits=7), "unknown-width"),
     ("another machine", library({}, machine=21), "machine 21"),
     ("no fatbin there", library({".nv_fatbin": fatbin(b"\xff" * 80)}), "damaged, or newer"),
-    (
-        "a newer fatbin",
-        library({"__nv_relfatbin": b"\x50\xed\x55\xba" + b"\2\0" * 40}),
-        "damaged, or newer",
-    ),
-    (
-        "a fatbin whose size lies",
-        library({".nv_fatbin": targets("sm_80", "sm_90")[:-70]}),
-        "damaged, or newer",
-    ),
-)
+    ("a newer fatbin", library({"__nv_relfatbin": b"\x50\xed\x55\xba" + b"\2\0" * 40}),
+     "damaged, or newer"),
+    ("a fatbin whose size lies", library({".nv_fatbin": targets("sm_80", "sm_90")[:-70]}),
+     "damaged, or newer"),
+)  # fmt: skip
 def test_what_cannot_be_read_is_named(data: bytes, said: str) -> None:
     with pytest.raises(WheelUnreadableError, match=said) as caught:
         read(data)

@@ -96,21 +96,12 @@ def test_a_deep_reading_says_where_libraries_and_flags_differ(measured: Wheels) 
 
 @cases(
     "text how sm ptx cuda cudnn",
-    (
-        "all of it",
-        (
-            "[('cuda_compute_capabilities', ['sm_60', 'sm_89', 'compute_90']), "
-            "('cuda_version', '12.5.1'), ('cudnn_version', '9'), ('is_cuda_build', True)]"
-        ),
-        "build-info",
-        ((6, 0), (8, 9)),
-        (9, 0),
-        "12.5",
-        "9",
-    ),
+    ("all of it", ("[('cuda_compute_capabilities', ['sm_60', 'sm_89', 'compute_90']), "
+     "('cuda_version', '12.5.1'), ('cudnn_version', '9'), ('is_cuda_build', True)]"), "build-info",
+     ((6, 0), (8, 9)), (9, 0), "12.5", "9"),
     ("CPU", "[('is_cuda_build', False)]", "build-info", (), None, None, None),
     ("nothing", "[('is_cuda_build', True)]", "fatbins", ((8, 0),), None, None, None),
-)
+)  # fmt: skip
 def test_tensorflow_tells_by_its_build_info(
     measured: Wheels, text: str, how: str, sm: object, ptx: object, cuda: object, cudnn: object
 ) -> None:
@@ -154,16 +145,11 @@ def test_a_wheel_of_python_alone_has_no_code(measured: Wheels) -> None:
 @cases(
     "name python_tag platforms arch",
     ("two", "a-1-cp39-abi3-x_y.b.whl", "cp39-abi3", ("x_y", "b"), None),
-    (
-        "with a build number",
-        "a-1-3-cp311-cp311-manylinux_2_28_aarch64.whl",
-        "cp311-cp311",
-        ("manylinux_2_28_aarch64",),
-        "aarch64",
-    ),
+    ("with a build number", "a-1-3-cp311-cp311-manylinux_2_28_aarch64.whl", "cp311-cp311",
+     ("manylinux_2_28_aarch64",), "aarch64"),
     ("another name", "a.zip", "cp311-cp311", ("linux_x86_64",), "x86_64"),
     ("too short", "a.whl", "cp311-cp311", ("linux_x86_64",), "x86_64"),
-)
+)  # fmt: skip
 def test_tags_are_those_of_the_name_or_else_of_the_wheel(
     measured: Wheels, name: str, python_tag: str, platforms: tuple[str, ...], arch: str | None
 ) -> None:

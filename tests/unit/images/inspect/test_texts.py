@@ -79,27 +79,19 @@ def test_a_target_has_a_number(word: str, expected: tuple[int, int] | None) -> N
 
 @cases(
     "text expected",
-    (
-        "as it should be",
-        "Name: a\nVersion: 1\nRequires-Dist: b (>2)\nRequires-Dist: c\n\nName: body",
-        WheelMetadata(name="a", version="1", requires=("b (>2)", "c")),
-    ),
-    (
-        "in other letters, with other ends of lines",
-        "name: a\r\nVERSION: 1+cu117\r\n\r\nbody",
-        WheelMetadata(name="a", version="1+cu117", requires=()),
-    ),
-    (
-        "a line that goes on",
-        "Name: a\nVersion: 1\nRequires-Dist: b\n  ; extra\n",
-        WheelMetadata(name="a", version="1", requires=("b ; extra",)),
-    ),
+    ("as it should be",
+     "Name: a\nVersion: 1\nRequires-Dist: b (>2)\nRequires-Dist: c\n\nName: body",
+     WheelMetadata(name="a", version="1", requires=("b (>2)", "c"))),
+    ("in other letters, with other ends of lines", "name: a\r\nVERSION: 1+cu117\r\n\r\nbody",
+     WheelMetadata(name="a", version="1+cu117", requires=())),
+    ("a line that goes on", "Name: a\nVersion: 1\nRequires-Dist: b\n  ; extra\n",
+     WheelMetadata(name="a", version="1", requires=("b ; extra",))),
     ("no name", "Version: 1", None),
     ("no version", "Name: a", None),
     ("a name that is none", "Name: ../a\nVersion: 1", None),
     ("a version that is none", "Name: a\nVersion: 1 \x1b[2J", None),
     ("nothing", "", None),
-)
+)  # fmt: skip
 def test_metadata_is_read(text: str, expected: WheelMetadata | None) -> None:
     assert parse_metadata(text.encode()) == expected
 
@@ -134,38 +126,21 @@ TUPLES = (
 
 @cases(
     "text expected",
-    (
-        "pairs (2.8 to 2.21)",
-        TUPLES,
-        TensorflowBuildInfo(
-            cuda_build=True, cuda="12.5", cudnn="9", capabilities=("sm_60", "compute_90")
-        ),
-    ),
-    (
-        "a dict",
-        (
-            "build_info = {'is_cuda_build': True, \"cuda_version\": '11.2',\n"
-            "'cuda_compute_capabilities': ['sm_35']}"
-        ),
-        TensorflowBuildInfo(cuda_build=True, cuda="11.2", cudnn=None, capabilities=("sm_35",)),
-    ),
-    (
-        "hardly anything (2.22.0rc0)",
-        "build_info = collections.OrderedDict([('is_cuda_build', True), ('x', False)])",
-        TensorflowBuildInfo(cuda_build=True, cuda=None, cudnn=None, capabilities=()),
-    ),
-    (
-        "a CPU build",
-        "build_info = collections.OrderedDict([('is_cuda_build', False)])",
-        TensorflowBuildInfo(cuda_build=False, cuda=None, cudnn=None, capabilities=()),
-    ),
-    (
-        "nothing that makes sense",
-        TUPLES.replace("sm_60", "\\x1b[2J").replace("12.5.1", "a").replace("'9'", "'?'"),
-        TensorflowBuildInfo(cuda_build=True, cuda=None, cudnn=None, capabilities=()),
-    ),
+    ("pairs (2.8 to 2.21)", TUPLES, TensorflowBuildInfo(cuda_build=True, cuda="12.5", cudnn="9",
+     capabilities=("sm_60", "compute_90"))),
+    ("a dict", ("build_info = {'is_cuda_build': True, \"cuda_version\": '11.2',\n"
+     "'cuda_compute_capabilities': ['sm_35']}"),
+     TensorflowBuildInfo(cuda_build=True, cuda="11.2", cudnn=None, capabilities=("sm_35",))),
+    ("hardly anything (2.22.0rc0)",
+     "build_info = collections.OrderedDict([('is_cuda_build', True), ('x', False)])",
+     TensorflowBuildInfo(cuda_build=True, cuda=None, cudnn=None, capabilities=())),
+    ("a CPU build", "build_info = collections.OrderedDict([('is_cuda_build', False)])",
+     TensorflowBuildInfo(cuda_build=False, cuda=None, cudnn=None, capabilities=())),
+    ("nothing that makes sense",
+     TUPLES.replace("sm_60", "\\x1b[2J").replace("12.5.1", "a").replace("'9'", "'?'"),
+     TensorflowBuildInfo(cuda_build=True, cuda=None, cudnn=None, capabilities=())),
     ("-", "", TensorflowBuildInfo(cuda_build=None, cuda=None, cudnn=None, capabilities=())),
-)
+)  # fmt: skip
 def test_build_info_is_read(text: str, expected: TensorflowBuildInfo) -> None:
     assert parse_build_info(text.encode()) == expected
 

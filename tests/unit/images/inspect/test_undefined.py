@@ -66,18 +66,18 @@ def test_what_torch_and_python_define_is_found() -> None:
 
 @cases(
     "package expected",
-    ("what another release of torch had", vision(wants=["c10_gone"]), [("vision/_C.so", "c10_gone",
-        True)]),
-    ("Python resolves calls when it loads a module", vision(calls=["c10_gone"]), [("vision/_C.so",
-        "c10_gone", True)]),
-    ("what another Python had", vision(wants=["PyLong_Gone"]), [("vision/_C.so", "PyLong_Gone",
-        True)]),
-    ("the driver defines only names of its own", vision("libcuda.so.1", wants=["cuInit",
-        "c10_gone"]), [("vision/_C.so", "c10_gone", True)]),
+    ("what another release of torch had", vision(wants=["c10_gone"]),
+     [("vision/_C.so", "c10_gone", True)]),
+    ("Python resolves calls when it loads a module", vision(calls=["c10_gone"]),
+     [("vision/_C.so", "c10_gone", True)]),
+    ("what another Python had", vision(wants=["PyLong_Gone"]),
+     [("vision/_C.so", "PyLong_Gone", True)]),
+    ("the driver defines only names of its own",
+     vision("libcuda.so.1", wants=["cuInit", "c10_gone"]), [("vision/_C.so", "c10_gone", True)]),
     ("the runtime's names are not the driver's", vision("libcuda.so.1", wants=["cudaMalloc"]),
-        [("vision/_C.so", "cudaMalloc", True)]),
+     [("vision/_C.so", "cudaMalloc", True)]),
     ("a library that may never be opened", vision(name="vision/libplugin.so", wants=["c10_gone"]),
-        [("vision/libplugin.so", "c10_gone", False)]),
+     [("vision/libplugin.so", "c10_gone", False)]),
 )  # fmt: skip
 def test_what_nothing_defines_is_named(
     package: Package, expected: list[tuple[str, str, bool]]
@@ -103,13 +103,13 @@ def test_what_is_not_looked_up_does_not_count(package: Package) -> None:
     ("a missing library", vision("libgone.so.1", wants=["gone"]), {}),
     ("an optional library", vision("libavutil.so.57", wants=["gone"]), {}),
     ("a library where the loader does not look", vision("libaway.so", wants=["gone"]),
-        {"opt/libaway.so": elf(soname="libaway.so")}),
+     {"opt/libaway.so": elf(soname="libaway.so")}),
     ("a library whose symbols cannot be read", vision("libdamaged.so", wants=["gone"]),
-        {"lib/libdamaged.so": with_tag(elf(defines=["gone"]), SYMTAB, 1 << 40)}),
+     {"lib/libdamaged.so": with_tag(elf(defines=["gone"]), SYMTAB, 1 << 40)}),
     ("another Python", vision(wants=["gone"], name="vision/_C.cpython-312-x86_64-linux-gnu.so"),
-        {}),
+     {}),
     ("a library of Python itself", vision(wants=["gone"]),
-        {"usr/bin/python3.11": program(needed=["libpython3.11.so.1"])}),
+     {"usr/bin/python3.11": program(needed=["libpython3.11.so.1"])}),
 )  # fmt: skip
 def test_what_may_be_in_something_that_was_not_read_is_not_judged(
     package: Package, files: Files

@@ -109,67 +109,30 @@ def test_remembered_facts_that_are_none_are_forgotten(change: dict[str, object])
 
 @cases(
     "above python full",
-    (
-        "what comes first on PATH is taken",
-        [file("usr/local/bin/python3.11", b"\x003.11.9\0")],
-        "/usr/local/bin/python3.11",
-        "3.11.9",
-    ),
-    (
-        "links are followed inside the image",
-        [
-            link("usr/local/bin/python3.11", "/opt/py/bin/python3.11"),
-            file("opt/py/bin/python3.11", b"\x003.11.9\x00"),
-        ],
-        "/opt/py/bin/python3.11",
-        "3.11.9",
-    ),
-    (
-        "no link leads out of the image",
-        [link("usr/local/bin/python3.11", "../../../../../usr/bin/python3.11")],
-        "/usr/bin/python3.11",
-        "3.11.2",
-    ),
-    (
-        "what is no program is passed over",
-        [file("usr/local/bin/python3.11", b"\x003.11.9\0", mode=0o644)],
-        "/usr/bin/python3.11",
-        "3.11.2",
-    ),
-    (
-        "a link to itself is passed over",
-        [link("usr/local/bin/python3.11", "python3.11")],
-        "/usr/bin/python3.11",
-        "3.11.2",
-    ),
-    (
-        "a hard link is the file that it names",
-        [link("usr/local/bin/python3.11", "usr/bin/python3.11", hard=True)],
-        "/usr/local/bin/python3.11",
-        "3.11.2",
-    ),
-    (
-        "the version may be in the library",
-        [
-            file("usr/bin/python3.11", b"a door"),
-            file("usr/lib/libpython3.11.so.1.0", b"\x003.11.7\x00"),
-        ],
-        "/usr/bin/python3.11",
-        "3.11.7",
-    ),
-    (
-        "a file in what is a link below lands where that leads",
-        [file("bin/python3.11", b"\x003.11.8\0")],
-        "/usr/bin/python3.11",
-        "3.11.8",
-    ),
-    (
-        "what is hidden by name only is missing alone",
-        [file("usr/bin/.wh.python3")],
-        "/usr/bin/python3.11",
-        "3.11.2",
-    ),
-)
+    ("what comes first on PATH is taken", [file("usr/local/bin/python3.11", b"\x003.11.9\0")],
+     "/usr/local/bin/python3.11", "3.11.9"),
+    ("links are followed inside the image",
+     [link("usr/local/bin/python3.11", "/opt/py/bin/python3.11"), file("opt/py/bin/python3.11",
+     b"\x003.11.9\x00")], "/opt/py/bin/python3.11", "3.11.9"),
+    ("no link leads out of the image",
+     [link("usr/local/bin/python3.11", "../../../../../usr/bin/python3.11")], "/usr/bin/python3.11",
+     "3.11.2"),
+    ("what is no program is passed over",
+     [file("usr/local/bin/python3.11", b"\x003.11.9\0", mode=0o644)], "/usr/bin/python3.11",
+     "3.11.2"),
+    ("a link to itself is passed over", [link("usr/local/bin/python3.11", "python3.11")],
+     "/usr/bin/python3.11", "3.11.2"),
+    ("a hard link is the file that it names",
+     [link("usr/local/bin/python3.11", "usr/bin/python3.11", hard=True)],
+     "/usr/local/bin/python3.11", "3.11.2"),
+    ("the version may be in the library",
+     [file("usr/bin/python3.11", b"a door"), file("usr/lib/libpython3.11.so.1.0",
+     b"\x003.11.7\x00")], "/usr/bin/python3.11", "3.11.7"),
+    ("a file in what is a link below lands where that leads",
+     [file("bin/python3.11", b"\x003.11.8\0")], "/usr/bin/python3.11", "3.11.8"),
+    ("what is hidden by name only is missing alone", [file("usr/bin/.wh.python3")],
+     "/usr/bin/python3.11", "3.11.2"),
+)  # fmt: skip
 def test_layers_lie_over_each_other(above: Members, python: str, full: str) -> None:
     facts = read_base_facts(image(debian(), above), "3.11")
     assert (facts.python, facts.python_full) == (python, full)

@@ -282,13 +282,10 @@ OTHER = row("example/__init__.py", b"another\n")
     ("another digest and size", lambda r: [OTHER, *r[1:]], OTHER),
     ("no digest", lambda r: ["example/__init__.py,,", *r[1:]], "example/__init__.py,,"),
     ("an md5", lambda r: ["example/__init__.py,md5=x,7", *r[1:]], "example/__init__.py,md5=x,7"),
-    (
-        "a file that is not there",
-        lambda r: [row("example/ghost.py", b""), *r],
-        row("example/ghost.py", b""),
-    ),
+    ("a file that is not there", lambda r: [row("example/ghost.py", b""), *r],
+     row("example/ghost.py", b"")),
     ("a file is missing", lambda r: r[1:], "example/__init__.py,,"),
-)
+)  # fmt: skip
 def test_a_record_that_does_not_fit_is_installed_as_pip_does(
     tmp_path: Path, change: Callable[[list[str]], list[str]], kept: str
 ) -> None:

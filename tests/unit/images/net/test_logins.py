@@ -37,15 +37,12 @@ def test_what_a_build_is_given_is_read_as_it_was_meant(
     ("no user", "machine a password c", {"a": ("", "c")}),
     ("an account", "machine a login b account x password c", {"a": ("b", "c")}),
     ("a login for whoever asks", "default login b password c", {}),
-    (
-        "a host, then whoever asks",
-        "machine a login b password c default login x password y",
-        {"a": ("b", "c")},
-    ),
+    ("a host, then whoever asks", "machine a login b password c default login x password y",
+     {"a": ("b", "c")}),
     ("quoted", 'machine a login b password "c \\"d\\\\"', {"a": ("b", 'c "d\\')}),
     ("torn off", "machine", {"": ("", "")}),
     ("torn off later", "machine a login", {"a": ("", "")}),
-)
+)  # fmt: skip
 def test_lines_of_a_netrc(text: str, logins: dict[str, tuple[str, str]]) -> None:
     assert read_logins(text) == logins
 

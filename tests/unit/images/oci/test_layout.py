@@ -439,19 +439,19 @@ LAYERS = [{"mediaType": LAYER_GZIP, "digest": "sha256:" + "0" * 64, "size": 3}]
     ("no index", lambda p: (p / "index.json").unlink()),
     ("a huge manifest", lambda p: changed(p, key="size", value=1 << 40, of="entry")),
     ("a short size", lambda p: changed(p, key="size", value=5, of="entry")),
-    ("a digest that is a path", lambda p: changed(p, key="digest",
-        value="sha256:../../../etc/passwd", of="entry")),
+    ("a digest that is a path",
+     lambda p: changed(p, key="digest", value="sha256:../../../etc/passwd", of="entry")),
     ("other layers", lambda p: changed(p, key="layers", value=LAYERS)),
     ("no layers", lambda p: changed(p, key="layers", value=None)),
     ("many layers", lambda p: changed(p, key="layers", value=LAYERS * 9999)),
-    ("layers that the registry does not keep", lambda p: changed(p, key="layers",
-        value=[{**LAYERS[0],
-        "mediaType": "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip"}] * 2)),
+    ("layers that the registry does not keep",
+     lambda p: changed(p, key="layers", value=[{**LAYERS[0],
+     "mediaType": "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip"}] * 2)),
     ("an index and an image", lambda p: changed(p, key="manifests", value=[])),
     ("the first schema", lambda p: changed(p, key="schemaVersion", value=1)),
     ("another media type", lambda p: changed(p, key="mediaType", value="x/y")),
-    ("something that is no image", lambda p: changed(p, key="config", value={**LAYERS[0],
-        "mediaType": "x/y"})),
+    ("something that is no image",
+     lambda p: changed(p, key="config", value={**LAYERS[0], "mediaType": "x/y"})),
 )  # fmt: skip
 def test_a_hostile_layout_is_refused(tmp_path: Path, damage: Any) -> None:
     place = tmp_path / "l"
@@ -468,7 +468,7 @@ def test_a_hostile_layout_is_refused(tmp_path: Path, damage: Any) -> None:
     ("no arch", {"architecture": None}, ImageUnreadableError, "no platform"),
     ("no diffIDs", {"rootfs": {}}, ImageUnreadableError, "no layers by sha256"),
     ("too few diffIDs", {"rootfs": {"diff_ids": [digest_of(b"")]}}, ImageUnreadableError,
-        "names 1 layers"),
+     "names 1 layers"),
 )  # fmt: skip
 def test_a_configuration_that_does_not_fit_is_refused(
     tmp_path: Path, config: dict[str, Any], error: type[Failure], words: str

@@ -264,9 +264,9 @@ def test_a_token_server_that_stumbles_is_asked_again(
 @cases(
     "scopes expected",
     ("the same repository", ["repository:a:pull", "repository:a:pull,push"],
-        ("repository:a:pull,push",)),
-    ("two repositories", ["repository:a:pull", "repository:b:pull"], ("repository:a:pull",
-        "repository:b:pull")),
+     ("repository:a:pull,push",)),
+    ("two repositories", ["repository:a:pull", "repository:b:pull"],
+     ("repository:a:pull", "repository:b:pull")),
     ("another resource", ["registry:catalog:*"], ("registry:catalog:*",)),
     ("no such form", ["aws"], ("aws",)),
     ("none", [], ()),

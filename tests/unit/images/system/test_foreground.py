@@ -46,8 +46,8 @@ WAITS = "echo $$; while :; do sleep 0.05; done"
     ("one that it handles", "trap 'exit 5' TERM", [signal.SIGTERM], 5),
     ("a batch system's", "trap 'exit 6' USR1", [signal.SIGUSR1], 6),
     ("one that ends it", ":", [signal.SIGTERM], 143),
-    ("the third ends what ignores it", "trap '' TERM INT", [signal.SIGTERM, signal.SIGINT,
-        signal.SIGTERM], 137),
+    ("the third ends what ignores it", "trap '' TERM INT",
+     [signal.SIGTERM, signal.SIGINT, signal.SIGTERM], 137),
 )  # fmt: skip
 def test_signals_reach_the_command(before: str, numbers: list[int], code: int) -> None:
     process = subprocess.Popen(

@@ -66,12 +66,9 @@ def test_a_limit_is_kept(text: str, limit: int) -> None:
     "text expected",
     ("words", "the NVIDIA driver of the machine is old", "the NVIDIA driver of the..."),
     ("an end", "the NVIDIA driver of my hosts is old", "the NVIDIA driver of my hosts..."),
-    (
-        "in a long word",
-        "a /usr/lib/x86_64-linux-gnu/libcuda.so.1",
-        "a /usr/lib/x86_64-linux-gnu/l...",
-    ),
-)
+    ("in a long word", "a /usr/lib/x86_64-linux-gnu/libcuda.so.1",
+     "a /usr/lib/x86_64-linux-gnu/l..."),
+)  # fmt: skip
 def test_text_is_cut_between_words(text: str, expected: str) -> None:
     assert printable(text, limit=32) == expected
 

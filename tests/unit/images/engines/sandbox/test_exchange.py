@@ -60,10 +60,10 @@ SIZE = NEW.layers[-1].blob.size
     "last expected",
     ("a new directory is one path", project("x"), ("app", "lib/a.pth")),
     ("its own directory may change", layer(entry("app/d/f", b"x"), entry("app", mode=0o700)),
-        ("app",)),
+     ("app",)),
     ("links", layer(link("lib/s", "/nowhere"), link("h", "lib/f", hard=True)), ("h", "lib/s")),
-    ("directories that are there and stay as they are", layer(entry("lib", mode=0o755),
-        entry("tight", mode=0o500)), ()),
+    ("directories that are there and stay as they are",
+     layer(entry("lib", mode=0o755), entry("tight", mode=0o500)), ()),
     ("what is left out", layer(entry("pipe", type=tarfile.FIFOTYPE)), ()),
     ("another mode of a directory", layer(entry("tight", mode=0o755)), None),
     ("a file in place of another", layer(entry("lib/f", b"x")), None),
@@ -76,7 +76,7 @@ SIZE = NEW.layers[-1].blob.size
     ("a way through its own link", layer(link("app/l", "/lib"), entry("app/l/new", b"x")), None),
     ("a file that is there twice", layer(entry("app/f", b"1"), entry("app/f", b"2")), None),
     ("a name that is no text", layer(entry(b"\xff".decode("utf-8", "surrogateescape"), b"x")),
-        None),
+     None),
 )  # fmt: skip
 def test_what_a_layer_adds(
     tmp_path: Path, last: ImageLayer, expected: tuple[str, ...] | None

@@ -315,13 +315,13 @@ def test_what_bubblewrap_cannot_be_told_is_refused(tmp_path: Path) -> None:
 @cases(
     "groups files expected",
     ("beside its own", "0::/user.slice/session-1.scope",
-        {"user.slice/cgroup.subtree_control": "memory pids\n"}, ["user.slice"]),
+     {"user.slice/cgroup.subtree_control": "memory pids\n"}, ["user.slice"]),
     ("not where processes are not counted", "0::/user.slice/session-1.scope",
-        {"user.slice/cgroup.subtree_control": "memory\n"}, []),
+     {"user.slice/cgroup.subtree_control": "memory\n"}, []),
     ("the first of all", "0::/", {"cgroup.subtree_control": "cpu memory pids\n"}, [""]),
     ("a container's", "0::/", {}, []),
     ("the first version", "9:name=systemd:/\n8:pids:/a\n4:memory:/b\n2:cpu,cpuacct:/c\n0::/", {},
-        ["pids/a", "memory/b"]),
+     ["pids/a", "memory/b"]),
 )  # fmt: skip
 def test_where_groups_can_be_made(
     tmp_path: Path, groups: str, files: dict[str, str], expected: list[str]
@@ -368,22 +368,21 @@ def test_unshares_command_carries_the_plan(tmp_path: Path) -> None:
 @cases(
     "problem setting expected",
     ("Debian's switch", "bwrap: No permissions to create new namespace",
-        "kernel/unprivileged_userns_clone=0", "sysctl -w kernel.unprivileged_userns_clone=1"),
+     "kernel/unprivileged_userns_clone=0", "sysctl -w kernel.unprivileged_userns_clone=1"),
     ("no namespaces at all", "unshare: unshare failed: No space left on device",
-        "user/max_user_namespaces=0", "sysctl -w user.max_user_namespaces="),
+     "user/max_user_namespaces=0", "sysctl -w user.max_user_namespaces="),
     ("AppArmor, as on Ubuntu 24.04", "bwrap: setting up uid map: Permission denied",
-        "kernel/apparmor_restrict_unprivileged_userns=1",
-        "apparmor_restrict_unprivileged_userns=0"),
+     "kernel/apparmor_restrict_unprivileged_userns=1", "apparmor_restrict_unprivileged_userns=0"),
     ("a container's seccomp profile", "unshare: unshare failed: Operation not permitted", "",
-        "seccomp=unconfined"),
+     "seccomp=unconfined"),
     ("bubblewrap in a container that hides /proc",
-        "bwrap: Can't mount proc on /newroot/proc: Operation not permitted", "",
-        "systempaths=unconfined"),
+     "bwrap: Can't mount proc on /newroot/proc: Operation not permitted", "",
+     "systempaths=unconfined"),
     ("unshare in a container that hides /proc",
-        "sandbox: cannot mount proc on /x/proc: Operation not permitted", "",
-        "systempaths=unconfined"),
+     "sandbox: cannot mount proc on /x/proc: Operation not permitted", "",
+     "systempaths=unconfined"),
     ("a library that this user may not read",
-        "bwrap: Can't find source path /home/x/lib: Permission denied", "", "namei -l /home/x/lib"),
+     "bwrap: Can't find source path /home/x/lib: Permission denied", "", "namei -l /home/x/lib"),
     ("too old", "bwrap: Unknown option --perms", "", "apt-get install"),
 )  # fmt: skip
 def test_why_there_is_no_sandbox(tmp_path: Path, problem: str, setting: str, expected: str) -> None:

@@ -65,61 +65,32 @@ def unpacked(root: Path, *layers: ImageLayer) -> dict[str, str]:
 
 @cases(
     "layers expected",
-    (
-        "a whiteout hides a file of a lower layer",
-        [layer(entry("a/f", b"1"), entry("a/g", b"2")), layer(entry("a/.wh.f", b""))],
-        {"a": "dir", "a/g": "2"},
-    ),
-    (
-        "an opaque directory keeps what its own layer has",
-        [
-            layer(entry("a/f", b"1"), entry("a/d/g", b"2")),
-            layer(entry("a/d/g", b"new"), entry("a/.wh..wh..opq", b"")),
-        ],
-        {"a": "dir", "a/d": "dir", "a/d/g": "new"},
-    ),
-    (
-        "a hard link into a lower layer keeps the content that was there",
-        [layer(entry("a", b"1")), layer(link("b", "a", hard=True)), layer(entry("a", b"2"))],
-        {"a": "2", "b": "1"},
-    ),
-    (
-        "a link on the way is followed",
-        [layer(entry("u/lib/f", b"1"), link("lib", "u/lib")), layer(entry("lib/g", b"2"))],
-        {"lib": "-> u/lib", "u": "dir", "u/lib": "dir", "u/lib/f": "1", "u/lib/g": "2"},
-    ),
-    (
-        "a link to what is not there yet is followed, too",
-        [layer(link("lib", "u/lib")), layer(entry("lib/f", b"1"))],
-        {"lib": "-> u/lib", "u": "dir", "u/lib": "dir", "u/lib/f": "1"},
-    ),
-    (
-        "of two members with one name the last one counts",
-        [layer(entry("a", b"1"), entry("a", b"22"))],
-        {"a": "22"},
-    ),
-    (
-        "aufs's own notes are omitted",
-        [layer(entry("a/.wh..wh.plnk", b""), entry("f", b""))],
-        {"f": ""},
-    ),
-    (
-        "long names are kept",
-        [layer(entry("/".join(["d" * 60] * 4), b"deep"), entry("e" * 255, b"long"))],
-        {
-            "d" * 60: "dir",
-            "/".join(["d" * 60] * 2): "dir",
-            "/".join(["d" * 60] * 3): "dir",
-            "/".join(["d" * 60] * 4): "deep",
-            "e" * 255: "long",
-        },
-    ),
-    (
-        "long targets keep their first slash",
-        [layer(link("l", "/" + "x" * 300), link("m", "/näh"))],
-        {"l": "-> /" + "x" * 300, "m": "-> /näh"},
-    ),
-)
+    ("a whiteout hides a file of a lower layer",
+     [layer(entry("a/f", b"1"), entry("a/g", b"2")), layer(entry("a/.wh.f", b""))],
+     {"a": "dir", "a/g": "2"}),
+    ("an opaque directory keeps what its own layer has",
+     [layer(entry("a/f", b"1"), entry("a/d/g", b"2")), layer(entry("a/d/g", b"new"),
+     entry("a/.wh..wh..opq", b""))], {"a": "dir", "a/d": "dir", "a/d/g": "new"}),
+    ("a hard link into a lower layer keeps the content that was there",
+     [layer(entry("a", b"1")), layer(link("b", "a", hard=True)), layer(entry("a", b"2"))],
+     {"a": "2", "b": "1"}),
+    ("a link on the way is followed",
+     [layer(entry("u/lib/f", b"1"), link("lib", "u/lib")), layer(entry("lib/g", b"2"))],
+     {"lib": "-> u/lib", "u": "dir", "u/lib": "dir", "u/lib/f": "1", "u/lib/g": "2"}),
+    ("a link to what is not there yet is followed, too",
+     [layer(link("lib", "u/lib")), layer(entry("lib/f", b"1"))],
+     {"lib": "-> u/lib", "u": "dir", "u/lib": "dir", "u/lib/f": "1"}),
+    ("of two members with one name the last one counts",
+     [layer(entry("a", b"1"), entry("a", b"22"))], {"a": "22"}),
+    ("aufs's own notes are omitted", [layer(entry("a/.wh..wh.plnk", b""), entry("f", b""))],
+     {"f": ""}),
+    ("long names are kept",
+     [layer(entry("/".join(["d" * 60] * 4), b"deep"), entry("e" * 255, b"long"))],
+     {"d" * 60: "dir", "/".join(["d" * 60] * 2): "dir", "/".join(["d" * 60] * 3): "dir",
+     "/".join(["d" * 60] * 4): "deep", "e" * 255: "long"}),
+    ("long targets keep their first slash", [layer(link("l", "/" + "x" * 300), link("m", "/näh"))],
+     {"l": "-> /" + "x" * 300, "m": "-> /näh"}),
+)  # fmt: skip
 def test_layers_are_merged(layers: list[ImageLayer], expected: dict[str, str]) -> None:
     assert archived(*layers) == expected
 
@@ -263,12 +234,9 @@ def apptainer_prints(tmp_path: Path, script: str, **env: str) -> list[str]:
 @cases(
     "env expected",
     ("the image's variables", {}, ["1", "two words", "a", "b", "/.singularity.d/libs"]),
-    (
-        "the caller's variables",
-        {"B": "of the caller", "LD_LIBRARY_PATH": "/x"},
-        ["1", "of the caller", "a", "b", "/x:/.singularity.d/libs"],
-    ),
-)
+    ("the caller's variables", {"B": "of the caller", "LD_LIBRARY_PATH": "/x"},
+     ["1", "of the caller", "a", "b", "/x:/.singularity.d/libs"]),
+)  # fmt: skip
 def test_apptainer_sources_the_images_settings(
     tmp_path: Path, env: dict[str, str], expected: list[str]
 ) -> None:

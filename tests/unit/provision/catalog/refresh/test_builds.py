@@ -54,50 +54,21 @@ PINS_13 = [
 
 @cases(
     "requires arch expected",
-    (
-        "the pin of the runtime names CUDA",
-        PINS_12,
-        "x86_64",
-        {
-            "cuda": "12.6",
-            "cudnn": "9.5.1.17",
-            "nccl": "2.26.2",
-            "pins": [
-                "nvidia-cuda-runtime-cu12==12.6.77",
-                "nvidia-cudnn-cu12==9.5.1.17",
-                "nvidia-nccl-cu12==2.26.2",
-                "triton==3.3.0",
-            ],
-        },
-    ),
-    (
-        "the pin of the toolkit names CUDA, without its extras",
-        PINS_13,
-        "aarch64",
-        {
-            "cuda": "13.0",
-            "cudnn": "9.19.0.56",
-            "nccl": "2.28.9",
-            "pins": [
-                "cuda-bindings<14,>=13.0.3",
-                "cuda-toolkit==13.0.2",
-                "nvidia-cudnn-cu13==9.19.0.56",
-                "nvidia-nccl-cu13==2.28.9",
-            ],
-        },
-    ),
+    ("the pin of the runtime names CUDA", PINS_12, "x86_64",
+     {"cuda": "12.6", "cudnn": "9.5.1.17", "nccl": "2.26.2",
+     "pins": ["nvidia-cuda-runtime-cu12==12.6.77", "nvidia-cudnn-cu12==9.5.1.17",
+     "nvidia-nccl-cu12==2.26.2", "triton==3.3.0"]}),
+    ("the pin of the toolkit names CUDA, without its extras", PINS_13, "aarch64",
+     {"cuda": "13.0", "cudnn": "9.19.0.56", "nccl": "2.28.9", "pins": ["cuda-bindings<14,>=13.0.3",
+     "cuda-toolkit==13.0.2", "nvidia-cudnn-cu13==9.19.0.56", "nvidia-nccl-cu13==2.28.9"]}),
     ("pins for the other machine: CPU", PINS_12, "aarch64", {"cuda": None}),
     ("no package of NVIDIA's: nothing is said", ["sympy"], "x86_64", None),
     ("cuDNN alone names no CUDA X.Y", ["nvidia-cudnn-cu12==9.5.1.17"], "x86_64", None),
     ("a range is no CUDA X.Y", ["nvidia-cuda-runtime-cu12>=12.6"], "x86_64", None),
-    (
-        "two CUDAs are none",
-        ["nvidia-cuda-runtime-cu12==12.6.77", "cuda-toolkit==13.0.2"],
-        "x86_64",
-        None,
-    ),
+    ("two CUDAs are none", ["nvidia-cuda-runtime-cu12==12.6.77", "cuda-toolkit==13.0.2"], "x86_64",
+     None),
     ("a major alone is none", ["nvidia-cuda-runtime==13"], "x86_64", None),
-)
+)  # fmt: skip
 def test_metadata_says_what_a_default_build_is(
     requires: Sequence[str], arch: str, expected: dict[str, object] | None
 ) -> None:
@@ -158,17 +129,11 @@ def test_an_extra_is_found_by_any_spelling() -> None:
 
 @cases(
     "requires expected",
-    (
-        "another package of this version",
-        [
-            'tensorflow-cpu-aws==9.0.0; platform_machine == "aarch64"',
-            'tensorflow-intel==9.0.0; platform_system == "Windows"',
-        ],
-        ("tensorflow-cpu-aws",),
-    ),
+    ("another package of this version", ['tensorflow-cpu-aws==9.0.0; platform_machine == "aarch64"',
+     'tensorflow-intel==9.0.0; platform_system == "Windows"'], ("tensorflow-cpu-aws",)),
     ("a part of it is no stand-in", ["tensorflow-estimator<10,>=9"], ()),
     ("an ordinary wheel", ["numpy"], ()),
-)
+)  # fmt: skip
 def test_a_stub_is_told_by_what_it_asks_for(
     requires: Sequence[str], expected: tuple[str, ...]
 ) -> None:

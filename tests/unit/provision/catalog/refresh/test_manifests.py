@@ -239,14 +239,14 @@ def test_a_new_branch_is_the_one_before_it_with_its_own_cuda(
 @cases(
     "label body words",
     ("a manifest without a compat", "620.70.06", driver("620.70.06", "2026-11-04"),
-        "for which CUDA is not known"),
-    ("a compat for a major alone", "620.70.06", driver("620.70.06", "2026-11-04",
-        cuda_compat=component("cuda_compat", "620.70.06", cudas=["13"])),
-        "for which CUDA is not known"),
+     "for which CUDA is not known"),
+    ("a compat for a major alone", "620.70.06",
+     driver("620.70.06", "2026-11-04", cuda_compat=component("cuda_compat", "620.70.06",
+     cudas=["13"])), "for which CUDA is not known"),
     ("a CUDA older than the one before", "620.70.06", driver("620.70.06", "2026-11-04", "13.1"),
-        "would be for CUDA 13.1, out of the order"),
+     "would be for CUDA 13.1, out of the order"),
     ("a CUDA newer than the one behind", "612.10.01", driver("612.10.01", "2026-11-04", "13.5"),
-        "would be for CUDA 13.5, out of the order"),
+     "would be for CUDA 13.5, out of the order"),
 )  # fmt: skip
 def test_what_cannot_be_a_row_is_noted(
     catalog: Catalog, server: SimpleIndex, label: str, body: bytes, words: str

@@ -372,14 +372,11 @@ def test_a_source_that_is_none_is_refused(catalog: Catalog) -> None:
 @cases(
     "sources names",
     ("none named: all", (), tuple(SOURCES)),
-    (
-        "groups, in their own order",
-        ("nvidia", "pytorch"),
-        ("pytorch-index", "driver-manifests", "cuda-manifests"),
-    ),
+    ("groups, in their own order", ("nvidia", "pytorch"),
+     ("pytorch-index", "driver-manifests", "cuda-manifests")),
     ("a group and a part", ("jax", "pypi"), ("torch", "tensorflow", "jax", "toolkits")),
     ("single ones", ("jax", "torch"), ("torch", "jax")),
-)
+)  # fmt: skip
 def test_sources_are_named_one_by_one_or_by_whom_they_ask(
     sources: Sequence[str], names: Sequence[str]
 ) -> None:

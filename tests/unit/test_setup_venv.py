@@ -413,15 +413,15 @@ def moved(location: str, status: int = 302) -> Reply:
 
 GOOD = {PAGE: html_page(FILE), FILE: Reply(body=WHEEL)}
 PASSING = [
-    *(pytest.param(path, [Reply(status=code)] * 2, id=f"HTTP {code} for {path}")
+    *((f"HTTP {code} for {path}", path, [Reply(status=code)] * 2)
       for path in (PAGE, FILE) for code in (429, 500, 502, 503, 504)),
-    pytest.param(PAGE, [Reply(body=b"<a" * 99, cut=True)], id="a page that is cut"),
-    pytest.param(FILE, [Reply(body=WHEEL, cut=True)] * 2, id="a file that is cut"),
-    pytest.param(FILE, [Reply(garbage=True)], id="an answer that is not HTTP"),
+    ("a page that is cut", PAGE, [Reply(body=b"<a" * 99, cut=True)]),
+    ("a file that is cut", FILE, [Reply(body=WHEEL, cut=True)] * 2),
+    ("an answer that is not HTTP", FILE, [Reply(garbage=True)]),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("path", "first"), PASSING)
+@cases("path first", *PASSING)
 def test_a_passing_fault_is_overcome(server: Server, path: str, first: list[Reply]) -> None:
     server.replies[path] = [*first, GOOD[path]]
     assert fetched(server) == WHEEL
@@ -719,49 +719,26 @@ def test_a_socks_proxy_is_refused_without_its_login(
 
 TAGS = ["cp310-cp310", "cp311-cp311", "cp312-cp312"]
 FAILURES: list[tuple[str, str, Callable[[str], list[str]], tuple[str, ...], int]] = [
-    (
-        "no wheel for this machine",
-        "ERROR: Could not find a version\nERROR: No matching distribution found for a-b==1.0",
-        lambda machine: [f"A_b-1.0-cp39-cp39-manylinux_2_28_{machine}.whl", "a_b-1.0-1-py3-x.whl"],
-        ("a-b 1.0 has no wheel for this machine", "CPython", "cp39-cp39-manylinux_2_28_"),
-        4,
-    ),
-    (
-        "no wheel for this kind of machine",
-        "ERROR: No matching distribution found for a-b==1.0",
-        lambda _: ["a_b-1.0-cp311-cp311-manylinux_2_28_other.whl"],
-        ("a-b 1.0 has no wheel for this machine", "none"),
-        4,
-    ),
-    (
-        "not in the index at all",
-        "ERROR: No matching distribution found for a-b==1.0",
-        lambda _: ["a_b-0.9-cp311-cp311-manylinux_2_28_x86_64.whl", "a_b-1.0.tar.gz"],
-        ("pip could not install the packages in r.txt", "No matching distribution"),
-        5,
-    ),
-    (
-        "a changed package",
-        "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM x.\n    a==1 from x:",
-        lambda _: [],
-        ("A package is not the one that r.txt pins", "DO NOT MATCH", "a==1 from x:"),
-        5,
-    ),
-    (
-        "a full disk",
-        "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",
-        lambda _: [],
-        ("No space left on the disk", "MB free in"),
-        5,
-    ),
-    (
-        "no network",
-        "Collecting a==1\nWARNING: Retrying (Retry(total=0)) after connection broken\nERROR: other",
-        lambda _: [],
-        ("pip could not install the packages in r.txt", "connection broken", "ERROR: other"),
-        5,
-    ),
-]
+    ("no wheel for this machine",
+     "ERROR: Could not find a version\nERROR: No matching distribution found for a-b==1.0",
+     lambda machine: [f"A_b-1.0-cp39-cp39-manylinux_2_28_{machine}.whl", "a_b-1.0-1-py3-x.whl"],
+     ("a-b 1.0 has no wheel for this machine", "CPython", "cp39-cp39-manylinux_2_28_"), 4),
+    ("no wheel for this kind of machine", "ERROR: No matching distribution found for a-b==1.0",
+     lambda _: ["a_b-1.0-cp311-cp311-manylinux_2_28_other.whl"],
+     ("a-b 1.0 has no wheel for this machine", "none"), 4),
+    ("not in the index at all", "ERROR: No matching distribution found for a-b==1.0",
+     lambda _: ["a_b-0.9-cp311-cp311-manylinux_2_28_x86_64.whl", "a_b-1.0.tar.gz"],
+     ("pip could not install the packages in r.txt", "No matching distribution"), 5),
+    ("a changed package", "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM x.\n    a==1 from x:",
+     lambda _: [], ("A package is not the one that r.txt pins", "DO NOT MATCH", "a==1 from x:"), 5),
+    ("a full disk",
+     "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",
+     lambda _: [], ("No space left on the disk", "MB free in"), 5),
+    ("no network",
+     "Collecting a==1\nWARNING: Retrying (Retry(total=0)) after connection broken\nERROR: other",
+     lambda _: [],
+     ("pip could not install the packages in r.txt", "connection broken", "ERROR: other"), 5),
+]  # fmt: skip
 
 
 @cases("text files said code", *FAILURES)

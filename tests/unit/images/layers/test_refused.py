@@ -51,156 +51,79 @@ def wide(size: int, packed: int) -> bytes:
 
 
 BAD_MEMBERS = [
-    pytest.param(Piece(name="../evil.py"), "leads elsewhere", id="a name that climbs"),
-    pytest.param(Piece(name="example/../../x"), "leads elsewhere", id="a name that climbs later"),
-    pytest.param(Piece(name="example/./x"), "leads elsewhere", id="a name with a dot"),
-    pytest.param(Piece(name="example//x"), "leads elsewhere", id="a name with an empty part"),
-    pytest.param(Piece(name="/etc/passwd"), "absolute", id="an absolute name"),
-    pytest.param(Piece(name="C:/x"), "absolute", id="a drive letter"),
-    pytest.param(Piece(name="example\\x"), "backslash", id="a backslash"),
-    pytest.param(Piece(name=b"example/x\0.py"), "cannot be shown", id="a zero byte in a name"),
-    pytest.param(Piece(name=b"example/x\n.py"), "cannot be shown", id="a new line in a name"),
-    pytest.param(
-        Piece(name="example/\u202egnp.py"), "cannot be shown", id="a name written backwards"
-    ),
-    pytest.param(
-        Piece(name=b"\xff\xfe", said={"flags": 1 << 11}, said_before={"flags": 1 << 11}),
-        "cannot be shown",
-        id="a name that is not the UTF-8 it says it is",
-    ),
-    pytest.param(Piece(name=b""), "absolute|leads", id="no name"),
-    pytest.param(Piece(name="example/.wh.x"), "would delete files", id="a whiteout"),
-    pytest.param(Piece(name="example/.wh..wh..opq"), "would delete files", id="an opaque whiteout"),
-    pytest.param(Piece(name="n" * 256), "longer", id="a name too long for a file system"),
-    pytest.param(Piece(name="n/" * 2100 + "n"), "longer", id="a path too long for a system call"),
-    pytest.param(
-        Piece(name="example/l", content=b"/etc/passwd", attributes=0o120777 << 16),
-        "link or a device",
-        id="a symbolic link",
-    ),
-    pytest.param(Piece(name="d", attributes=0o20666 << 16), "link or a device", id="a device"),
-    pytest.param(Piece(name="p", attributes=0o10666 << 16), "link or a device", id="a pipe"),
-    pytest.param(
-        Piece(name="example/d", attributes=0o40755 << 16),
-        "a file and a directory",
-        id="a file that says it is a directory",
-    ),
-    pytest.param(
-        Piece(name="example/d/", content=b"x"), "with a content", id="a directory with a content"
-    ),
-    pytest.param(
-        Piece(name="x", said={"flags": 1}, said_before={"flags": 1}),
-        "encrypted",
-        id="an encrypted member",
-    ),
-    pytest.param(
-        Piece(name="x", said={"flags": 1 << 6 | 1}, said_before={"flags": 1 << 6 | 1}),
-        "encrypted",
-        id="a strongly encrypted member",
-    ),
-    pytest.param(
-        Piece(name="x", said={"flags": 1 << 5}, said_before={"flags": 1 << 5}),
-        "encrypted or patched",
-        id="patch data",
-    ),
-    pytest.param(
-        Piece(name="x", content=b"x" * 99, method=12, data=b"BZh9"), "method 12", id="bzip2"
-    ),
-    pytest.param(
-        Piece(name="x", content=b"x" * 99, method=93, data=b"(\xb5/\xfd"), "method 93", id="zstd"
-    ),
-    pytest.param(
-        Piece(name="x", content=b"1234", method=0, said={"size": 3}, said_before={"size": 3}),
-        "two sizes",
-        id="a stored member with two sizes",
-    ),
-    pytest.param(
-        Piece(name="x", content=bytes(4000), said={"size": 4 << 30 - 1}, said_before={}),
-        "which cannot be",
-        id="a bomb by its directory",
-    ),
-    pytest.param(
-        Piece(name="x", content=b"1" * 500, said={"crc": 1}, said_before={"crc": 1}),
-        "checksum",
-        id="a wrong checksum",
-    ),
-    pytest.param(
-        Piece(name="x", content=b"1" * 500, said={"size": 499}, said_before={"size": 499}),
-        "more than the 499 bytes",
-        id="more bytes than it says",
-    ),
-    pytest.param(
-        Piece(name="x", content=b"1" * 500, said={"size": 501}, said_before={"size": 501}),
-        "500 bytes, not the 501",
-        id="fewer bytes than it says",
-    ),
-    pytest.param(
-        Piece(name="x", content=NOISE, data=deflated(NOISE)[:-9]),
-        "middle of its compressed form|cannot be inflated",
-        id="a stream that is cut off",
-    ),
-    pytest.param(
-        Piece(name="x", content=NOISE, data=deflated(NOISE) + b"more"),
-        "behind its end",
-        id="something behind the stream's end",
-    ),
-    pytest.param(
-        Piece(name="x", content=NOISE, data=b"\xff" * 5000), "cannot be inflated", id="no deflate"
-    ),
-    pytest.param(Piece(name="x", said_before={"crc": 5}), "other sizes", id="two checksums"),
-    pytest.param(Piece(name="x", said_before={"size": 5}), "other sizes", id="two sizes"),
-    pytest.param(Piece(name="x", said_before={"packed": 5}), "other sizes", id="two packed sizes"),
-    pytest.param(Piece(name="x", said_before={"name": b"y"}), "other things", id="two names"),
-    pytest.param(Piece(name="x", said_before={"method": 0}), "other things", id="two methods"),
-    pytest.param(Piece(name="x", said_before={"flags": 8}), "other things", id="two sets of flags"),
-    pytest.param(
-        Piece(name="x", extra=struct.pack("<HHBI", 0x7075, 6, 1, 0) + b"y"),
-        "two names",
-        id="another name in a field",
-    ),
-    pytest.param(
-        Piece(
-            name="x",
-            content=b"x" * 9,
-            said={"size": 0xFFFFFFFF, "packed": 0xFFFFFFFF},
-            extra=wide(9, 3)[:10],
-        ),
-        "zip64",
-        id="a zip64 field that is too short",
-    ),
-    pytest.param(
-        Piece(
-            name="x",
-            content=b"x" * 9,
-            said_before={"size": 0xFFFFFFFF, "packed": 0xFFFFFFFF},
-            extra_before=wide(8, len(deflated(b"x" * 9))),
-        ),
-        "other sizes",
-        id="zip64 sizes that differ",
-    ),
-    pytest.param(
-        Piece(
-            name="x",
-            content=b"x" * 9,
-            said={"flags": 8},
-            said_before={"flags": 8, "crc": 0, "size": 0, "packed": 0},
-            behind=b"PK\x07\x08" + struct.pack("<III", 1, 2, 3),
-        ),
-        "sizes behind",
-        id="a descriptor that differs",
-    ),
-    pytest.param(
-        Piece(name="x", said={"offset": 1}),
-        "other things|no x where|reaches",
-        id="an offset inside",
-    ),
-    pytest.param(
-        Piece(name="x", said={"packed": 1 << 20}), "overlaps what", id="a member into the next"
-    ),
-]
+    ("a name that climbs", Piece(name="../evil.py"), "leads elsewhere"),
+    ("a name that climbs later", Piece(name="example/../../x"), "leads elsewhere"),
+    ("a name with a dot", Piece(name="example/./x"), "leads elsewhere"),
+    ("a name with an empty part", Piece(name="example//x"), "leads elsewhere"),
+    ("an absolute name", Piece(name="/etc/passwd"), "absolute"),
+    ("a drive letter", Piece(name="C:/x"), "absolute"),
+    ("a backslash", Piece(name="example\\x"), "backslash"),
+    ("a zero byte in a name", Piece(name=b"example/x\0.py"), "cannot be shown"),
+    ("a new line in a name", Piece(name=b"example/x\n.py"), "cannot be shown"),
+    ("a name written backwards", Piece(name="example/\u202egnp.py"), "cannot be shown"),
+    ("a name that is not the UTF-8 it says it is",
+     Piece(name=b"\xff\xfe", said={"flags": 1 << 11}, said_before={"flags": 1 << 11}),
+     "cannot be shown"),
+    ("no name", Piece(name=b""), "absolute|leads"),
+    ("a whiteout", Piece(name="example/.wh.x"), "would delete files"),
+    ("an opaque whiteout", Piece(name="example/.wh..wh..opq"), "would delete files"),
+    ("a name too long for a file system", Piece(name="n" * 256), "longer"),
+    ("a path too long for a system call", Piece(name="n/" * 2100 + "n"), "longer"),
+    ("a symbolic link", Piece(name="example/l", content=b"/etc/passwd", attributes=0o120777 << 16),
+     "link or a device"),
+    ("a device", Piece(name="d", attributes=0o20666 << 16), "link or a device"),
+    ("a pipe", Piece(name="p", attributes=0o10666 << 16), "link or a device"),
+    ("a file that says it is a directory", Piece(name="example/d", attributes=0o40755 << 16),
+     "a file and a directory"),
+    ("a directory with a content", Piece(name="example/d/", content=b"x"), "with a content"),
+    ("an encrypted member", Piece(name="x", said={"flags": 1}, said_before={"flags": 1}),
+     "encrypted"),
+    ("a strongly encrypted member",
+     Piece(name="x", said={"flags": 1 << 6 | 1}, said_before={"flags": 1 << 6 | 1}), "encrypted"),
+    ("patch data", Piece(name="x", said={"flags": 1 << 5}, said_before={"flags": 1 << 5}),
+     "encrypted or patched"),
+    ("bzip2", Piece(name="x", content=b"x" * 99, method=12, data=b"BZh9"), "method 12"),
+    ("zstd", Piece(name="x", content=b"x" * 99, method=93, data=b"(\xb5/\xfd"), "method 93"),
+    ("a stored member with two sizes",
+     Piece(name="x", content=b"1234", method=0, said={"size": 3}, said_before={"size": 3}),
+     "two sizes"),
+    ("a bomb by its directory",
+     Piece(name="x", content=bytes(4000), said={"size": 4 << 30 - 1}, said_before={}),
+     "which cannot be"),
+    ("a wrong checksum",
+     Piece(name="x", content=b"1" * 500, said={"crc": 1}, said_before={"crc": 1}), "checksum"),
+    ("more bytes than it says",
+     Piece(name="x", content=b"1" * 500, said={"size": 499}, said_before={"size": 499}),
+     "more than the 499 bytes"),
+    ("fewer bytes than it says",
+     Piece(name="x", content=b"1" * 500, said={"size": 501}, said_before={"size": 501}),
+     "500 bytes, not the 501"),
+    ("a stream that is cut off", Piece(name="x", content=NOISE, data=deflated(NOISE)[:-9]),
+     "middle of its compressed form|cannot be inflated"),
+    ("something behind the stream's end",
+     Piece(name="x", content=NOISE, data=deflated(NOISE) + b"more"), "behind its end"),
+    ("no deflate", Piece(name="x", content=NOISE, data=b"\xff" * 5000), "cannot be inflated"),
+    ("two checksums", Piece(name="x", said_before={"crc": 5}), "other sizes"),
+    ("two sizes", Piece(name="x", said_before={"size": 5}), "other sizes"),
+    ("two packed sizes", Piece(name="x", said_before={"packed": 5}), "other sizes"),
+    ("two names", Piece(name="x", said_before={"name": b"y"}), "other things"),
+    ("two methods", Piece(name="x", said_before={"method": 0}), "other things"),
+    ("two sets of flags", Piece(name="x", said_before={"flags": 8}), "other things"),
+    ("another name in a field", Piece(name="x", extra=struct.pack("<HHBI", 0x7075, 6, 1, 0) + b"y"),
+     "two names"),
+    ("a zip64 field that is too short", Piece(name="x", content=b"x" * 9, said={"size": 0xFFFFFFFF,
+     "packed": 0xFFFFFFFF}, extra=wide(9, 3)[:10]), "zip64"),
+    ("zip64 sizes that differ", Piece(name="x", content=b"x" * 9, said_before={"size": 0xFFFFFFFF,
+     "packed": 0xFFFFFFFF}, extra_before=wide(8, len(deflated(b"x" * 9)))), "other sizes"),
+    ("a descriptor that differs", Piece(name="x", content=b"x" * 9, said={"flags": 8},
+     said_before={"flags": 8, "crc": 0, "size": 0, "packed": 0},
+     behind=b"PK\x07\x08" + struct.pack("<III", 1, 2, 3)), "sizes behind"),
+    ("an offset inside", Piece(name="x", said={"offset": 1}), "other things|no x where|reaches"),
+    ("a member into the next", Piece(name="x", said={"packed": 1 << 20}), "overlaps what"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("piece", "why"), BAD_MEMBERS)
+@cases("piece why", *BAD_MEMBERS)
 def test_members_that_are_refused(piece: Piece, why: str, tmp_path: Path) -> None:
     name = piece.name if isinstance(piece.name, bytes) else piece.name.encode()
     pieces = pieces_of(GOOD)
@@ -221,112 +144,62 @@ def rows(change_rows: Callable[[list[str]], list[str]]) -> bytes:
 
 
 WHEELS = [
-    pytest.param(rows(lambda r: [*r, r[0]]), "twice", id="RECORD has a file twice"),
-    pytest.param(rows(lambda r: [*r, "a,b"]), "cannot be read", id="RECORD has a row of two"),
-    pytest.param(
-        craft(change(pieces_of(GOOD), "/RECORD", content=b"\xff\xff")),
-        "cannot be read",
-        id="RECORD is not UTF-8",
-    ),
-    pytest.param(
-        craft(change(pieces_of(GOOD), "/RECORD", content=b'"' + b"x" * 200_000)),
-        "cannot be read",
-        id="RECORD has a field without an end",
-    ),
-    pytest.param(
-        craft(change(pieces_of(GOOD), "/RECORD", content=bytes(17 << 20))),
-        "are allowed",
-        id="RECORD is huge",
-    ),
+    ("RECORD has a file twice", rows(lambda r: [*r, r[0]]), "twice"),
+    ("RECORD has a row of two", rows(lambda r: [*r, "a,b"]), "cannot be read"),
+    ("RECORD is not UTF-8", craft(change(pieces_of(GOOD), "/RECORD", content=b"\xff\xff")),
+     "cannot be read"),
+    ("RECORD has a field without an end",
+     craft(change(pieces_of(GOOD), "/RECORD", content=b'"' + b"x" * 200_000)), "cannot be read"),
+    ("RECORD is huge", craft(change(pieces_of(GOOD), "/RECORD", content=bytes(17 << 20))),
+     "are allowed"),
     *(
-        pytest.param(
+        (
+            f"no {name}",
             craft([p for p in pieces_of(GOOD) if not str(p.name).endswith(f"/{name}")]),
             rf"has no .*/{name}|not there",
-            id=f"no {name}",
         )
         for name in ("METADATA", "WHEEL", "RECORD")
     ),
-    pytest.param(
-        craft([GOOD]), "must have one .dist-info directory; it has none", id="no dist-info"
-    ),
-    pytest.param(
-        craft([*pieces_of(GOOD), Piece(name="other-1.0.dist-info/METADATA")]),
-        "must have one .dist-info directory",
-        id="two dist-info directories",
-    ),
-    pytest.param(
-        craft([*pieces_of(GOOD), Piece(name="Example-1.0.DIST-INFO/METADATA")]),
-        "must have one .dist-info directory",
-        id="two spellings of one dist-info directory",
-    ),
-    pytest.param(craft([*pieces_of(GOOD), GOOD]), "two members example/it.py", id="a name twice"),
-    pytest.param(
-        craft(pieces_of(GOOD, name="other")), "is locked as example 1.0", id="another package"
-    ),
-    pytest.param(
-        craft(pieces_of(GOOD, version="1.1")), "is locked as example 1.0", id="another version"
-    ),
-    pytest.param(
-        craft(pieces_of(GOOD, metadata="Name: other\nVersion: 1.0\n")),
-        "has a METADATA",
-        id="METADATA of another package",
-    ),
-    pytest.param(
-        craft(pieces_of(GOOD, metadata="Name: example\nVersion: not one\n")),
-        "has a METADATA",
-        id="METADATA of no version",
-    ),
-    pytest.param(
-        craft(pieces_of(GOOD, wheel="Wheel-Version: 2.0\n")),
-        "wheel format '2.0'",
-        id="a later wheel format",
-    ),
-    pytest.param(
-        craft(pieces_of(GOOD, wheel="Tag: py3-none-any\n")), "wheel format ''", id="no wheel format"
-    ),
-    pytest.param(
-        craft(pieces_of(GOOD, wheel="Wheel-Version: " + "1" * 5000 + "\n")),
-        "wheel format",
-        id="a wheel format without an end",
-    ),
-    pytest.param(
-        craft(pieces_of(Piece(name="example-1.0.data/rootfs/x"))),
-        "no place",
-        id="an unknown scheme of data",
-    ),
-    pytest.param(
-        craft(pieces_of(Piece(name="other-1.0.data/data/x"))), "no place", id="other data"
-    ),
-    pytest.param(craft(pieces_of(Piece(name="x.data"))), "no place", id="a file called data"),
-    pytest.param(
-        craft(pieces_of(Piece(name="example-1.0.data/scripts/python3.11"))),
-        "environment's own",
-        id="a script that replaces Python",
-    ),
-    pytest.param(
-        craft(pieces_of(Piece(name="example-1.0.data/data/pyvenv.cfg"))),
-        "environment's own",
-        id="data that replaces pyvenv.cfg",
-    ),
-    pytest.param(
-        craft(pieces_of(GOOD, Piece(name="example-1.0.data/purelib/example/it.py"))),
-        "two files as",
-        id="one place from two schemes",
-    ),
-    pytest.param(
-        craft(pieces_of(GOOD, Piece(name="example/it.py/x"))),
-        "which is a file",
-        id="a file that is also a directory",
-    ),
+    ("no dist-info", craft([GOOD]), "must have one .dist-info directory; it has none"),
+    ("two dist-info directories",
+     craft([*pieces_of(GOOD), Piece(name="other-1.0.dist-info/METADATA")]),
+     "must have one .dist-info directory"),
+    ("two spellings of one dist-info directory",
+     craft([*pieces_of(GOOD), Piece(name="Example-1.0.DIST-INFO/METADATA")]),
+     "must have one .dist-info directory"),
+    ("a name twice", craft([*pieces_of(GOOD), GOOD]), "two members example/it.py"),
+    ("another package", craft(pieces_of(GOOD, name="other")), "is locked as example 1.0"),
+    ("another version", craft(pieces_of(GOOD, version="1.1")), "is locked as example 1.0"),
+    ("METADATA of another package", craft(pieces_of(GOOD, metadata="Name: other\nVersion: 1.0\n")),
+     "has a METADATA"),
+    ("METADATA of no version", craft(pieces_of(GOOD, metadata="Name: example\nVersion: not one\n")),
+     "has a METADATA"),
+    ("a later wheel format", craft(pieces_of(GOOD, wheel="Wheel-Version: 2.0\n")),
+     "wheel format '2.0'"),
+    ("no wheel format", craft(pieces_of(GOOD, wheel="Tag: py3-none-any\n")), "wheel format ''"),
+    ("a wheel format without an end",
+     craft(pieces_of(GOOD, wheel="Wheel-Version: " + "1" * 5000 + "\n")), "wheel format"),
+    ("an unknown scheme of data", craft(pieces_of(Piece(name="example-1.0.data/rootfs/x"))),
+     "no place"),
+    ("other data", craft(pieces_of(Piece(name="other-1.0.data/data/x"))), "no place"),
+    ("a file called data", craft(pieces_of(Piece(name="x.data"))), "no place"),
+    ("a script that replaces Python",
+     craft(pieces_of(Piece(name="example-1.0.data/scripts/python3.11"))), "environment's own"),
+    ("data that replaces pyvenv.cfg",
+     craft(pieces_of(Piece(name="example-1.0.data/data/pyvenv.cfg"))), "environment's own"),
+    ("one place from two schemes",
+     craft(pieces_of(GOOD, Piece(name="example-1.0.data/purelib/example/it.py"))), "two files as"),
+    ("a file that is also a directory", craft(pieces_of(GOOD, Piece(name="example/it.py/x"))),
+     "which is a file"),
     *(
-        pytest.param(
+        (
+            f"a command that {what}",
             craft(
                 pieces_of(
                     GOOD, Piece(name=f"{INFO}/entry_points.txt", content=text.encode("latin"))
                 )
             ),
             why,
-            id=f"a command that {what}",
         )
         for what, text, why in (
             ("climbs", "[console_scripts]\n../x = a:b\n", "not a valid file name"),
@@ -341,17 +214,17 @@ WHEELS = [
             ("is not UTF-8", "[console_scripts]\n\xff = a:b\n", "not UTF-8"),
         )
     ),
-    pytest.param(b"", "no zip", id="an empty file"),
-    pytest.param(b"PK\x05\x06", "no zip", id="a cut-off end"),
-    pytest.param(b"<html>not found</html>" * 9, "no zip", id="a page of a web server"),
-    pytest.param(craft(pieces_of(GOOD))[:-40], "no zip", id="a truncated download"),
-    pytest.param(craft(pieces_of(GOOD))[500:], "not at byte", id="a lost beginning"),
-    pytest.param(b"#!/bin/sh\n" + craft(pieces_of(GOOD)), "not at byte", id="a program in front"),
-    pytest.param(craft([]), "must have one", id="an empty zip"),
-]
+    ("an empty file", b"", "no zip"),
+    ("a cut-off end", b"PK\x05\x06", "no zip"),
+    ("a page of a web server", b"<html>not found</html>" * 9, "no zip"),
+    ("a truncated download", craft(pieces_of(GOOD))[:-40], "no zip"),
+    ("a lost beginning", craft(pieces_of(GOOD))[500:], "not at byte"),
+    ("a program in front", b"#!/bin/sh\n" + craft(pieces_of(GOOD)), "not at byte"),
+    ("an empty zip", craft([]), "must have one"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("data", "why"), WHEELS)
+@cases("data why", *WHEELS)
 def test_wheels_that_are_refused(data: bytes, why: str, tmp_path: Path) -> None:
     said = refusal(data, tmp_path)
     assert re.search(why, said), said

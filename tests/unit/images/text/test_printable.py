@@ -413,24 +413,22 @@ def _evil_texts(verdict: str) -> Any:
 
 SAID_BY_AN_IMAGE = [
     *(
-        pytest.param(says(_evil_texts(verdict)), id=f"a report that is {verdict}")
+        (f"a report that is {verdict}", says(_evil_texts(verdict)))
         for verdict in ("fit", "unfit", "no-verdict")
     ),
-    pytest.param(claims({**report(), "verdict": EVIL}), id="a verdict"),
-    pytest.param(claims({**report(), "level": EVIL}), id="a level"),
-    pytest.param(
-        claims({**report(), "checks": [{**report()["checks"][0], "status": EVIL}]}), id="a status"
-    ),
-    pytest.param(
+    ("a verdict", claims({**report(), "verdict": EVIL})),
+    ("a level", claims({**report(), "level": EVIL})),
+    ("a status", claims({**report(), "checks": [{**report()["checks"][0], "status": EVIL}]})),
+    (
+        "an id, and a member",
         claims({**report(), "checks": [{**report()["checks"][0], EVIL: EVIL, "id": EVIL}]}),
-        id="an id, and a member",
     ),
-    pytest.param(lambda _: ended(0, EVIL, EVIL), id="no report at all"),
-    pytest.param(broken(EVIL), id="an engine's error"),
+    ("no report at all", lambda _: ended(0, EVIL, EVIL)),
+    ("an engine's error", broken(EVIL)),
 ]
 
 
-@pytest.mark.parametrize("said_by", SAID_BY_AN_IMAGE)
+@cases("said_by", *SAID_BY_AN_IMAGE)
 @pytest.mark.parametrize("words", [[], ["-v"], ["--json"]], ids=["plain", "verbose", "as JSON"])
 def test_what_an_image_says_does_not_steer_the_terminal(
     engine: Engine, said_by: Runner, words: list[str]

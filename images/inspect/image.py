@@ -61,6 +61,11 @@ class Inspection:
     must_run: frozenset[str]
     flags: tuple[str, ...]
 
+    def owner(self, path: str) -> Distribution | None:
+        """The package that a file is of."""
+        file = self.contents.tree.file(path)
+        return self.packages.owners.get(file) if file is not None else None
+
     def coverage(self, gpu: Capability) -> tuple[Coverage, ...]:
         """For each library with device code, what of it runs on a GPU."""
         return tuple(cover(code, gpu) for code in self.coded)

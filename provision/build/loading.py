@@ -28,7 +28,6 @@ from images.errors import Failure
 from images.inspect.contents import Contents
 from images.inspect.facts import CACHE, FORMAT, ElfFacts, LoadFacts, without_wanted
 from images.inspect.image import Inspection, conclude
-from images.inspect.packages import Distribution
 from images.inspect.tree import ImageFile, ImageTree, SymbolicLink
 from images.layers.install import InstalledFile, canonicalized
 from images.layers.transcode import WheelLayer
@@ -326,7 +325,7 @@ def _of_packages(found: Inspection, chosen: Callable[[str], bool]) -> Inspection
         return found
 
     def counts(path: str) -> bool:
-        owner = _owner(found, path)
+        owner = found.owner(path)
         return owner is not None and chosen(owner.name)
 
     symbols = needs.symbols
@@ -349,7 +348,7 @@ def _refusal(
 ) -> WillNotLoadError:
     kind, first = next(iter(failures.items()))
     file, library = _first_file(found, kind)
-    own = _owner(found, file)
+    own = found.owner(file)
     message, fix = first.message, first.fix or ""
     if own is not None and kind != "symbols":
         message = f"{own.title}: {message}"
@@ -390,8 +389,3 @@ def _first_file(found: Inspection, kind: str) -> tuple[str, str | None]:
             return broken.file, None
     absent = (n for n in needs.needs if n.required and n.status in {"missing", "elsewhere"})
     return next((n.file, n.name) for n in absent)
-
-
-def _owner(found: Inspection, path: str) -> Distribution | None:
-    file = found.contents.tree.file(path)
-    return found.packages.owners.get(file) if file is not None else None

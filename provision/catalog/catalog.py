@@ -161,6 +161,12 @@ class Catalog(CatalogTables):
         """The GPU that a name means; see `provision.catalog.gpus`."""
         return self._gpu_names.find(name)
 
+    def capability_of(self, gpu: Gpu) -> ComputeCapability | None:
+        """The compute capability of a GPU, which its name may say."""
+        if gpu.compute_capability is None and gpu.name:
+            return self.find_gpu(gpu.name).compute_capability
+        return gpu.compute_capability
+
     def products(self, name: str) -> tuple[str, ...]:
         """The products that a name means, as the driver calls them: several for a family; the name
         itself where the catalog does not have it whole. () if it is not known how the driver spells

@@ -73,11 +73,6 @@ class CatalogTables:
         self.redist_template: Final = cuda.text("redistributables")
 
     @cached_property
-    def shipped_date(self) -> str:
-        """The date of the newest of the files."""
-        return max(self.files[name].text("date") for name in FILES)
-
-    @cached_property
     def dropped(self) -> tuple[CudaDropped, ...]:
         """Which CUDA stopped compiling for which GPUs, oldest first."""
 
@@ -186,8 +181,6 @@ class CatalogTables:
 
 
 ON_DEMAND = tuple(
-    name
-    for name, value in vars(CatalogTables).items()
-    if isinstance(value, cached_property) and name != "shipped_date"
+    n for n, value in vars(CatalogTables).items() if isinstance(value, cached_property)
 )
 """The tables that are read on first use."""

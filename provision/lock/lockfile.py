@@ -17,14 +17,13 @@ from urllib.parse import urlsplit
 
 from images.net.address import shown_text, shown_url
 from images.text.printable import printable
-from images.text.suggestions import no_such, or_nearby
 from images.wheels.remote_file import Wheel
 from provision.errors import BadInputError, LockFileError
 from provision.lock.source_builds import SourceBuild, build_of
 from provision.model import grammar
 from provision.model.plan import Plan
 from provision.model.planfile import TOOL, plan_from_json
-from provision.output.files import write_named
+from provision.output.files import read_named, write_named
 
 if TYPE_CHECKING:
     from packaging.pylock import Package, PackageWheel, Pylock
@@ -65,20 +64,10 @@ def read_lock_file(path: Path) -> Lock:
     """A lock from disk, completely validated before use. LockFileError: it is missing, truncated,
     or of another version.
     """
+    make_one = "Create one: provision lock --cuda 11.7"
+    data = read_named("lock", path, LOCK_LIMIT_BYTES + 1, LockFileError, make_one)
     try:
-        with path.open("rb") as file:
-            data = file.read(LOCK_LIMIT_BYTES + 1)
         text = data.decode("utf-8")
-    except FileNotFoundError as error:
-        raise LockFileError(
-            no_such("lock", clip(str(path), 100)),
-            fix=or_nearby(path, "Create one: provision lock --cuda 11.7"),
-        ) from error
-    except OSError as error:
-        raise LockFileError(
-            f"The lock {clip(str(path), 100)} cannot be read: {error.strerror}.",
-            fix="Create one: provision lock --cuda 11.7",
-        ) from error
     except UnicodeDecodeError as error:
         raise LockFileError(
             f"The lock {path} is not a text file.", fix="Give a pylock.toml"

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 from images.net.address import shown_url, url_secrets
 from images.net.connections import proxy_for
 from images.net.secrets import Secrets
-from images.text.suggestions import no_such, or_nearby
 from provision.errors import BadInputError
 from provision.host.indexes import pip_index
 from provision.host.uv import index_logins
+from provision.output.files import read_named
 
 # In the order in which a user would expect one to override the next.
 _CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "CURL_CA_BUNDLE")
@@ -43,18 +43,8 @@ def ca_bundle(
     """
     if option is not None:
         path = Path(option)
-        try:
-            with path.open(encoding="ascii", errors="replace") as file:
-                text = file.read(_CA_LIMIT)
-        except FileNotFoundError as error:
-            raise BadInputError(
-                no_such("file", path, option="--ca-bundle"), fix=or_nearby(path, _CA_FIX)
-            ) from error
-        except OSError as error:
-            raise BadInputError(
-                f"--ca-bundle {path} cannot be read: {error.strerror}.", fix=_CA_FIX
-            ) from error
-        if "-----BEGIN CERTIFICATE-----" not in text:
+        data = read_named("file", path, _CA_LIMIT, BadInputError, _CA_FIX, option="--ca-bundle")
+        if b"-----BEGIN CERTIFICATE-----" not in data:
             raise BadInputError(f"--ca-bundle {path} holds no PEM certificate.", fix=_CA_FIX)
         return path
     named = (value for name in _CA_VARIABLES if (value := env.get(name)))

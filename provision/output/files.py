@@ -1,4 +1,4 @@
-"""Writes requested files: checked early, written whole or not at all."""
+"""Reads named files; writes requested ones: checked early, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -6,11 +6,29 @@ import os
 import tempfile
 from pathlib import Path
 
-from images.errors import refuse_full
+from images.errors import Failure, refuse_full
 from images.text.printable import printable
+from images.text.suggestions import no_such, or_nearby
 from provision.errors import BadInputError
 
 _SHOWN = 100
+
+
+def read_named(
+    kind: str, path: Path, most: int, error: type[Failure], fix: str, *, option: str = ""
+) -> bytes:
+    """The beginning of a file that is named, at most `most` bytes. `error`: there is none, or it
+    cannot be read; `kind` is what it should be, `option` what named it.
+    """
+    shown = printable(str(path), limit=_SHOWN)
+    try:
+        with path.open("rb") as file:
+            return file.read(most)
+    except FileNotFoundError as exc:
+        raise error(no_such(kind, shown, option=option), fix=or_nearby(path, fix)) from exc
+    except OSError as exc:
+        named = f"{option} {shown}" if option else f"The {kind} {shown}"
+        raise error(f"{named} cannot be read: {exc.strerror}.", fix=fix) from exc
 
 
 def refuse_unwritable(option: str, path: Path) -> None:

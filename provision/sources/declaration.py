@@ -10,7 +10,6 @@ from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 
 from images.text.printable import printable
 from provision.catalog.catalog import Catalog
@@ -191,17 +190,6 @@ def applies(requirement: Requirement) -> bool:
 def pythons_of(catalog: Catalog) -> tuple[str, ...]:
     """The Pythons that the catalog knows, the oldest first: ("3.6", ..., "3.15")."""
     return tuple(row.python for row in catalog.pythons)
-
-
-def pin_of(requirement: Requirement) -> Version | None:
-    """The only version that a requirement allows: that of == or ===; None if it allows several."""
-    for one in requirement.specifier:
-        if one.operator in {"==", "==="} and not one.version.endswith("*"):
-            try:
-                return Version(one.version)
-            except InvalidVersion:
-                return None
-    return None
 
 
 def allowed_by(specifier: str, pythons: Iterable[str]) -> tuple[str, ...]:

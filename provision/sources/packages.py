@@ -56,13 +56,7 @@ class RequestedPackage:
     @property
     def pin(self) -> Version | None:
         """The version of `==`, its local part included; None: not pinned."""
-        for one in self.specifier:
-            if one.operator in {"==", "==="} and not one.version.endswith("*"):
-                try:
-                    return Version(one.version)
-                except InvalidVersion:
-                    return None
-        return None
+        return pin_of(self.requirement) if self.requirement else None
 
     @property
     def release(self) -> str | None:
@@ -175,3 +169,14 @@ def _wheel(address: str) -> Requirement | None:
         return Requirement(f"{name}=={version}" + (f" ; {marker}" if marker else ""))
     except (InvalidRequirement, InvalidWheelFilename):
         return None
+
+
+def pin_of(requirement: Requirement) -> Version | None:
+    """The only version that a requirement allows: that of == or ===; None if it allows several."""
+    for one in requirement.specifier:
+        if one.operator in {"==", "==="} and not one.version.endswith("*"):
+            try:
+                return Version(one.version)
+            except InvalidVersion:
+                return None
+    return None

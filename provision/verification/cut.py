@@ -43,9 +43,7 @@ def other_gpu(cut: Collection[ComputeCapability], facts: HostFacts, catalog: Cat
     the machine does not say it; None: all are, or nothing was cut, or the others are not known.
     """
     for gpu in (facts.gpus or ()) if cut else ():
-        capability = gpu.compute_capability
-        if capability is None and gpu.name:
-            capability = catalog.find_gpu(gpu.name).compute_capability
+        capability = catalog.capability_of(gpu)
         if capability is not None and capability not in cut:
             return gpu._replace(compute_capability=capability)
     return None

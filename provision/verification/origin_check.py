@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import cast
 
 from images.oci.model import MANIFEST, Descriptor
-from images.text.suggestions import no_such, or_nearby
 from provision.attestation.provenance.attach import Referrers, find_provenance
 from provision.attestation.provenance.check import Origin, judge, missing, read_statement
 from provision.attestation.provenance.documents import beside
@@ -18,6 +17,7 @@ from provision.attestation.signing.errors import StatementError
 from provision.attestation.signing.keys import PublicKey
 from provision.errors import BadInputError
 from provision.lock.lockfile import read_lock_file
+from provision.output.files import read_named
 from provision.verification.subject import ImagePlaces, Subject, find_subject
 
 _MOST_BYTES = 4 << 20
@@ -60,7 +60,12 @@ def check_origin(
                 return CheckedOrigin(image=images[0], outcome=missing(name, near))
             path = near
         if path is not None:
-            provenance, keyid = read_statement(_read(path), trusted)
+            provenance, keyid = read_statement(
+                read_named(
+                    "file", path, _MOST_BYTES, BadInputError, _NAME_IT, option="--check-provenance"
+                ),
+                trusted,
+            )
             outcome: Origin | StatementError = judge(
                 provenance, name=name, images=images, lock=wanted, claims=subject.claims
             )
@@ -101,19 +106,3 @@ def _beside(subject: Subject) -> Path | None:
     if subject.image is None or subject.image.squashfs is None:
         return None
     return beside(subject.image.squashfs.path)[1]
-
-
-def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-    except FileNotFoundError as error:
-        raise BadInputError(
-            no_such("file", path, option="--check-provenance"), fix=or_nearby(path, _NAME_IT)
-        ) from error
-    except OSError as error:
-        raise BadInputError(
-            f"--check-provenance {path} cannot be read: {error.strerror}.",
-            fix=_NAME_IT,
-        ) from error
-    return data[:_MOST_BYTES]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from provision.catalog.catalog import Catalog
-from provision.model.plan import ComputeCapability, Gpu, HostFacts, Plan
+from provision.model.plan import ComputeCapability, HostFacts, Plan
 from provision.resolve.specifiers import version
 
 _TESTED = {
@@ -53,7 +53,7 @@ def _other_machine(plan: Plan, here: HostFacts, catalog: Catalog) -> str | None:
     names = " and ".join(dict.fromkeys(_named(g.name, g.compute_capability) for g in plan.gpus))
     if planned and not here.gpus:
         return f"the plan is for {names}, and this machine has no NVIDIA GPU"
-    found = {_shown(_capability(gpu, catalog)) for gpu in here.gpus or ()}
+    found = {_shown(catalog.capability_of(gpu)) for gpu in here.gpus or ()}
     if planned and None not in planned | found and not planned & found:
         own = ", ".join(dict.fromkeys(gpu.name or "another GPU" for gpu in here.gpus or ()))
         return f"the plan is for {names}, and this machine has {own}"
@@ -69,12 +69,6 @@ def _other_machine(plan: Plan, here: HostFacts, catalog: Catalog) -> str | None:
 
 def _named(name: str | None, capability: str | None) -> str:
     return name or f"compute capability {capability or 'unknown'}"
-
-
-def _capability(gpu: Gpu, catalog: Catalog) -> ComputeCapability | None:
-    if gpu.compute_capability is None and gpu.name:
-        return catalog.find_gpu(gpu.name).compute_capability
-    return gpu.compute_capability
 
 
 def _shown(capability: ComputeCapability | None) -> str | None:

@@ -24,6 +24,7 @@ from images.engines.emulation import runs_natively
 from images.engines.sandbox.devices import LIBRARIES, PLACE, PROGRAMS, Driver
 from images.engines.sandbox.errors import SandboxError
 from images.engines.spec import SMALLER_FIX, Foreground, RunJob, too_much_to_pass
+from images.engines.squashfs.files import working_directory
 from images.oci.model import Platform
 from images.system import ldcache
 from images.system.errors import NoProgramError
@@ -300,10 +301,7 @@ def _host_file(files: Path, content: bytes) -> Path:
 def _working_directory(settings: Mapping[str, Any], front: Foreground | None) -> str:
     if front is not None and front.directory:
         return posixpath.normpath(front.directory)
-    found = settings.get("WorkingDir")
-    if not isinstance(found, str) or "\0" in found:
-        return "/"
-    return posixpath.normpath(f"/{found.lstrip('/')}")
+    return working_directory(settings)
 
 
 def _environment(settings: Mapping[str, Any], job: RunJob, driver: Driver | None) -> dict[str, str]:

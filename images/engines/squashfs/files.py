@@ -85,7 +85,7 @@ def add_files(tree: ImageTree, image: Image) -> None:
     for path in MOUNT_FILES:
         if tree.find(path) is None:
             _add_file(tree, path, layer, b"")
-    directory = _directory(_settings(image.config))
+    directory = working_directory(_settings(image.config))
     if tree.find(directory) is None:
         _add_directory(tree, directory, layer)
     for path, content in enroot_files(image.config).items():
@@ -108,7 +108,7 @@ def enroot_files(config: Mapping[str, Any]) -> dict[str, bytes]:
     entrypoint, command = _texts(settings.get("Entrypoint")), _texts(settings.get("Cmd"))
     script = _RC.format(
         labels="".join(_labels(settings)),
-        directory=shlex.quote(_directory(settings)),
+        directory=shlex.quote(working_directory(settings)),
         entrypoint=shlex.join(entrypoint),
         command=shlex.join(command or (() if entrypoint else ("/bin/sh",))),
     )
@@ -207,7 +207,8 @@ def _texts(found: object) -> tuple[str, ...]:
     return tuple(row for row in rows if isinstance(row, str) and "\0" not in row)
 
 
-def _directory(settings: Mapping[str, Any]) -> str:
+def working_directory(settings: Mapping[str, Any]) -> str:
+    """Where an image's command starts, by the settings of its configuration."""
     found = settings.get("WorkingDir")
     if not isinstance(found, str) or "\0" in found:
         return "/"

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from images.system.ownership import another_owner
-from images.text.suggestions import no_such, or_nearby
 from provision.attestation.signing.errors import BadKeyError
-from provision.output.files import write_whole
+from provision.output.files import read_named, write_whole
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (
@@ -191,18 +190,7 @@ def _make(private: Path) -> None:
 
 
 def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(_LARGEST)
-    except FileNotFoundError as error:
-        raise BadKeyError(
-            no_such("key", path), fix=or_nearby(path, "Name a PEM file that you may read.")
-        ) from error
-    except OSError as error:
-        raise BadKeyError(
-            f"The key {path} cannot be read: {error.strerror}.",
-            fix="Name a PEM file that you may read.",
-        ) from error
+    return read_named("key", path, _LARGEST, BadKeyError, "Name a PEM file that you may read.")
 
 
 def _no_key(path: Path, half: str) -> BadKeyError:

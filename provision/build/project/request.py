@@ -22,9 +22,10 @@ from provision.model.environment import environment_of, is_met
 from provision.model.plan import PACKAGES, TITLES, Framework, Note, Request
 from provision.model.request import parse_cuda
 from provision.resolve.packages import FRAMEWORKS, PAIRED
-from provision.sources.declaration import Declaration, Declared, allowed_by, pin_of
+from provision.sources.declaration import Declaration, Declared, allowed_by
 from provision.sources.errors import ProjectIncompleteError
 from provision.sources.find import Project
+from provision.sources.packages import pin_of
 
 _FRAMEWORKS: dict[str, Framework] = {
     **FRAMEWORKS,

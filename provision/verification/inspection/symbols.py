@@ -69,7 +69,7 @@ def _failed(
     found: Inspection, failed: Sequence[SymbolMissing], measured: dict[str, Any]
 ) -> InspectionOutcome:
     first = failed[0]
-    own = _owner(found, first.file)
+    own = found.owner(first.file)
     suppliers = _suppliers(found, first, own)
     file = (
         f"{own.title}: {basename(path_of(found, first.file))}"
@@ -91,18 +91,13 @@ def _failed(
     )
 
 
-def _owner(found: Inspection, path: str) -> Distribution | None:
-    file = found.contents.tree.file(path)
-    return found.packages.owners.get(file) if file is not None else None
-
-
 def _suppliers(
     found: Inspection, one: SymbolMissing, own: Distribution | None
 ) -> list[Distribution]:
     """The other packages whose libraries the file needs: those that its package requires, if it
     requires any of them.
     """
-    owners = [_owner(found, path) for path in one.searched]
+    owners = [found.owner(path) for path in one.searched]
     others = [other for other in owners if other is not None and other is not own]
     required = [other for other in others if own is not None and other.name in own.requires]
     return list({id(other): other for other in required or others}.values())

@@ -35,7 +35,7 @@ def placement(
     for gpu in gpus:
         names = catalog.products(gpu.name) if gpu.name else ()
         products.update(dict.fromkeys(names))
-        if not names and (capability := _capability(gpu, catalog)) is not None:
+        if not names and (capability := catalog.capability_of(gpu)) is not None:
             capabilities[capability] = None
     driver = None if plan.compat_package else _driver(plan, gpus, catalog)
     return Placement(tuple(products), tuple(capabilities), driver)
@@ -49,12 +49,6 @@ def _gpus_of(plan: Plan) -> tuple[Gpu, ...]:
         )
         for one in plan.gpus
     )
-
-
-def _capability(gpu: Gpu, catalog: Catalog) -> ComputeCapability | None:
-    if gpu.compute_capability is None and gpu.name:
-        return catalog.find_gpu(gpu.name).compute_capability
-    return gpu.compute_capability
 
 
 def _refuse_contradiction(

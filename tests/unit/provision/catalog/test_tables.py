@@ -38,12 +38,6 @@ class TestLaziness:
     def test_a_table_is_read_once(self, catalog: Catalog, table: str) -> None:
         assert getattr(catalog, table) is getattr(catalog, table)
 
-    def test_shipped_date_is_that_of_the_newest_file(
-        self, broken: Callable[[str, Break], Path]
-    ) -> None:
-        directory = broken("jax.json", lambda raw: raw.update(date="2031-05-06"))
-        assert load(directory).shipped_date == "2031-05-06"
-
 
 class TestTensorflow:
     def test_a_release_says_what_it_was_built_with(self, catalog: Catalog) -> None:

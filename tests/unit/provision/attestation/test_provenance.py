@@ -57,6 +57,7 @@ from provision.lock.lockfile import Lock, read_lock
 from provision.lock.source_builds import GitSource, SourceBuild
 from provision.model.plan import Base, Request
 from tests import ROOT
+from tests.kit.cases import cases
 from tests.unit.provision.attestation.test_record import MINE, TRUSTED, signer_of
 from tests.unit.provision.lock.test_lock import PLAN
 
@@ -116,30 +117,28 @@ def refused(document: dict[str, Any]) -> bool:
 # --- what may be told -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("url", "expected"),
-    [
-        pytest.param("https://e.example/a.whl", "https://e.example/a.whl", id="a plain address"),
-        pytest.param("https://u:canary@e.example/a", "https://e.example/a", id="a login goes"),
-        pytest.param("https://canary@e.example/a", "https://e.example/a", id="a token goes"),
-        pytest.param("https://e.example/a?token=canary", "https://e.example/a", id="a query goes"),
-        pytest.param("https://e.example/a#canary", "https://e.example/a", id="a fragment goes"),
-        pytest.param("http://e.example:81/a", "http://e.example:81/a", id="a port stays"),
-        pytest.param("http://[::1]:81/a", "http://[::1]:81/a", id="a numeric address stays"),
-        pytest.param("https://E.example/a b", "https://e.example/a%20b", id="a space is written"),
-        pytest.param("https://e.example/%41%zz", "https://e.example/%41%25zz", id="a lone percent"),
-        pytest.param("https://e.example/\u00e9", "https://e.example/%C3%A9", id="another letter"),
-        pytest.param("file:///home/canary/a.whl", None, id="a file is of this machine"),
-        pytest.param("/home/canary/a.whl", None, id="a path is of this machine"),
-        pytest.param("file://canary/a.whl", None, id="a file on another machine"),
-        pytest.param("ftp://e.example/a", None, id="no web address"),
-        pytest.param("https://[bad/a", None, id="a broken address"),
-        pytest.param("https://e.example:port/a", None, id="a port that is none"),
-        pytest.param("https://exam\u2024ple/a", None, id="a host that is none"),
-        pytest.param("https:///a", None, id="no host"),
-        pytest.param("https://e.example/" + "a" * 5000, None, id="without end"),
-        pytest.param("", None, id="nothing"),
-    ],
+@cases(
+    "url expected",
+    ("a plain address", "https://e.example/a.whl", "https://e.example/a.whl"),
+    ("a login goes", "https://u:canary@e.example/a", "https://e.example/a"),
+    ("a token goes", "https://canary@e.example/a", "https://e.example/a"),
+    ("a query goes", "https://e.example/a?token=canary", "https://e.example/a"),
+    ("a fragment goes", "https://e.example/a#canary", "https://e.example/a"),
+    ("a port stays", "http://e.example:81/a", "http://e.example:81/a"),
+    ("a numeric address stays", "http://[::1]:81/a", "http://[::1]:81/a"),
+    ("a space is written", "https://E.example/a b", "https://e.example/a%20b"),
+    ("a lone percent", "https://e.example/%41%zz", "https://e.example/%41%25zz"),
+    ("another letter", "https://e.example/\u00e9", "https://e.example/%C3%A9"),
+    ("a file is of this machine", "file:///home/canary/a.whl", None),
+    ("a path is of this machine", "/home/canary/a.whl", None),
+    ("a file on another machine", "file://canary/a.whl", None),
+    ("no web address", "ftp://e.example/a", None),
+    ("a broken address", "https://[bad/a", None),
+    ("a port that is none", "https://e.example:port/a", None),
+    ("a host that is none", "https://exam\u2024ple/a", None),
+    ("no host", "https:///a", None),
+    ("without end", "https://e.example/" + "a" * 5000, None),
+    ("nothing", "", None),
 )
 def test_an_address_is_told_without_what_is_secret(url: str, expected: str | None) -> None:
     assert public_url(url) == expected
@@ -152,77 +151,40 @@ def test_no_text_breaks_the_reader_of_addresses(text: str) -> None:
         assert found is None or "?" not in found
 
 
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        pytest.param("team/torch:1", True, id="a name"),
-        pytest.param("localhost:5000/team/torch@sha256:" + "a" * 64, True, id="a pinned name"),
-        pytest.param("oci:layout", False, id="a layout here"),
-        pytest.param("oci:/home/canary/layout:name", False, id="a layout by its path"),
-        pytest.param("docker-archive:/tmp/canary.tar", False, id="an archive"),
-        pytest.param("./canary", False, id="a directory"),
-        pytest.param("/home/canary/image.tar", False, id="a path"),
-        pytest.param("user:canary@registry.example/team/torch", False, id="a login in a name"),
-        pytest.param("", False, id="nothing"),
-    ],
+@cases(
+    "name told",
+    ("a name", "team/torch:1", True),
+    ("a pinned name", "localhost:5000/team/torch@sha256:" + "a" * 64, True),
+    ("a layout here", "oci:layout", False),
+    ("a layout by its path", "oci:/home/canary/layout:name", False),
+    ("an archive", "docker-archive:/tmp/canary.tar", False),
+    ("a directory", "./canary", False),
+    ("a path", "/home/canary/image.tar", False),
+    ("a login in a name", "user:canary@registry.example/team/torch", False),
+    ("nothing", "", False),
 )
 def test_an_image_is_called_as_in_a_registry_or_not_at_all(name: str, *, told: bool) -> None:
     assert public_name(name) == (name if told else None)
     assert statement(name=name)["subject"][0]["name"] == (name if told else "image")
 
 
-@pytest.mark.parametrize(
-    ("base", "expected"),
-    [
-        pytest.param(None, {}, id="none"),
-        pytest.param(
-            PINNED.base,
-            {
-                "kind": "registry",
-                "name": "docker.io/library/python:3.11-slim",
-                "digest": BASE_DIGEST,
-            },
-            id="of a registry, by its whole name",
-        ),
-        pytest.param(
-            Base(
-                kind="registry",
-                reference=f"e.example:5000/a/b@{BASE_DIGEST}",
-                python="3.11",
-                glibc=None,
-            ),
-            {"kind": "registry", "name": "e.example:5000/a/b", "digest": BASE_DIGEST},
-            id="by digest alone",
-        ),
-        pytest.param(
-            Base(
-                kind="registry",
-                reference="oci:/home/canary/base",
-                python="3.11",
-                glibc=None,
-                digest=BASE_DIGEST,
-            ),
-            {"kind": "registry", "digest": BASE_DIGEST},
-            id="of this machine, by its digest alone",
-        ),
-        pytest.param(
-            Base(
-                kind="registry",
-                reference="python:3.11",
-                python="3.11",
-                glibc=None,
-                digest="sha256:canary",
-            ),
-            {"kind": "registry", "name": "docker.io/library/python:3.11"},
-            id="with a digest that is none",
-        ),
-        pytest.param(
-            BOOTSTRAP,
-            {"kind": "bootstrap", "name": "debian:bookworm", "digest": BASE_DIGEST},
-            id="made here",
-        ),
-    ],
-)
+@cases(
+    "base expected",
+    ("none", None, {}),
+    ("of a registry, by its whole name", PINNED.base,
+     {"kind": "registry", "name": "docker.io/library/python:3.11-slim", "digest": BASE_DIGEST}),
+    ("by digest alone",
+     Base(kind="registry", reference=f"e.example:5000/a/b@{BASE_DIGEST}", python="3.11",
+          glibc=None), {"kind": "registry", "name": "e.example:5000/a/b", "digest": BASE_DIGEST}),
+    ("of this machine, by its digest alone",
+     Base(kind="registry", reference="oci:/home/canary/base", python="3.11", glibc=None,
+          digest=BASE_DIGEST), {"kind": "registry", "digest": BASE_DIGEST}),
+    ("with a digest that is none",
+     Base(kind="registry", reference="python:3.11", python="3.11", glibc=None,
+          digest="sha256:canary"), {"kind": "registry", "name": "docker.io/library/python:3.11"}),
+    ("made here", BOOTSTRAP,
+     {"kind": "bootstrap", "name": "debian:bookworm", "digest": BASE_DIGEST}),
+)  # fmt: skip
 def test_a_base_is_told_by_what_identifies_it_everywhere(
     base: Base | None, expected: dict[str, str]
 ) -> None:
@@ -233,23 +195,13 @@ def test_a_base_is_told_by_what_identifies_it_everywhere(
     assert len(named) == (4 if "digest" in expected else 3)
 
 
-@pytest.mark.parametrize(
-    ("source", "digest", "kind"),
-    [
-        pytest.param(
-            RemoteFile(name="quiet", version="1.0", url="https://u:canary@i.example/q.tar.gz",
-                       size=3, sha256="5" * 64),
-            {"sha256": "5" * 64},
-            "source-distribution",
-            id="an archive",
-        ),
-        pytest.param(
-            GitSource(url="https://git.example/quiet", commit="6" * 40, tree="7" * 40),
-            {"gitCommit": "6" * 40, "gitTree": "7" * 40},
-            "vcs",
-            id="a commit",
-        ),
-    ],
+@cases(
+    "source digest kind",
+    ("an archive",
+     RemoteFile(name="quiet", version="1.0", url="https://u:canary@i.example/q.tar.gz", size=3,
+                sha256="5" * 64), {"sha256": "5" * 64}, "source-distribution"),
+    ("a commit", GitSource(url="https://git.example/quiet", commit="6" * 40, tree="7" * 40),
+     {"gitCommit": "6" * 40, "gitTree": "7" * 40}, "vcs"),
 )  # fmt: skip
 def test_a_wheel_that_was_built_here_has_its_source(
     source: RemoteFile | GitSource, digest: dict[str, str], kind: str
@@ -271,18 +223,14 @@ def test_a_wheel_that_was_built_here_has_its_source(
     assert "canary" not in f"{rows}{document}"
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param("numpy<2", ["numpy<2"], id="a requirement"),
-        pytest.param(
-            "a[b] @ https://u:canary@e/x.whl?t=canary", ["a[b] @ https://e/x.whl"], id="url"
-        ),
-        pytest.param("a @ file:///home/canary/a.whl", ["a"], id="a file"),
-        pytest.param("a @ git+ssh://canary@e/a", ["a"], id="a repository"),
-        pytest.param("/home/canary/a.whl", [], id="a path"),
-        pytest.param("", [], id="nothing"),
-    ],
+@cases(
+    "text expected",
+    ("a requirement", "numpy<2", ["numpy<2"]),
+    ("url", "a[b] @ https://u:canary@e/x.whl?t=canary", ["a[b] @ https://e/x.whl"]),
+    ("a file", "a @ file:///home/canary/a.whl", ["a"]),
+    ("a repository", "a @ git+ssh://canary@e/a", ["a"]),
+    ("a path", "/home/canary/a.whl", []),
+    ("nothing", "", []),
 )
 def test_requirements_are_told_without_what_is_secret(text: str, expected: list[str]) -> None:
     assert public_requirements([text]) == expected
@@ -309,21 +257,13 @@ def test_options_are_switches_numbers_and_words() -> None:
     assert public_options(given_) == {"a": 3, "b": True, "w": "unchecked-hash"}
 
 
-@pytest.mark.parametrize(
-    ("url", "expected"),
-    [
-        pytest.param(
-            "https://e/a/torch-1%2Bcu-py3-none-any.whl",
-            "torch-1+cu-py3-none-any.whl",
-            id="an escape",
-        ),
-        pytest.param(
-            "file:///home/me/a-1-py3-none-any.whl", "a-1-py3-none-any.whl", id="of a file"
-        ),
-        pytest.param("https://e/a%2Fb%0A.whl", None, id="with a line's end"),
-        pytest.param("https://e/download", None, id="without a name"),
-        pytest.param("https://[bad/a.whl", None, id="broken"),
-    ],
+@cases(
+    "url expected",
+    ("an escape", "https://e/a/torch-1%2Bcu-py3-none-any.whl", "torch-1+cu-py3-none-any.whl"),
+    ("of a file", "file:///home/me/a-1-py3-none-any.whl", "a-1-py3-none-any.whl"),
+    ("with a line's end", "https://e/a%2Fb%0A.whl", None),
+    ("without a name", "https://e/download", None),
+    ("broken", "https://[bad/a.whl", None),
 )
 def test_a_wheel_s_file_is_told_by_its_name(url: str, expected: str | None) -> None:
     assert wheel_file(wheel("a", url=url)) == expected
@@ -617,32 +557,27 @@ def other_payload(document: dict[str, Any]) -> None:
     document["dsseEnvelope"]["payload"] = base64.b64encode(payload).decode()
 
 
-@pytest.mark.parametrize(
-    ("data", "code"),
-    [
-        pytest.param(b"", "provenance-unreadable", id="nothing"),
-        pytest.param(b"\xff\x00", "provenance-unreadable", id="no text"),
-        pytest.param(b"[" * 100_000, "provenance-unreadable", id="without end"),
-        pytest.param(b"{}", "provenance-unreadable", id="an empty object"),
-        pytest.param(BUNDLED[:-9], "provenance-unreadable", id="cut off"),
-        pytest.param(changed(other_payload), "provenance-tampered", id="another payload"),
-        pytest.param(changed(lambda d: put(d, "dsseEnvelope.signatures.0.sig", "AAAA")),
-                     "provenance-tampered", id="another signature"),
-        pytest.param(changed(lambda d: put(d, "dsseEnvelope.signatures.0.keyid", "00" * 32)),
-                     "provenance-unknown-key", id="another key's name"),
-        pytest.param(bundle(seal(statement(), signer_of(1))), "provenance-unknown-key",
-                     id="another key"),
-        pytest.param(changed(lambda d: put(d, "dsseEnvelope.payloadType", "text/plain")),
-                     "provenance-unreadable", id="another type"),
-        pytest.param(changed(lambda d: put(d, "dsseEnvelope", None)), "provenance-unreadable",
-                     id="no envelope"),
-        pytest.param(changed(lambda d: put(d, "mediaType", "text/plain")), "provenance-unreadable",
-                     id="another kind of bundle"),
-        pytest.param(changed(lambda d: put(d, "dsseEnvelope.signatures", [])),
-                     "provenance-unreadable", id="unsigned"),
-        pytest.param(BUNDLED.replace(b'"dsseEnvelope"', b'"dsseEnvelope": 1, "dsseEnvelope"'),
-                     "provenance-unreadable", id="two envelopes"),
-    ],
+@cases(
+    "data code",
+    ("nothing", b"", "provenance-unreadable"),
+    ("no text", b"\xff\x00", "provenance-unreadable"),
+    ("without end", b"[" * 100_000, "provenance-unreadable"),
+    ("an empty object", b"{}", "provenance-unreadable"),
+    ("cut off", BUNDLED[:-9], "provenance-unreadable"),
+    ("another payload", changed(other_payload), "provenance-tampered"),
+    ("another signature", changed(lambda d: put(d, "dsseEnvelope.signatures.0.sig", "AAAA")),
+     "provenance-tampered"),
+    ("another key's name", changed(lambda d: put(d, "dsseEnvelope.signatures.0.keyid", "00" * 32)),
+     "provenance-unknown-key"),
+    ("another key", bundle(seal(statement(), signer_of(1))), "provenance-unknown-key"),
+    ("another type", changed(lambda d: put(d, "dsseEnvelope.payloadType", "text/plain")),
+     "provenance-unreadable"),
+    ("no envelope", changed(lambda d: put(d, "dsseEnvelope", None)), "provenance-unreadable"),
+    ("another kind of bundle", changed(lambda d: put(d, "mediaType", "text/plain")),
+     "provenance-unreadable"),
+    ("unsigned", changed(lambda d: put(d, "dsseEnvelope.signatures", [])), "provenance-unreadable"),
+    ("two envelopes", BUNDLED.replace(b'"dsseEnvelope"', b'"dsseEnvelope": 1, "dsseEnvelope"'),
+     "provenance-unreadable"),
 )  # fmt: skip
 def test_what_was_not_signed_as_it_is_is_refused(data: bytes, code: str) -> None:
     with pytest.raises(StatementError) as caught:
@@ -713,19 +648,15 @@ def test_a_statement_of_several_images_is_refused() -> None:
 # --- what a statement is worth ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("images", "lock", "code", "exit_code", "words"),
-    [
-        pytest.param([IMAGE], None, None, 0, "Built from lock", id="of this manifest"),
-        pytest.param([CONFIG], None, None, 0, "gpu-provision 0.1.0 (oci)", id="of this image id"),
-        pytest.param([f"sha256:{'ee' * 32}", IMAGE], lock_of().sha256, None, 0, "Built",
-                     id="and this lock"),
-        pytest.param([f"sha256:{'ee' * 32}"], None, "provenance-other-image", 7,
-                     "a:1 is sha256:eeee", id="another image"),
-        pytest.param([], None, "provenance-other-image", 7, "not known", id="an image unknown"),
-        pytest.param([IMAGE], "ee" * 32, "provenance-other-lock", 7, "not from eeeeeeeeeeee",
-                     id="another lock"),
-    ],
+@cases(
+    "images lock code exit_code words",
+    ("of this manifest", [IMAGE], None, None, 0, "Built from lock"),
+    ("of this image id", [CONFIG], None, None, 0, "gpu-provision 0.1.0 (oci)"),
+    ("and this lock", [f"sha256:{'ee' * 32}", IMAGE], lock_of().sha256, None, 0, "Built"),
+    ("another image", [f"sha256:{'ee' * 32}"], None, "provenance-other-image", 7,
+     "a:1 is sha256:eeee"),
+    ("an image unknown", [], None, "provenance-other-image", 7, "not known"),
+    ("another lock", [IMAGE], "ee" * 32, "provenance-other-lock", 7, "not from eeeeeeeeeeee"),
 )  # fmt: skip
 def test_a_statement_is_worth_what_it_is_of(
     images: list[str], lock: str | None, code: str | None, exit_code: int, words: str
@@ -756,15 +687,13 @@ def test_the_result_has_one_shape_whatever_was_found() -> None:
 # --- files ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("path", "names"),
-    [
-        pytest.param("pylock.a.toml", ("pylock.a.cdx.json", "pylock.a.sigstore.json"), id="a lock"),
-        pytest.param("out.tar", ("out.cdx.json", "out.sigstore.json"), id="an archive"),
-        pytest.param("out", ("out.cdx.json", "out.sigstore.json"), id="a layout"),
-        pytest.param("v1.2", ("v1.2.cdx.json", "v1.2.sigstore.json"), id="a name with a dot"),
-        pytest.param(".toml", (".toml.cdx.json", ".toml.sigstore.json"), id="nothing but an end"),
-    ],
+@cases(
+    "path names",
+    ("a lock", "pylock.a.toml", ("pylock.a.cdx.json", "pylock.a.sigstore.json")),
+    ("an archive", "out.tar", ("out.cdx.json", "out.sigstore.json")),
+    ("a layout", "out", ("out.cdx.json", "out.sigstore.json")),
+    ("a name with a dot", "v1.2", ("v1.2.cdx.json", "v1.2.sigstore.json")),
+    ("nothing but an end", ".toml", (".toml.cdx.json", ".toml.sigstore.json")),
 )
 def test_documents_lie_beside_what_they_speak_of(path: str, names: tuple[str, str]) -> None:
     assert beside(Path("dir") / path) == tuple(Path("dir") / name for name in names)

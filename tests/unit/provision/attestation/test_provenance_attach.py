@@ -31,6 +31,7 @@ from provision.attestation.record.statement import Statement, parse_statement
 from provision.attestation.record.verdict import Judgement, judge
 from provision.attestation.signing.envelope import seal
 from provision.attestation.signing.errors import StatementError
+from tests.kit.cases import cases
 from tests.unit.provision.attestation.test_provenance import START, build, lock_of
 from tests.unit.provision.attestation.test_record import FACTS, L4, MINE, TRUSTED, host, signer_of
 from tests.unit.provision.attestation.test_record import statement as record
@@ -137,14 +138,12 @@ def test_the_same_build_is_stated_once() -> None:
     assert len(shelf.referrers(SUBJECT)) == 1
 
 
-@pytest.mark.parametrize(
+@cases(
     "other",
-    [
-        pytest.param({"lock": lock_of(text="another")}, id="another lock"),
-        pytest.param({"signer": OTHER}, id="another key"),
-        pytest.param({"name": "b:1"}, id="another name"),
-        pytest.param({"options": {"exclude_unneeded": True}}, id="built otherwise"),
-    ],
+    ("another lock", {"lock": lock_of(text="another")}),
+    ("another key", {"signer": OTHER}),
+    ("another name", {"name": "b:1"}),
+    ("built otherwise", {"options": {"exclude_unneeded": True}}),
 )
 def test_another_build_is_stated_beside_it(other: dict[str, Any]) -> None:
     shelf = Shelf()
@@ -159,20 +158,13 @@ def test_nothing_attached_is_said_so() -> None:
     assert (outcome.code, keyid) == ("provenance-missing", None)
 
 
-@pytest.mark.parametrize(
-    ("contents", "code"),
-    [
-        pytest.param([b"junk"], "provenance-unreadable", id="junk"),
-        pytest.param(
-            [b"junk", documents(signer=OTHER).bundle], "provenance-unknown-key", id="a stranger's"
-        ),
-        pytest.param(
-            [b"junk", documents().bundle.replace(b'"sig": "', b'"sig": "AAAA')],
-            "provenance-tampered",
-            id="changed",
-        ),
-    ],
-)
+@cases(
+    "contents code",
+    ("junk", [b"junk"], "provenance-unreadable"),
+    ("a stranger's", [b"junk", documents(signer=OTHER).bundle], "provenance-unknown-key"),
+    ("changed", [b"junk", documents().bundle.replace(b'"sig": "', b'"sig": "AAAA')],
+     "provenance-tampered"),
+)  # fmt: skip
 def test_why_nothing_is_believed_is_said(contents: list[bytes], code: str) -> None:
     shelf = Shelf()
     for content in contents:
@@ -278,30 +270,21 @@ OLD_DRIVER = host(FACTS._replace(driver="470.1"))
 ELSEWHERE = host(FACTS._replace(gpus=(L4,)))
 
 
-@pytest.mark.parametrize(
-    ("records", "code", "time"),
-    [
-        pytest.param([], "nothing", None, id="none"),
-        pytest.param([recorded(1)], None, "01", id="one"),
-        pytest.param([recorded(2), recorded(1)], None, "02", id="the latest of two"),
-        pytest.param([recorded(2, "unfit"), recorded(1)], "record-unfit", "02",
-                     id="fit once, unfit now"),
-        pytest.param([recorded(1, "unfit"), recorded(2)], None, "02", id="unfit once, fit now"),
-        pytest.param([recorded(1), recorded(2, host=OLD_DRIVER)], None, "01",
-                     id="another's driver"),
-        pytest.param([recorded(1), recorded(2, "unfit", host=ELSEWHERE)], None, "01",
-                     id="another's GPUs"),
-        pytest.param([recorded(1, host=ELSEWHERE), recorded(2, host=OLD_DRIVER)],
-                     "record-driver-changed", "02", id="the nearest that there is"),
-        pytest.param([recorded(2, "unfit", signer=OTHER), recorded(1)], None, "01",
-                     id="a stranger's counts not"),
-        pytest.param([recorded(2, signer=OTHER)], "record-unknown-key", None,
-                     id="only a stranger's"),
-        pytest.param([recorded(2, image=f"sha256:{'ee' * 32}")], "record-other-image", "02",
-                     id="another image"),
-        pytest.param([recorded(2, image=f"sha256:{'ee' * 32}", also=[IMAGE])], None, "02",
-                     id="by another digest"),
-    ],
+@cases(
+    "records code time",
+    ("none", [], "nothing", None),
+    ("one", [recorded(1)], None, "01"),
+    ("the latest of two", [recorded(2), recorded(1)], None, "02"),
+    ("fit once, unfit now", [recorded(2, "unfit"), recorded(1)], "record-unfit", "02"),
+    ("unfit once, fit now", [recorded(1, "unfit"), recorded(2)], None, "02"),
+    ("another's driver", [recorded(1), recorded(2, host=OLD_DRIVER)], None, "01"),
+    ("another's GPUs", [recorded(1), recorded(2, "unfit", host=ELSEWHERE)], None, "01"),
+    ("the nearest that there is", [recorded(1, host=ELSEWHERE), recorded(2, host=OLD_DRIVER)],
+     "record-driver-changed", "02"),
+    ("a stranger's counts not", [recorded(2, "unfit", signer=OTHER), recorded(1)], None, "01"),
+    ("only a stranger's", [recorded(2, signer=OTHER)], "record-unknown-key", None),
+    ("another image", [recorded(2, image=f"sha256:{'ee' * 32}")], "record-other-image", "02"),
+    ("by another digest", [recorded(2, image=f"sha256:{'ee' * 32}", also=[IMAGE])], None, "02"),
 )  # fmt: skip
 def test_of_the_records_of_an_image_the_latest_that_speaks_of_this_decides(
     records: list[bytes], code: str | None, time: str | None
@@ -328,22 +311,14 @@ def test_a_record_and_a_statement_do_not_answer_for_each_other() -> None:
     assert find_record(other, [SUBJECT], trusted=TRUSTED, judged=held) == (None, None)
 
 
-@pytest.mark.parametrize(
+@cases(
     "subject",
-    [
-        pytest.param([], id="none"),
-        pytest.param(
-            [{"name": "a", "digest": {"sha256": f"{i:064x}"}} for i in range(9)], id="many"
-        ),
-        pytest.param(
-            [{"name": name, "digest": {"sha256": "a1" * 32}} for name in ("a", "b")], id="two names"
-        ),
-        pytest.param(
-            [{"name": "a", "digest": {"sha256": digest}} for digest in ("a1" * 32, "zz")],
-            id="a digest that is none",
-        ),
-    ],
-)
+    ("none", []),
+    ("many", [{"name": "a", "digest": {"sha256": f"{i:064x}"}} for i in range(9)]),
+    ("two names", [{"name": name, "digest": {"sha256": "a1" * 32}} for name in ("a", "b")]),
+    ("a digest that is none",
+     [{"name": "a", "digest": {"sha256": digest}} for digest in ("a1" * 32, "zz")]),
+)  # fmt: skip
 def test_a_record_speaks_of_one_image_by_its_digests(subject: list[Any]) -> None:
     shelf = Shelf()
     attach_signed(shelf, SUBJECT, seal({**record(), "subject": subject}, MINE))

@@ -59,6 +59,7 @@ from provision.attestation.signing.keys import (
 )
 from provision.model.plan import Gpu, HostFacts
 from tests import ROOT
+from tests.kit.cases import cases
 from tests.unit.provision.lock.test_lock import PLAN
 
 IMAGE = f"sha256:{'a1' * 32}"
@@ -175,13 +176,11 @@ def test_a_record_does_not_name_the_cards() -> None:
     assert hashlib.sha256(UUID.encode()).hexdigest() in text
 
 
-@pytest.mark.parametrize(
+@cases(
     "metrics",
-    [
-        pytest.param(None, id="null"),
-        pytest.param("many", id="a word"),
-        pytest.param([5, None], id="no objects"),
-    ],
+    ("null", None),
+    ("a word", "many"),
+    ("no objects", [5, None]),
 )
 def test_numbers_that_are_none_are_left_out(metrics: object) -> None:
     bad = {**report(), "checks": [row("a.b", "pass", metrics=metrics)]}
@@ -251,15 +250,13 @@ def test_the_order_of_the_slots_is_no_other_kind_of_machine(facts: HostFacts) ->
     assert host(facts).is_like(host(turned))
 
 
-@pytest.mark.parametrize(
-    ("facts", "words"),
-    [
-        pytest.param(FACTS, "2-x-nvidia-h100-80gb-hbm3-9-0-", id="two alike"),
-        pytest.param(HostFacts(gpus=()), "no-gpu-", id="none there"),
-        pytest.param(HostFacts(), "gpus-not-known-", id="not known"),
-        pytest.param(HostFacts(gpus=(Gpu(name="../../x"),)), "1-x-x-cap", id="a path for a name"),
-        pytest.param(HostFacts(gpus=(Gpu(name="x" * 5000),)), "1-x-xxx", id="an endless name"),
-    ],
+@cases(
+    "facts words",
+    ("two alike", FACTS, "2-x-nvidia-h100-80gb-hbm3-9-0-"),
+    ("none there", HostFacts(gpus=()), "no-gpu-"),
+    ("not known", HostFacts(), "gpus-not-known-"),
+    ("a path for a name", HostFacts(gpus=(Gpu(name="../../x"),)), "1-x-x-cap"),
+    ("an endless name", HostFacts(gpus=(Gpu(name="x" * 5000),)), "1-x-xxx"),
 )
 def test_the_kind_of_machine_is_readable_in_the_file_s_name(facts: HostFacts, words: str) -> None:
     found = host(facts).slug
@@ -454,16 +451,14 @@ def test_a_statement_of_another_shape_is_refused_though_it_is_signed(
         parse_statement(payload)
 
 
-@pytest.mark.parametrize(
+@cases(
     "time",
-    [
-        pytest.param("2026-13-01T00:00:00Z", id="a thirteenth month"),
-        pytest.param("2026-02-30T00:00:00Z", id="a day that February does not have"),
-        pytest.param("2026-01-01T24:00:00Z", id="an hour after the last"),
-        pytest.param("0000-01-01T00:00:00Z", id="the year nought"),
-        pytest.param("٢٠٢٦-01-01T00:00:00Z", id="digits of another script"),
-        pytest.param("2026-01-01T00:00:00Z\n", id="a line end behind it"),
-    ],
+    ("a thirteenth month", "2026-13-01T00:00:00Z"),
+    ("a day that February does not have", "2026-02-30T00:00:00Z"),
+    ("an hour after the last", "2026-01-01T24:00:00Z"),
+    ("the year nought", "0000-01-01T00:00:00Z"),
+    ("digits of another script", "٢٠٢٦-01-01T00:00:00Z"),
+    ("a line end behind it", "2026-01-01T00:00:00Z\n"),
 )
 def test_a_time_that_does_not_exist_is_refused(time: str) -> None:
     made = statement()
@@ -535,14 +530,12 @@ def _linked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / PRIVATE).symlink_to("other.pem")
 
 
-@pytest.mark.parametrize(
-    ("spoil", "words"),
-    [
-        pytest.param(_of_another, "belongs to user .* is not trusted", id="another user's key"),
-        pytest.param(_unreadable, "cannot be read: Permission denied", id="another user's folder"),
-        pytest.param(_widened, "readable by others", id="a key that others may read"),
-        pytest.param(_linked, "cannot be read", id="a link in place of a key"),
-    ],
+@cases(
+    "spoil words",
+    ("another user's key", _of_another, "belongs to user .* is not trusted"),
+    ("another user's folder", _unreadable, "cannot be read: Permission denied"),
+    ("a key that others may read", _widened, "readable by others"),
+    ("a link in place of a key", _linked, "cannot be read"),
 )
 def test_a_key_that_others_could_have_put_there_is_not_trusted(
     spoil: Callable[[Path, pytest.MonkeyPatch], None],
@@ -614,16 +607,14 @@ def public(key: Any) -> bytes:
 EC, ED = ec.generate_private_key(ec.SECP256R1()), ed25519.Ed25519PrivateKey.generate()
 
 
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        pytest.param(None, "There is no key", id="not there"),
-        pytest.param(b"", "holds no private Ed25519 key", id="empty"),
-        pytest.param(b"\xff" * 200_000, "holds no private Ed25519 key", id="no PEM"),
-        pytest.param(private(EC), "holds no private Ed25519 key", id="of another kind"),
-        pytest.param(public(ED.public_key()), "holds no private", id="the public half"),
-        pytest.param(private(ED, b"word"), "passphrase", id="with a passphrase"),
-    ],
+@cases(
+    "data words",
+    ("not there", None, "There is no key"),
+    ("empty", b"", "holds no private Ed25519 key"),
+    ("no PEM", b"\xff" * 200_000, "holds no private Ed25519 key"),
+    ("of another kind", private(EC), "holds no private Ed25519 key"),
+    ("the public half", public(ED.public_key()), "holds no private"),
+    ("with a passphrase", private(ED, b"word"), "passphrase"),
 )
 def test_what_is_no_key_signs_nothing(tmp_path: Path, data: bytes | None, words: str) -> None:
     path = tmp_path / "key.pem"
@@ -634,16 +625,12 @@ def test_what_is_no_key_signs_nothing(tmp_path: Path, data: bytes | None, words:
     assert (caught.value.code, caught.value.exit_code) == ("bad-record-key", 2)
 
 
-@pytest.mark.parametrize(
+@cases(
     "data",
-    [
-        pytest.param(b"", id="empty"),
-        pytest.param(public(EC.public_key()), id="of another kind"),
-        pytest.param(
-            public(rsa.generate_private_key(65537, 2048).public_key()), id="an older kind"
-        ),
-        pytest.param(private(ED), id="the private half"),
-    ],
+    ("empty", b""),
+    ("of another kind", public(EC.public_key())),
+    ("an older kind", public(rsa.generate_private_key(65537, 2048).public_key())),
+    ("the private half", private(ED)),
 )
 def test_what_is_no_key_is_not_trusted(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "key.pem").write_bytes(data)
@@ -692,13 +679,11 @@ def test_a_record_of_another_machine_needs_its_key(tmp_path: Path) -> None:
     assert read_record(tmp_path / "record.json", named)[1] == other.keyid
 
 
-@pytest.mark.parametrize(
+@cases(
     "make",
-    [
-        pytest.param(lambda path: path.mkdir(), id="a directory"),
-        pytest.param(lambda path: path.symlink_to(path), id="a link to itself"),
-        pytest.param(lambda path: path.symlink_to("/dev/zero"), id="an endless file"),
-    ],
+    ("a directory", lambda path: path.mkdir()),
+    ("a link to itself", lambda path: path.symlink_to(path)),
+    ("an endless file", lambda path: path.symlink_to("/dev/zero")),
 )
 def test_what_cannot_be_read_is_said(tmp_path: Path, make: Any) -> None:
     make(tmp_path / "record.json")
@@ -727,60 +712,48 @@ L4 = Gpu(name="NVIDIA L4", compute_capability=(8, 9))
 DRIVERLESS = FACTS._replace(driver=None)
 
 
-@pytest.mark.parametrize(
-    ("made", "changed", "code", "exit_code", "words"),
-    [
-        pytest.param({}, {"level": "quick"}, None, 0, "standard", id="more than was asked"),
-        pytest.param({}, {"level": "full"}, "record-lower-level", 7, "requested level is full",
-                     id="less"),
-        pytest.param({}, {"host": host(kernel="6.8.0")}, None, 0, "Fit", id="another kernel"),
-        pytest.param({}, {"host": host(FACTS._replace(gpus=(H100._replace(uuid="GPU-9"), H100)))},
-                     None, 0, "Fit", id="another card of the same kind"),
-        pytest.param({}, {"host": host(FACTS._replace(driver="580.95.05"))},
-                     "record-driver-changed", 7, "the driver is now 580.95.05",
-                     id="a newer driver"),
-        pytest.param({}, {"host": host(DRIVERLESS)}, "record-driver-changed", 7,
-                     "the driver is now none", id="no driver any more"),
-        pytest.param({}, {"host": host(FACTS._replace(gpus=(H100, L4)))}, "record-other-host", 7,
-                     "1 x NVIDIA L4 (8.9)", id="another GPU"),
-        pytest.param({}, {"host": host(FACTS._replace(gpus=(H100._replace(mig=True), H100)))},
-                     "record-other-host", 7, "MIG", id="MIG switched on"),
-        pytest.param({"host": host(HostFacts())}, {"host": host(HostFacts())}, "record-other-host",
-                     7, "GPUs not known", id="GPUs not known are like no others"),
-        pytest.param({"host": host(HostFacts(gpus=(Gpu(),)))},
-                     {"host": host(HostFacts(gpus=(Gpu(),)))}, "record-other-host", 7,
-                     "unnamed GPU", id="a GPU without a name is like no other"),
-        pytest.param({}, {"image": f"sha256:{'d4' * 32}", "lock": "e5" * 32}, "record-other-image",
-                     7, "team/torch:1 is sha256:d4d4", id="the name was given to another image"),
-        pytest.param({"also": (MANIFEST,)}, {"manifest": MANIFEST}, "record-without-tables", 7,
-                     "does not cover its tables",
-                     id="a lazy image, and a record of an earlier release"),
-        pytest.param({"has_tables": True}, {"manifest": MANIFEST}, "record-without-tables", 7,
-                     "does not cover its tables",
-                     id="a lazy image whose manifest the record does not name"),
-        pytest.param({"verdict": "unfit", "also": (MANIFEST,)}, {"manifest": MANIFEST},
-                     "record-without-tables", 7, "does not cover its tables",
-                     id="nor does it close anything for a lazy image"),
-        pytest.param({"also": (MANIFEST,), "has_tables": True}, {"manifest": MANIFEST}, None, 0,
-                     "Fit", id="a lazy image whose tables were compared"),
-        pytest.param({"also": (MANIFEST,)}, {}, None, 0, "Fit",
-                     id="an image that nothing starts lazily"),
-        pytest.param({}, {"lock": "e5" * 32}, "record-other-lock", 7, "another lock",
-                     id="the image says that it was built from another lock"),
-        pytest.param({}, {"now": NOW - timedelta(minutes=5)}, None, 0, "Fit",
-                     id="a clock that is five minutes ahead"),
-        pytest.param({}, {"now": NOW - timedelta(minutes=5, seconds=1)}, "record-from-future", 7,
-                     "2026-11-21T09:30:00Z, which is in the future", id="a time that has not come"),
-        pytest.param({}, {"contradiction": lambda _: "The record says fit, but its checks do not."},
-                     "record-contradiction", 7, "its checks do not",
-                     id="checks that amount to another verdict"),
-        pytest.param({"verdict": "unfit"}, {}, "record-unfit", 1, "Unfit on this kind", id="unfit"),
-        pytest.param({"verdict": "no-verdict"}, {}, "record-no-verdict", 7, "no GPU check could",
-                     id="no verdict"),
-        pytest.param({"verdict": "unfit"}, {"host": host(FACTS._replace(driver="580.95.05"))},
-                     "record-driver-changed", 7, "580.95.05",
-                     id="unfit, with a driver that is gone"),
-    ],
+@cases(
+    "made changed code exit_code words",
+    ("more than was asked", {}, {"level": "quick"}, None, 0, "standard"),
+    ("less", {}, {"level": "full"}, "record-lower-level", 7, "requested level is full"),
+    ("another kernel", {}, {"host": host(kernel="6.8.0")}, None, 0, "Fit"),
+    ("another card of the same kind", {},
+     {"host": host(FACTS._replace(gpus=(H100._replace(uuid="GPU-9"), H100)))}, None, 0, "Fit"),
+    ("a newer driver", {}, {"host": host(FACTS._replace(driver="580.95.05"))},
+     "record-driver-changed", 7, "the driver is now 580.95.05"),
+    ("no driver any more", {}, {"host": host(DRIVERLESS)}, "record-driver-changed", 7,
+     "the driver is now none"),
+    ("another GPU", {}, {"host": host(FACTS._replace(gpus=(H100, L4)))}, "record-other-host", 7,
+     "1 x NVIDIA L4 (8.9)"),
+    ("MIG switched on", {}, {"host": host(FACTS._replace(gpus=(H100._replace(mig=True), H100)))},
+     "record-other-host", 7, "MIG"),
+    ("GPUs not known are like no others", {"host": host(HostFacts())}, {"host": host(HostFacts())},
+     "record-other-host", 7, "GPUs not known"),
+    ("a GPU without a name is like no other", {"host": host(HostFacts(gpus=(Gpu(),)))},
+     {"host": host(HostFacts(gpus=(Gpu(),)))}, "record-other-host", 7, "unnamed GPU"),
+    ("the name was given to another image", {}, {"image": f"sha256:{'d4' * 32}", "lock": "e5" * 32},
+     "record-other-image", 7, "team/torch:1 is sha256:d4d4"),
+    ("a lazy image, and a record of an earlier release", {"also": (MANIFEST,)},
+     {"manifest": MANIFEST}, "record-without-tables", 7, "does not cover its tables"),
+    ("a lazy image whose manifest the record does not name", {"has_tables": True},
+     {"manifest": MANIFEST}, "record-without-tables", 7, "does not cover its tables"),
+    ("nor does it close anything for a lazy image", {"verdict": "unfit", "also": (MANIFEST,)},
+     {"manifest": MANIFEST}, "record-without-tables", 7, "does not cover its tables"),
+    ("a lazy image whose tables were compared", {"also": (MANIFEST,), "has_tables": True},
+     {"manifest": MANIFEST}, None, 0, "Fit"),
+    ("an image that nothing starts lazily", {"also": (MANIFEST,)}, {}, None, 0, "Fit"),
+    ("the image says that it was built from another lock", {}, {"lock": "e5" * 32},
+     "record-other-lock", 7, "another lock"),
+    ("a clock that is five minutes ahead", {}, {"now": NOW - timedelta(minutes=5)}, None, 0, "Fit"),
+    ("a time that has not come", {}, {"now": NOW - timedelta(minutes=5, seconds=1)},
+     "record-from-future", 7, "2026-11-21T09:30:00Z, which is in the future"),
+    ("checks that amount to another verdict", {},
+     {"contradiction": lambda _: "The record says fit, but its checks do not."},
+     "record-contradiction", 7, "its checks do not"),
+    ("unfit", {"verdict": "unfit"}, {}, "record-unfit", 1, "Unfit on this kind"),
+    ("no verdict", {"verdict": "no-verdict"}, {}, "record-no-verdict", 7, "no GPU check could"),
+    ("unfit, with a driver that is gone", {"verdict": "unfit"},
+     {"host": host(FACTS._replace(driver="580.95.05"))}, "record-driver-changed", 7, "580.95.05"),
 )  # fmt: skip
 def test_a_record_is_worth_what_it_still_proves(
     made: dict[str, Any], changed: dict[str, Any], code: str | None, exit_code: int, words: str

@@ -27,6 +27,7 @@ from provision.cli.layers import capabilities, planned_for, read_cut, refuse_con
 from provision.errors import BadInputError, NothingCompatibleError
 from provision.lock.lockfile import Lock
 from provision.model.plan import Gpu, HostFacts
+from tests.kit.cases import cases
 from tests.kit.fake_engine import PLAN
 from tests.kit.layer_maker import PLACE, Piece, craft, locked, pieces_of
 from tests.kit.memory_target import TextLayer
@@ -34,30 +35,26 @@ from tests.unit.images.layers.test_cut import CODE, LIBRARY, NAME
 from tests.unit.provision.cli.test_cli import main
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param(None, (), id="not given"),
-        pytest.param("sm_86", ((8, 6),), id="a target"),
-        pytest.param("8.6", ((8, 6),), id="a capability"),
-        pytest.param("A40", ((8, 6),), id="a card"),
-        pytest.param("RTX 3090, sm_120,A40", ((8, 6), (12, 0)), id="several, each once"),
-    ],
+@cases(
+    "text expected",
+    ("not given", None, ()),
+    ("a target", "sm_86", ((8, 6),)),
+    ("a capability", "8.6", ((8, 6),)),
+    ("a card", "A40", ((8, 6),)),
+    ("several, each once", "RTX 3090, sm_120,A40", ((8, 6), (12, 0))),
 )
 def test_the_gpus_that_it_names(text: str | None, expected: Any) -> None:
     assert capabilities(read_cut(text, load())) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        pytest.param("", "names no GPU", id="nothing"),
-        pytest.param(" , ", "names no GPU", id="commas"),
-        pytest.param("RTX 9999", "not in the catalog", id="an unknown card"),
-        pytest.param("MI300X", "not an NVIDIA GPU", id="another maker's"),
-        pytest.param("sm_90a", "not in the catalog", id="a target that is no GPU"),
-        pytest.param("x" * 9999, "not in the catalog", id="an endless name"),
-    ],
+@cases(
+    "text says",
+    ("nothing", "", "names no GPU"),
+    ("commas", " , ", "names no GPU"),
+    ("an unknown card", "RTX 9999", "not in the catalog"),
+    ("another maker's", "MI300X", "not an NVIDIA GPU"),
+    ("a target that is no GPU", "sm_90a", "not in the catalog"),
+    ("an endless name", "x" * 9999, "not in the catalog"),
 )
 def test_what_is_no_gpu_is_refused(text: str, says: str) -> None:
     with pytest.raises(BadInputError, match=says) as caught:
@@ -104,13 +101,11 @@ def test_an_engine_does_not_cut() -> None:
     assert choice.builder == "oci"
 
 
-@pytest.mark.parametrize(
-    ("gpus", "refused"),
-    [
-        pytest.param(((8, 6),), None, id="it has code for it"),
-        pytest.param(((8, 9),), None, id="older code runs on it"),
-        pytest.param(((8, 6), (12, 0)), "no code for a GPU of compute capability 12.0", id="none"),
-    ],
+@cases(
+    "gpus refused",
+    ("it has code for it", ((8, 6),), None),
+    ("older code runs on it", ((8, 9),), None),
+    ("none", ((8, 6), (12, 0)), "no code for a GPU of compute capability 12.0"),
 )
 def test_a_lock_without_code_for_a_gpu_is_refused(gpus: Any, refused: str | None) -> None:
     plan = PLAN._replace(framework_version="2.0.1", cuda="11.7", wheel_tag="cu117", arch="x86_64")
@@ -153,14 +148,10 @@ def test_only_layers_of_wheels_are_cut(tmp_path: Path) -> None:
     assert same is text
 
 
-@pytest.mark.parametrize(
+@cases(
     "written",
-    [
-        pytest.param(lambda one: ZstdLayer(source=one), id="compressed by zstd"),
-        pytest.param(
-            lambda one: LazyLayer(sources=(one,), format=FORMATS["zstd"], first=None), id="lazy"
-        ),
-    ],
+    ("compressed by zstd", lambda one: ZstdLayer(source=one)),
+    ("lazy", lambda one: LazyLayer(sources=(one,), format=FORMATS["zstd"], first=None)),
 )
 def test_a_cut_layer_has_the_same_files_however_it_is_written(
     tmp_path: Path, written: Callable[[LayerSource], LayerSource]

@@ -16,6 +16,7 @@ from provision.build import disk_space
 from provision.build.destination import Destination
 from provision.build.disk_space import BuildSpace, Need, check_disk_space, needs_of
 from provision.build.load_check import LoadCheck
+from tests.kit.cases import cases
 
 GB = 10**9
 STORE, IMAGES, ROOT = Path("/cache"), Path("/data/images"), Path("/cache/roots")
@@ -23,25 +24,20 @@ WHEELS = Need(directory=STORE, size=2 * GB, what="wheels")
 UNPACKING = Need(directory=ROOT, size=6 * GB, what="unpacking")
 
 
-@pytest.mark.parametrize(
-    ("destination", "root", "more"),
-    [
-        pytest.param(Destination(kind="local"), ROOT,
-                     (Need(directory=IMAGES, size=GB, what="layers"), UNPACKING),
-                     id="one's own layout, tested in a sandbox"),
-        pytest.param(Destination(kind="layout", where="/out/d"), None,
-                     (Need(directory=Path("/out/d"), size=GB, what="layers"),),
-                     id="a directory, not tested"),
-        pytest.param(Destination(kind="archive", where="/out/i.tar"), ROOT,
-                     (Need(directory=Path("/out"), size=2 * GB, what="the archive"), UNPACKING),
-                     id="an archive, which is written from its layers"),
-        pytest.param(Destination(kind="squashfs", where="/out/i.sqfs"), None,
-                     (Need(directory=Path("/out"), size=3 * GB, what="the squashfs"),),
-                     id="a squashfs, of all layers"),
-        pytest.param(Destination(kind="registry", where="r.example/t:1"), ROOT, (UNPACKING,),
-                     id="a registry: only to test it"),
-        pytest.param(Destination(kind="engine"), ROOT, (UNPACKING,), id="an engine's disk"),
-    ],
+@cases(
+    "destination root more",
+    ("one's own layout, tested in a sandbox", Destination(kind="local"), ROOT,
+     (Need(directory=IMAGES, size=GB, what="layers"), UNPACKING)),
+    ("a directory, not tested", Destination(kind="layout", where="/out/d"), None,
+     (Need(directory=Path("/out/d"), size=GB, what="layers"),)),
+    ("an archive, which is written from its layers",
+     Destination(kind="archive", where="/out/i.tar"), ROOT,
+     (Need(directory=Path("/out"), size=2 * GB, what="the archive"), UNPACKING)),
+    ("a squashfs, of all layers", Destination(kind="squashfs", where="/out/i.sqfs"), None,
+     (Need(directory=Path("/out"), size=3 * GB, what="the squashfs"),)),
+    ("a registry: only to test it", Destination(kind="registry", where="r.example/t:1"), ROOT,
+     (UNPACKING,)),
+    ("an engine's disk", Destination(kind="engine"), ROOT, (UNPACKING,)),
 )  # fmt: skip
 def test_what_a_build_writes(
     destination: Destination, root: Path | None, more: tuple[Need, ...]
@@ -53,16 +49,15 @@ def test_what_a_build_writes(
     assert found == (WHEELS, *more)
 
 
-@pytest.mark.parametrize(
-    ("free", "freed", "said", "no_verify"),
-    [
-        pytest.param(8, 0, "", None, id="just enough"),
-        pytest.param(3, 5, "", None, id="enough once unused files are removed"),
-        pytest.param(1, 0, "needs about 8.0 GB", False, id="too little without a test, too"),
-        pytest.param(3, 4, "has 7.0 GB free; this build needs about 8.0 GB there: 2.0 GB for "
-                     "wheels, 6.0 GB for unpacking", True, id="too little in total"),
-        pytest.param(7, 0, "needs about 8.0 GB", True, id="enough for each, not for both"),
-    ],
+@cases(
+    "free freed said no_verify",
+    ("just enough", 8, 0, "", None),
+    ("enough once unused files are removed", 3, 5, "", None),
+    ("too little without a test, too", 1, 0, "needs about 8.0 GB", False),
+    ("too little in total", 3, 4,
+     ("has 7.0 GB free; this build needs about 8.0 GB there: 2.0 GB for "
+      "wheels, 6.0 GB for unpacking"), True),
+    ("enough for each, not for both", 7, 0, "needs about 8.0 GB", True),
 )  # fmt: skip
 def test_a_disk_must_hold_all_of_a_build(
     tmp_path: Path,
@@ -95,17 +90,13 @@ def test_a_disk_must_hold_all_of_a_build(
     assert (caught.value.code, caught.value.exit_code) == ("disk-full", 4)
 
 
-@pytest.mark.parametrize(
-    ("missing", "verify", "architecture", "total"),
-    [
-        pytest.param(True, True, host_platform().architecture, 5 + 8 + 16,
-                     id="wheels, layers and the root"),
-        pytest.param(True, False, host_platform().architecture, 5 + 8, id="not tested"),
-        pytest.param(True, True, "another", 5 + 8, id="an image that this machine does not run"),
-        pytest.param(False, True, host_platform().architecture, 5 + 1,
-                     id="nothing new: the root may be there"),
-    ],
-)  # fmt: skip
+@cases(
+    "missing verify architecture total",
+    ("wheels, layers and the root", True, True, host_platform().architecture, 5 + 8 + 16),
+    ("not tested", True, False, host_platform().architecture, 5 + 8),
+    ("an image that this machine does not run", True, True, "another", 5 + 8),
+    ("nothing new: the root may be there", False, True, host_platform().architecture, 5 + 1),
+)
 def test_an_image_is_refused_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, missing: bool, verify: bool,
     architecture: str, total: int,

@@ -21,6 +21,7 @@ from provision.lock.lockfile import Lock, parse_lock
 from provision.model.plan import IndexCandidate, Request
 from provision.output.console import Console
 from provision.resolve import resolve
+from tests.kit.cases import cases
 from tests.kit.hosts import host
 from tests.kit.local_index import NUMPY, LocalIndex, make_lock, pure, serving_uv, torch
 from tests.unit.provision.lock.test_places import plan
@@ -45,26 +46,20 @@ def ask(row: IndexCandidate) -> lock.Attempt:
     return lock.ask_index(row, plan(row), Request(), ca_bundle=None, offline=False)
 
 
-@pytest.mark.parametrize(
-    ("behaviour", "build", "outcome", "words"),
-    [
-        pytest.param("good", "+cu117", "locked", "has it", id="an index that has it serves"),
-        pytest.param("plain", "", "locked", "has it", id="the plain version may be the build"),
-        pytest.param("wrong-hash", "+cu117", "locked", "has it",
-                     id="a wrong hash shows at build time only"),
-        pytest.param("nothing", "+cu117", "absent", "no solution",
-                     id="an index without torch is named"),
-        pytest.param("cpu", "+cu117", "absent", "no version of torch",
-                     id="only another build is there"),
-        pytest.param("cpu", "", "absent", "has torch 2.0.1+cpu",
-                     id="another build under the same version"),
-        pytest.param("broken", "+cu117", "unreachable", "500", id="a server with errors"),
-        pytest.param("login", "+cu117", "unreachable", "401", id="a login is asked for"),
-        pytest.param("denied", "+cu117", "unreachable", "403", id="a login that may not"),
-        pytest.param("hang", "+cu117", "unreachable", "unreachable", id="a silent server"),
-        pytest.param("truncated", "+cu117", "unreachable", "unreachable", id="half a page"),
-    ],
-)  # fmt: skip
+@cases(
+    "behaviour build outcome words",
+    ("an index that has it serves", "good", "+cu117", "locked", "has it"),
+    ("the plain version may be the build", "plain", "", "locked", "has it"),
+    ("a wrong hash shows at build time only", "wrong-hash", "+cu117", "locked", "has it"),
+    ("an index without torch is named", "nothing", "+cu117", "absent", "no solution"),
+    ("only another build is there", "cpu", "+cu117", "absent", "no version of torch"),
+    ("another build under the same version", "cpu", "", "absent", "has torch 2.0.1+cpu"),
+    ("a server with errors", "broken", "+cu117", "unreachable", "500"),
+    ("a login is asked for", "login", "+cu117", "unreachable", "401"),
+    ("a login that may not", "denied", "+cu117", "unreachable", "403"),
+    ("a silent server", "hang", "+cu117", "unreachable", "unreachable"),
+    ("half a page", "truncated", "+cu117", "unreachable", "unreachable"),
+)
 def test_an_index_is_judged_by_its_behaviour(
     index: LocalIndex, behaviour: str, build: str, outcome: str, words: str
 ) -> None:
@@ -133,12 +128,10 @@ def test_a_login_in_the_address_serves_and_is_written_nowhere(index: LocalIndex)
     assert told == []
 
 
-@pytest.mark.parametrize(
+@cases(
     "where",
-    [
-        pytest.param("candidate", id="of the index that was named"),
-        pytest.param("default", id="of the default index"),
-    ],
+    ("of the index that was named", "candidate"),
+    ("of the default index", "default"),
 )
 def test_a_password_is_not_in_what_a_failure_says(
     index: LocalIndex, monkeypatch: pytest.MonkeyPatch, where: str
@@ -165,18 +158,14 @@ def test_when_no_index_serves_each_is_named_with_its_reason(index: LocalIndex) -
     assert "--index" in caught.value.fix
 
 
-@pytest.mark.parametrize(
-    ("wheels", "offline", "fix"),
-    [
-        pytest.param(
-            [pure("torch", "2.7.1"), pure("pip", "26.0")], False,
-            "PyPI answers and has PyTorch 2.7.1 for CUDA 12.6: --cuda 12.6 --framework-version "
-            "2.7.1. Else check the network", id="the default index has another build"),
-        pytest.param([pure("torch", "2.9.1")], False, "Check the network",
-                     id="it has not what the catalog says"),
-        pytest.param([pure("torch", "2.7.1"), pure("pip", "26.0")], True, "Run this once without",
-                     id="nothing may be asked"),
-    ],
+@cases(
+    "wheels offline fix",
+    ("the default index has another build", [pure("torch", "2.7.1"), pure("pip", "26.0")], False,
+     ("PyPI answers and has PyTorch 2.7.1 for CUDA 12.6: --cuda 12.6 --framework-version "
+      "2.7.1. Else check the network")),
+    ("it has not what the catalog says", [pure("torch", "2.9.1")], False, "Check the network"),
+    ("nothing may be asked", [pure("torch", "2.7.1"), pure("pip", "26.0")], True,
+     "Run this once without"),
 )  # fmt: skip
 def test_out_of_reach_the_newest_within_reach_is_named(
     index: LocalIndex, wheels: list[tuple[str, bytes]], fix: str, *, offline: bool, tmp_path: Path
@@ -195,15 +184,11 @@ def test_out_of_reach_the_newest_within_reach_is_named(
     assert caught.value.fix.startswith(fix)
 
 
-@pytest.mark.parametrize(
-    ("asked", "tag"),
-    [
-        pytest.param(
-            {"framework_version": "==2.7.1"}, "cu126", id="PyPI's build of a pin is taken"
-        ),
-        pytest.param({"framework_version": "==2.7.1", "cuda": "11.8"}, None, id="a CUDA is kept"),
-        pytest.param({"framework_version": "<2.7.2"}, None, id="without a pin it is named"),
-    ],
+@cases(
+    "asked tag",
+    ("PyPI's build of a pin is taken", {"framework_version": "==2.7.1"}, "cu126"),
+    ("a CUDA is kept", {"framework_version": "==2.7.1", "cuda": "11.8"}, None),
+    ("without a pin it is named", {"framework_version": "<2.7.2"}, None),
 )
 def test_out_of_reach_a_pinned_release_is_pypis_own_build(
     index: LocalIndex, asked: dict[str, str], tag: str | None, tmp_path: Path
@@ -270,13 +255,11 @@ def test_the_environment_may_set_the_patience() -> None:
     assert (usual["UV_HTTP_TIMEOUT"], usual["UV_HTTP_RETRIES"]) == ("15", "1")
 
 
-@pytest.mark.parametrize(
+@cases(
     "without",
-    [
-        pytest.param("a home that can be written to", id="no home that can be written to"),
-        pytest.param("Python on PATH", id="no Python on PATH"),
-        pytest.param("a working directory", id="a working directory that is gone"),
-    ],
+    ("no home that can be written to", "a home that can be written to"),
+    ("no Python on PATH", "Python on PATH"),
+    ("a working directory that is gone", "a working directory"),
 )
 def test_uv_works_without(
     index: LocalIndex, without: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -23,6 +23,7 @@ from images.wheels.remote_file import Wheel
 from provision.build import load_reader, loading
 from provision.build.loading import LoadSubject, LoadVerdict, WillNotLoadError, check_loading
 from provision.verification.inspection.report import make_report
+from tests.kit.cases import cases
 from tests.kit.elf_maker import elf
 from tests.kit.fake_engine import PLAN
 from tests.kit.image_maker import Files, image_of, installed
@@ -185,30 +186,18 @@ def test_one_soname_changed_is_named(lab: Lab) -> None:
     assert "--with torchvision==VERSION" in error.fix
 
 
-@pytest.mark.parametrize(
-    ("kind", "programs", "needed", "fix"),
-    [
-        pytest.param(
-            "bootstrap", [], ["libXrender.so.1", "libSM.so.6", "libXrender.so.1"],
-            "Add --apt libxrender1 --apt libsm6", id="a base of Debian packages takes more of them",
-        ),
-        pytest.param(
-            "registry", ["apt-get"], ["libXrender.so.1", "libodd.so.4"], "Add --apt libxrender1",
-            id="an image with apt-get takes those that are known",
-        ),
-        pytest.param(
-            "registry", ["microdnf"], ["libXrender.so.1"], "or a base that has libXrender.so.1",
-            id="an image without apt-get takes none",
-        ),
-        pytest.param(
-            "local", ["apt-get"], ["libXrender.so.1"], "or a base that has libXrender.so.1",
-            id="nothing installs them in an image of this machine",
-        ),
-        pytest.param(
-            "bootstrap", [], ["libodd.so.4"], "or a base that has libodd.so.4",
-            id="nobody knows which package has it",
-        ),
-    ],
+@cases(
+    "kind programs needed fix",
+    ("a base of Debian packages takes more of them", "bootstrap", [],
+     ["libXrender.so.1", "libSM.so.6", "libXrender.so.1"], "Add --apt libxrender1 --apt libsm6"),
+    ("an image with apt-get takes those that are known", "registry", ["apt-get"],
+     ["libXrender.so.1", "libodd.so.4"], "Add --apt libxrender1"),
+    ("an image without apt-get takes none", "registry", ["microdnf"], ["libXrender.so.1"],
+     "or a base that has libXrender.so.1"),
+    ("nothing installs them in an image of this machine", "local", ["apt-get"], ["libXrender.so.1"],
+     "or a base that has libXrender.so.1"),
+    ("nobody knows which package has it", "bootstrap", [], ["libodd.so.4"],
+     "or a base that has libodd.so.4"),
 )  # fmt: skip
 def test_the_debian_packages_with_missing_libraries_are_named(
     lab: Lab,
@@ -452,15 +441,13 @@ def test_kept_facts_are_those_that_were_read(tmp_path: Path) -> None:
     assert facts_from_json(facts_to_json(found)) == found
 
 
-@pytest.mark.parametrize(
+@cases(
     "change",
-    [
-        pytest.param({"files": 1}, id="no files"),
-        pytest.param({"files": {"a": {}}}, id="a file without members"),
-        pytest.param({"links": None}, id="no links"),
-        pytest.param({"cache": "!"}, id="no base64"),
-        pytest.param({"cache": "AAAA"}, id="not packed"),
-    ],
+    ("no files", {"files": 1}),
+    ("a file without members", {"files": {"a": {}}}),
+    ("no links", {"links": None}),
+    ("no base64", {"cache": "!"}),
+    ("not packed", {"cache": "AAAA"}),
 )
 def test_invalid_facts_are_none(change: dict[str, object]) -> None:
     assert facts_from_json({"files": {}, "links": {}, "cache": None, **change}) is None

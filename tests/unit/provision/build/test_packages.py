@@ -31,6 +31,7 @@ from provision.lock.uv_answers import Answer, UvAnswers, UvQuestion
 from provision.model.plan import HostFacts, Plan, Request
 from provision.output.console import Console
 from provision.resolve import fitting_releases, resolve
+from tests.kit.cases import cases
 from tests.kit.hosts import host
 from tests.kit.local_index import LocalIndex, pure, sdist, serving_uv, wheel
 from tests.kit.wheel_maker import entry, fatbin, targets
@@ -139,16 +140,12 @@ def test_the_release_that_was_found_is_not_given_up_for_a_newer_one_of_another_p
     assert versions(lock)["vllm"] == "0.6.0"
 
 
-@pytest.mark.parametrize(
-    ("packages", "base"),
-    [
-        pytest.param([("lora", "vllm"), ("vllm", "torch>=2.0")], ("g++", "make", "python3-dev"),
-                     id="a compiler"),
-        pytest.param([("lora", "torch>=2.0")], (), id="nothing"),
-        pytest.param([("lora", "triton"), ("triton", "torch>=2.0")], (),
-                     id="what was brought for another purpose"),
-    ],
-)  # fmt: skip
+@cases(
+    "packages base",
+    ("a compiler", [("lora", "vllm"), ("vllm", "torch>=2.0")], ("g++", "make", "python3-dev")),
+    ("nothing", [("lora", "torch>=2.0")], ()),
+    ("what was brought for another purpose", [("lora", "triton"), ("triton", "torch>=2.0")], ()),
+)
 def test_the_base_has_what_packages_that_were_brought_need(
     packages: Sequence[tuple[str, str]], base: tuple[str, ...], index: LocalIndex, tmp_path: Path
 ) -> None:
@@ -167,18 +164,16 @@ SOURCES = {"kernels/cuda/csrc/a.cu": b"__global__ void a() {}"}
 LOADS = {"kernels/cuda/load.py": b"from torch.utils.cpp_extension import load\n"}
 
 
-@pytest.mark.parametrize(
-    ("name", "files", "tags", "flavour"),
-    [
-        pytest.param("kernels", {**SOURCES, **LOADS}, "py3-none-any", "devel",
-                     id="sources, and a module that compiles them"),
-        pytest.param("kernels", SOURCES, "py3-none-any", "runtime", id="sources alone"),
-        pytest.param("kernels", LOADS, "py3-none-any", "runtime", id="a module alone"),
-        pytest.param("kernels", {**SOURCES, **LOADS, "kernels/_C.so": b""}, "py3-none-any",
-                     "runtime", id="compiled already"),
-        pytest.param("basicsr", {**SOURCES, **LOADS}, "py3-none-any", "runtime",
-                     id="a package that runs without, as the table says"),
-    ],
+@cases(
+    "name files tags flavour",
+    ("sources, and a module that compiles them", "kernels", {**SOURCES, **LOADS}, "py3-none-any",
+     "devel"),
+    ("sources alone", "kernels", SOURCES, "py3-none-any", "runtime"),
+    ("a module alone", "kernels", LOADS, "py3-none-any", "runtime"),
+    ("compiled already", "kernels", {**SOURCES, **LOADS, "kernels/_C.so": b""}, "py3-none-any",
+     "runtime"),
+    ("a package that runs without, as the table says", "basicsr", {**SOURCES, **LOADS},
+     "py3-none-any", "runtime"),
 )  # fmt: skip
 def test_a_wheel_that_compiles_cuda_code_gets_the_compiler(
     name: str,
@@ -232,16 +227,12 @@ def test_an_old_release_beside_a_pinned_framework_is_reported_with_the_way_out(
     assert "Remove --framework-version '==2.5.1'" in said[-1]
 
 
-@pytest.mark.parametrize(
-    ("held", "words"),
-    [
-        pytest.param(["av"], "av 1.2 is older than the newest, 3.0: gradio holds it back.",
-                     id="one"),
-        pytest.param(["av", "pillow"],
-                     "2 packages are older than their newest because others hold them back: av 1.2 "
-                     "(newest: 3.0; held by gradio), pillow 1.2 (newest: 3.0; held by gradio).",
-                     id="several share a line"),
-    ],
+@cases(
+    "held words",
+    ("one", ["av"], "av 1.2 is older than the newest, 3.0: gradio holds it back."),
+    ("several share a line", ["av", "pillow"],
+     ("2 packages are older than their newest because others hold them back: av 1.2 "
+      "(newest: 3.0; held by gradio), pillow 1.2 (newest: 3.0; held by gradio).")),
 )  # fmt: skip
 def test_packages_that_others_hold_back_are_said_once(
     index: LocalIndex, tmp_path: Path, said: list[str], held: list[str], words: str
@@ -362,13 +353,11 @@ def kernels(releases: Mapping[str, tuple[str, ...]]) -> list[tuple[str, bytes]]:
 OLD_AND_NEW = {"0.1": ("12",), "0.4": ("12",), "0.5": ("12",), "0.6": ("13",), "0.9": ("13",)}
 
 
-@pytest.mark.parametrize(
-    ("releases", "expected"),
-    [
-        pytest.param(OLD_AND_NEW, "0.5", id="newer ones are for a CUDA that the driver lacks"),
-        pytest.param({"0.1": ("12",), "0.2": ("12", "13")}, "0.2", id="it has a library for each"),
-        pytest.param({"0.1": ("12",), "0.2": ()}, "0.2", id="it needs no CUDA"),
-    ],
+@cases(
+    "releases expected",
+    ("newer ones are for a CUDA that the driver lacks", OLD_AND_NEW, "0.5"),
+    ("it has a library for each", {"0.1": ("12",), "0.2": ("12", "13")}, "0.2"),
+    ("it needs no CUDA", {"0.1": ("12",), "0.2": ()}, "0.2"),
 )
 def test_the_newest_release_for_the_plan_s_cuda_is_taken(
     index: LocalIndex, tmp_path: Path, releases: dict[str, tuple[str, ...]], expected: str
@@ -515,26 +504,18 @@ def test_the_pins_of_a_project_take_the_framework_s_build_for_their_cuda(
     assert said == []
 
 
-@pytest.mark.parametrize(
-    ("others", "fix"),
-    [
-        pytest.param([("0.44.9", ("121", "124")), ("0.52.0", ("118", "130"))],
-                     "In requirements.txt, pin bitsandbytes==0.44.9.",
-                     id="the newest release that has it"),
-        pytest.param([("0.43.0", ("120", "121"))],
-                     "Name an index that has bitsandbytes for CUDA 12.4 with --index.",
-                     id="no release has it"),
-        pytest.param(
-            [("0.44.9", ("121", "124")), ("0.52.0", ("124", "130"), "Requires-Dist: torch>=2.6\n")],
-            "In requirements.txt, pin bitsandbytes==0.44.9.",
-            id="a newer one is for another PyTorch",
-        ),
-        pytest.param(
-            [("0.44.9", ("121", "124")), ("0.52.0", ("124", "130"), "Requires-Dist: pip>=26.1\n")],
-            "In requirements.txt, pin bitsandbytes==0.44.9.",
-            id="a newer one refuses another pin",
-        ),
-    ],
+@cases(
+    "others fix",
+    ("the newest release that has it", [("0.44.9", ("121", "124")), ("0.52.0", ("118", "130"))],
+     "In requirements.txt, pin bitsandbytes==0.44.9."),
+    ("no release has it", [("0.43.0", ("120", "121"))],
+     "Name an index that has bitsandbytes for CUDA 12.4 with --index."),
+    ("a newer one is for another PyTorch",
+     [("0.44.9", ("121", "124")), ("0.52.0", ("124", "130"), "Requires-Dist: torch>=2.6\n")],
+     "In requirements.txt, pin bitsandbytes==0.44.9."),
+    ("a newer one refuses another pin",
+     [("0.44.9", ("121", "124")), ("0.52.0", ("124", "130"), "Requires-Dist: pip>=26.1\n")],
+     "In requirements.txt, pin bitsandbytes==0.44.9."),
 )  # fmt: skip
 def test_pins_for_another_cuda_than_a_named_one_are_refused(
     index: LocalIndex, tmp_path: Path, others: list[tuple[Any, ...]], fix: str
@@ -620,18 +601,13 @@ def test_the_release_to_request_instead_was_resolved(index: LocalIndex, tmp_path
     assert versions(lock)["late"] == "1.0"
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        pytest.param([COMPILED], "flash 2.8.3: its setup.py imports torch.", id="only the source"),
-        pytest.param(
-            [COMPILED, pure("flash", "0.1.dev5")],
-            "flash 2.8.3: its setup.py imports torch.",
-            id="a wheel of an old pre-release only",
-        ),
-        pytest.param([], "flash: the index has no wheel for Python", id="no such package"),
-    ],
-)
+@cases(
+    "more said",
+    ("only the source", [COMPILED], "flash 2.8.3: its setup.py imports torch."),
+    ("a wheel of an old pre-release only", [COMPILED, pure("flash", "0.1.dev5")],
+     "flash 2.8.3: its setup.py imports torch."),
+    ("no such package", [], "flash: the index has no wheel for Python"),
+)  # fmt: skip
 def test_a_package_without_wheels_is_named(
     index: LocalIndex, tmp_path: Path, more: list[tuple[str, bytes]], said: str
 ) -> None:
@@ -688,12 +664,10 @@ def test_a_wheel_that_was_built_here_is_taken_if_the_index_has_none(
     assert versions(later)["flash"] == "3.0"
 
 
-@pytest.mark.parametrize(
+@cases(
     "pins",
-    [
-        pytest.param(("flash==2.8.3", "einops==1.0"), id="required"),
-        pytest.param(("einops==1.0",), id="what a requirement needs"),
-    ],
+    ("required", ("flash==2.8.3", "einops==1.0")),
+    ("what a requirement needs", ("einops==1.0",)),
 )
 def test_the_pins_of_a_project_take_a_wheel_that_was_built_here(
     pins: tuple[str, ...], index: LocalIndex, tmp_path: Path
@@ -830,18 +804,14 @@ def with_code(*code: bytes) -> list[tuple[str, bytes]]:
     return [for_cuda("1.0", "12", python=one, code=code) for one in ("cp311", "cp312", "cp313")]
 
 
-@pytest.mark.parametrize(
-    ("code", "warned"),
-    [
-        pytest.param(["sm_80 sm_90"], "", id="binary code for the GPU"),
-        pytest.param(["sm_70 compute_70"], "", id="PTX, which the driver compiles"),
-        pytest.param(["sm_90a", "sm_80"], "", id="one kernel of two"),
-        pytest.param(["sm_70 sm_75"], "sm_70, sm_75", id="only older GPUs"),
-        pytest.param(
-            ["sm_90 compute_90", "sm_90a"], "sm_90, sm_90a, compute_90", id="only newer GPUs"
-        ),
-        pytest.param([], "", id="no device code"),
-    ],
+@cases(
+    "code warned",
+    ("binary code for the GPU", ["sm_80 sm_90"], ""),
+    ("PTX, which the driver compiles", ["sm_70 compute_70"], ""),
+    ("one kernel of two", ["sm_90a", "sm_80"], ""),
+    ("only older GPUs", ["sm_70 sm_75"], "sm_70, sm_75"),
+    ("only newer GPUs", ["sm_90 compute_90", "sm_90a"], "sm_90, sm_90a, compute_90"),
+    ("no device code", [], ""),
 )
 def test_a_requested_package_without_code_for_the_gpu_is_a_warning(
     index: LocalIndex, tmp_path: Path, said: list[str], code: list[str], warned: str
@@ -933,13 +903,11 @@ def resolved(monkeypatch: pytest.MonkeyPatch) -> list[UvQuestion]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("wheels", "package", "framework"),
-    [
-        pytest.param([pure("accelerate", "1.0", "torch>=2.0")], "accelerate", None, id="any"),
-        pytest.param(VLLM, "vllm", "2.4.1", id="one-release-of-the-framework"),
-        pytest.param([pure("old", "1.0", "torch<2.1")], "old", "2.0.1", id="older-releases"),
-    ],
+@cases(
+    "wheels package framework",
+    ("any", [pure("accelerate", "1.0", "torch>=2.0")], "accelerate", None),
+    ("one-release-of-the-framework", VLLM, "vllm", "2.4.1"),
+    ("older-releases", [pure("old", "1.0", "torch<2.1")], "old", "2.0.1"),
 )
 def test_a_lock_resolves_the_packages_once(
     wheels: list[tuple[str, bytes]],
@@ -982,16 +950,14 @@ class AskedError(Exception):
     """For a registry that must not be asked."""
 
 
-@pytest.mark.parametrize(
-    ("answer", "base", "kind"),
-    [
-        pytest.param(RegistryUnreachableError("no route", fix="."), None, "bootstrap", id="none"),
-        pytest.param("sha256:" + "a" * 64, None, "registry", id="answers"),
-        pytest.param(ImageNotFoundError("no tag", fix="."), None, "registry", id="no-such-image"),
-        pytest.param(AskedError(), "bootstrap", "bootstrap", id="not-asked-for-debian"),
-        pytest.param(AskedError(), "docker.io/library/python:3.11-slim-bookworm", "registry",
-                     id="not-asked-for-a-named-base"),
-    ],
+@cases(
+    "answer base kind",
+    ("none", RegistryUnreachableError("no route", fix="."), None, "bootstrap"),
+    ("answers", "sha256:" + "a" * 64, None, "registry"),
+    ("no-such-image", ImageNotFoundError("no tag", fix="."), None, "registry"),
+    ("not-asked-for-debian", AskedError(), "bootstrap", "bootstrap"),
+    ("not-asked-for-a-named-base", AskedError(), "docker.io/library/python:3.11-slim-bookworm",
+     "registry"),
 )  # fmt: skip
 def test_the_base_is_known_before_the_packages_are_resolved(
     answer: str | Exception,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
+from tests.kit.cases import cases
 from verify.device import driver, nvml
 
 MISSING = "{}: cannot open shared object file: No such file or directory"
@@ -112,13 +111,11 @@ class FakeCuda:
         return 0
 
 
-@pytest.mark.parametrize(
-    ("library", "count", "error"),
-    [
-        pytest.param(FakeCuda(), 2, None, id="two devices"),
-        pytest.param(FakeCuda(init=100), 0, None, id="no device is an answer"),
-        pytest.param(FakeCuda(init=802), None, "Error 802: system not yet", id="a fault is named"),
-    ],
+@cases(
+    "library count error",
+    ("two devices", FakeCuda(), 2, None),
+    ("no device is an answer", FakeCuda(init=100), 0, None),
+    ("a fault is named", FakeCuda(init=802), None, "Error 802: system not yet"),
 )
 def test_the_cuda_driver(library: FakeCuda, count: int | None, error: str | None) -> None:
     seen = driver.read(lambda _: library)
@@ -139,15 +136,13 @@ class FakePeers(FakeCuda):
         return 0
 
 
-@pytest.mark.parametrize(
-    ("library", "pair", "reached"),
-    [
-        pytest.param(FakePeers(), (0, 1), True, id="it does"),
-        pytest.param(FakePeers(), (1, 0), False, id="it does not"),
-        pytest.param(FakePeers(), (0, 2), None, id="there is no such GPU"),
-        pytest.param(FakePeers(init=802), (0, 1), None, id="CUDA does not start"),
-        pytest.param(FakeCuda(), (0, 1), None, id="libcuda has no such function"),
-    ],
+@cases(
+    "library pair reached",
+    ("it does", FakePeers(), (0, 1), True),
+    ("it does not", FakePeers(), (1, 0), False),
+    ("there is no such GPU", FakePeers(), (0, 2), None),
+    ("CUDA does not start", FakePeers(init=802), (0, 1), None),
+    ("libcuda has no such function", FakeCuda(), (0, 1), None),
 )
 def test_peer_access(
     library: FakeCuda,

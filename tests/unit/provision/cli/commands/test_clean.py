@@ -17,6 +17,7 @@ from images.store.locks import alone, present
 from images.store.store import Store
 from provision.attestation.record.store import write_verdict
 from provision.verification import own_images
+from tests.kit.cases import cases
 from tests.kit.oci_images import write_image
 from tests.kit.sandbox_images import entry, image, layer
 from tests.unit.provision.verification.test_own_images import FakeEngineImages, in_docker, labels
@@ -151,19 +152,15 @@ def test_a_running_build_keeps_what_it_may_need(home: Home) -> None:
     assert home.files() == []
 
 
-@pytest.mark.parametrize(
-    ("image", "removed"),
-    [
-        pytest.param(in_docker("app:1", "app:2"), ["app:1", "app:2"],
-                     id="all names of an image of ours"),
-        pytest.param(in_docker(run_tags=("gpu-provision-in-use:a",)), ["gpu-provision-in-use:a"],
-                     id="a tag of a run that was killed"),
-        pytest.param(in_docker(), [f"sha256:{1:064x}"], id="an image without a name"),
-        pytest.param(in_docker("app:1", box="job"), [], id="not what a container uses"),
-        pytest.param(in_docker("mine:1", labels={}), [], id="not an image of somebody else"),
-        pytest.param(in_docker("mine:1", history=["gpu-provision: x", "RUN y"]), [],
-                     id="not one on ours"),
-    ],
+@cases(
+    "image removed",
+    ("all names of an image of ours", in_docker("app:1", "app:2"), ["app:1", "app:2"]),
+    ("a tag of a run that was killed", in_docker(run_tags=("gpu-provision-in-use:a",)),
+     ["gpu-provision-in-use:a"]),
+    ("an image without a name", in_docker(), [f"sha256:{1:064x}"]),
+    ("not what a container uses", in_docker("app:1", box="job"), []),
+    ("not an image of somebody else", in_docker("mine:1", labels={}), []),
+    ("not one on ours", in_docker("mine:1", history=["gpu-provision: x", "RUN y"]), []),
 )  # fmt: skip
 def test_images_of_an_engine(home: Home, image: EngineImage, removed: Sequence[str]) -> None:
     home.engine.images = [image]

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kit.cases import cases
 from tests.kit.reports import CHECK
 from tests.unit.verify.checks.test_judges import FAIL, PASS, SKIP, holds
 from verify.backends import pytorch, tensorflow
@@ -148,15 +149,13 @@ def test_an_old_torch_sums_bf16_in_bf16_without_avx512(
     assert reason is None or "sums it in bf16 on a CPU without AVX-512" in reason
 
 
-@pytest.mark.parametrize(
-    ("processors", "expected"),
-    [
-        pytest.param("model name\t: x\nflags\t\t: fpu avx2\n", True, id="x86 without AVX-512"),
-        pytest.param("flags\t\t: fpu avx2 avx512f\n", False, id="AVX-512"),
-        pytest.param("flags\t\t: avx2 avx_ne_convert\n", False, id="AVX-NE-CONVERT"),
-        pytest.param("Features\t: fp asimd\n", False, id="Arm"),
-        pytest.param("", False, id="unknown"),
-    ],
+@cases(
+    "processors expected",
+    ("x86 without AVX-512", "model name\t: x\nflags\t\t: fpu avx2\n", True),
+    ("AVX-512", "flags\t\t: fpu avx2 avx512f\n", False),
+    ("AVX-NE-CONVERT", "flags\t\t: avx2 avx_ne_convert\n", False),
+    ("Arm", "Features\t: fp asimd\n", False),
+    ("unknown", "", False),
 )
 def test_tensorflow_sums_bf16_in_bf16_without_avx512(processors: str, *, expected: bool) -> None:
     assert tensorflow.sums_in_bf16(processors) is expected
@@ -304,16 +303,14 @@ def tf32(error: float, gpu: int = 0, what: str = "512x1024x512") -> AccuracyRead
     return reading("tf32", error, gpu=gpu, what=what)
 
 
-@pytest.mark.parametrize(
-    ("errors", "cards", "override", "status", "word"),
-    [
-        pytest.param([2.9e-4], (0,), None, PASS, "TF32 in effect", id="in effect"),
-        pytest.param([1.1e-7], (0,), None, FAIL, "requested but not used", id="not in effect"),
-        pytest.param([1.1e-7], (0,), "0", PASS, "NVIDIA_TF32_OVERRIDE", id="turned off outside"),
-        pytest.param([1.1e-7], (), None, PASS, "correct in", id="a card without TF32"),
-        pytest.param([2.9e-4, 1.1e-7], (0,), None, PASS, "in effect", id="one shape is enough"),
-        pytest.param([], (0,), None, PASS, "correct in fp32", id="TF32 was not tried"),
-    ],
+@cases(
+    "errors cards override status word",
+    ("in effect", [2.9e-4], (0,), None, PASS, "TF32 in effect"),
+    ("not in effect", [1.1e-7], (0,), None, FAIL, "requested but not used"),
+    ("turned off outside", [1.1e-7], (0,), "0", PASS, "NVIDIA_TF32_OVERRIDE"),
+    ("a card without TF32", [1.1e-7], (), None, PASS, "correct in"),
+    ("one shape is enough", [2.9e-4, 1.1e-7], (0,), None, PASS, "in effect"),
+    ("TF32 was not tried", [], (0,), None, PASS, "correct in fp32"),
 )
 def test_tf32(
     errors: list[float], cards: Sequence[int], override: str | None, status: Status, word: str
@@ -331,14 +328,13 @@ def test_tf32_on_the_second_card_only() -> None:
     holds(judge_products(rows, {}, (0, 1)), FAIL, "GPU 1")
 
 
-@pytest.mark.parametrize(
-    ("case", "result", "terms"),
-    [
-        pytest.param(ConvolutionCase("3x3", (4, 28, 28, 32), 64, 3, padding=1), (4, 28, 28, 64),
-                     (288, 576, 3136), id="the same size"),
-        pytest.param(ConvolutionCase("5x5", (4, 29, 27, 32), 64, 5, stride=2, padding=2, groups=4),
-                     (4, 15, 14, 64), (200, 400, 840), id="strides and groups"),
-    ],
+@cases(
+    "case result terms",
+    ("the same size", ConvolutionCase("3x3", (4, 28, 28, 32), 64, 3, padding=1), (4, 28, 28, 64),
+     (288, 576, 3136)),
+    ("strides and groups",
+     ConvolutionCase("5x5", (4, 29, 27, 32), 64, 5, stride=2, padding=2, groups=4), (4, 15, 14, 64),
+     (200, 400, 840)),
 )  # fmt: skip
 def test_shapes_of_convolutions(
     case: ConvolutionCase, result: tuple[int, ...], terms: tuple[int, ...]
@@ -351,17 +347,15 @@ def attended(what: str = "flash full, length 128", error: float = 1e-7) -> Accur
     return AccuracyReading(what, "fp32", 128, error, error)
 
 
-@pytest.mark.parametrize(
-    ("readings", "forced", "status", "word"),
-    [
-        pytest.param([attended()], [ForcedBackend("flash", "flash", "fp32")], PASS,
-                     "no kernel here: efficient", id="what has no kernel is told"),
-        pytest.param([attended()], [ForcedBackend("flash", "math", "fp32")], FAIL,
-                     "only the flash backend", id="another backend ran"),
-        pytest.param([attended(error=0.4)], [ForcedBackend("flash", "math", "fp32")], FAIL,
-                     "error 0.4", id="wrong numbers come first"),
-        pytest.param([], [], FAIL, "no backend has a kernel", id="no backend at all"),
-    ],
+@cases(
+    "readings forced status word",
+    ("what has no kernel is told", [attended()], [ForcedBackend("flash", "flash", "fp32")], PASS,
+     "no kernel here: efficient"),
+    ("another backend ran", [attended()], [ForcedBackend("flash", "math", "fp32")], FAIL,
+     "only the flash backend"),
+    ("wrong numbers come first", [attended(error=0.4)], [ForcedBackend("flash", "math", "fp32")],
+     FAIL, "error 0.4"),
+    ("no backend at all", [], [], FAIL, "no backend has a kernel"),
 )  # fmt: skip
 def test_attention(
     readings: list[AccuracyReading], forced: list[ForcedBackend], status: Status, word: str
@@ -383,21 +377,19 @@ COMPILE_ERROR = (
 )
 
 
-@pytest.mark.parametrize(
-    ("found", "status", "word"),
-    [
-        pytest.param([compiled()], PASS, "with inductor in 9 s", id="compiled and right"),
-        pytest.param([compiled(), TRITON], PASS, "inductor in 9 s and Triton", id="both are told"),
-        pytest.param([compiled(graphs=0)], FAIL, "received no graph", id="no graph"),
-        pytest.param([compiled(graphs=0, turned_off=("TORCHDYNAMO_DISABLE",))], FAIL,
-                     "unset TORCHDYNAMO_DISABLE", id="turned off by a variable"),
-        pytest.param([compiled(calls=1)], FAIL, "ran 1 of 2", id="left aside later"),
-        pytest.param([compiled(kernels=0)], FAIL, "no kernel", id="no kernel"),
-        pytest.param([compiled(kernels=None)], PASS, "", id="an old torch does not count kernels"),
-        pytest.param([compiled(0.1)], FAIL, "error 0.1", id="other numbers"),
-        pytest.param([compiled(raised=COMPILE_ERROR)], FAIL, "CppCompileError: bad", id="an error"),
-        pytest.param([], FAIL, "no compiled results", id="nothing"),
-    ],
+@cases(
+    "found status word",
+    ("compiled and right", [compiled()], PASS, "with inductor in 9 s"),
+    ("both are told", [compiled(), TRITON], PASS, "inductor in 9 s and Triton"),
+    ("no graph", [compiled(graphs=0)], FAIL, "received no graph"),
+    ("turned off by a variable", [compiled(graphs=0, turned_off=("TORCHDYNAMO_DISABLE",))], FAIL,
+     "unset TORCHDYNAMO_DISABLE"),
+    ("left aside later", [compiled(calls=1)], FAIL, "ran 1 of 2"),
+    ("no kernel", [compiled(kernels=0)], FAIL, "no kernel"),
+    ("an old torch does not count kernels", [compiled(kernels=None)], PASS, ""),
+    ("other numbers", [compiled(0.1)], FAIL, "error 0.1"),
+    ("an error", [compiled(raised=COMPILE_ERROR)], FAIL, "CppCompileError: bad"),
+    ("nothing", [], FAIL, "no compiled results"),
 )  # fmt: skip
 def test_compiled(found: list[CompiledRun], status: Status, word: str) -> None:
     outcome = judge_compiled(found, "cuda")
@@ -419,17 +411,15 @@ class OldCard(Card):
     age = (6, 1)
 
 
-@pytest.mark.parametrize(
-    ("place", "found", "modules", "flags", "word"),
-    [
-        pytest.param(Place("cpu"), {"g++"}, (), 0, None, id="the CPU with a C++ compiler"),
-        pytest.param(Place("cpu"), {"gcc"}, (), 0, "no C++ compiler", id="with a C compiler only"),
-        pytest.param(Place("cpu"), {"g++"}, (), os.ST_NOEXEC, "noexec", id="where nothing may run"),
-        pytest.param(Card("cuda"), {"clang"}, ("triton",), 0, None, id="a GPU with all it needs"),
-        pytest.param(Card("cuda"), set(), ("triton",), 0, "no C compiler", id="a GPU, no compiler"),
-        pytest.param(Card("cuda"), {"gcc"}, (), 0, "triton", id="a GPU without Triton"),
-        pytest.param(OldCard("cuda"), {"gcc"}, ("triton",), 0, "7.0", id="a GPU before Volta"),
-    ],
+@cases(
+    "place found modules flags word",
+    ("the CPU with a C++ compiler", Place("cpu"), {"g++"}, (), 0, None),
+    ("with a C compiler only", Place("cpu"), {"gcc"}, (), 0, "no C++ compiler"),
+    ("where nothing may run", Place("cpu"), {"g++"}, (), os.ST_NOEXEC, "noexec"),
+    ("a GPU with all it needs", Card("cuda"), {"clang"}, ("triton",), 0, None),
+    ("a GPU, no compiler", Card("cuda"), set(), ("triton",), 0, "no C compiler"),
+    ("a GPU without Triton", Card("cuda"), {"gcc"}, (), 0, "triton"),
+    ("a GPU before Volta", OldCard("cuda"), {"gcc"}, ("triton",), 0, "7.0"),
 )
 def test_what_compiling_needs(
     place: Place,
@@ -471,16 +461,14 @@ SAME, APART = Repeat(0, 9), Repeat(2, 9, 0.25)
 STRANGE = Repeat(2, 9, math.nan, finite=False)
 
 
-@pytest.mark.parametrize(
-    ("asked", "free", "status", "word"),
-    [
-        pytest.param(SAME, SAME, PASS, "without deterministic", id="the same either way"),
-        pytest.param(SAME, APART, PASS, "2 of 9 weights differ", id="only when asked for"),
-        pytest.param(SAME, None, PASS, "bit-identical", id="the other not tried"),
-        pytest.param(APART, APART, FAIL, "by up to 0.25", id="apart though asked for"),
-        pytest.param(STRANGE, SAME, FAIL, "NaN", id="not a number"),
-        pytest.param(Repeat(0, 0), None, FAIL, "no weights", id="nothing compared"),
-    ],
+@cases(
+    "asked free status word",
+    ("the same either way", SAME, SAME, PASS, "without deterministic"),
+    ("only when asked for", SAME, APART, PASS, "2 of 9 weights differ"),
+    ("the other not tried", SAME, None, PASS, "bit-identical"),
+    ("apart though asked for", APART, APART, FAIL, "by up to 0.25"),
+    ("not a number", STRANGE, SAME, FAIL, "NaN"),
+    ("nothing compared", Repeat(0, 0), None, FAIL, "no weights"),
 )
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_repeats(
@@ -491,20 +479,15 @@ def test_repeats(
     sound(outcome)
 
 
-@pytest.mark.parametrize(
-    ("resumed", "status", "word"),
-    [
-        pytest.param(ResumedRun(SAME, moved=True), PASS, "bit-identical", id="the same bits"),
-        pytest.param(ResumedRun(SAME, moved=True, lost=("optimizer",)), FAIL, "optimizer",
-                     id="a part is lost"),
-        pytest.param(ResumedRun(APART, moved=True, lost=("model", "random state")), FAIL,
-                     "model and random state", id="two parts are lost"),
-        pytest.param(ResumedRun(APART, moved=True), FAIL, "from a checkpoint differs",
-                     id="it ends elsewhere"),
-        pytest.param(ResumedRun(SAME, moved=False), FAIL, "did not change any weight",
-                     id="nothing moved"),
-        pytest.param(ResumedRun(STRANGE, moved=True), FAIL, "NaN", id="not a number"),
-    ],
+@cases(
+    "resumed status word",
+    ("the same bits", ResumedRun(SAME, moved=True), PASS, "bit-identical"),
+    ("a part is lost", ResumedRun(SAME, moved=True, lost=("optimizer",)), FAIL, "optimizer"),
+    ("two parts are lost", ResumedRun(APART, moved=True, lost=("model", "random state")), FAIL,
+     "model and random state"),
+    ("it ends elsewhere", ResumedRun(APART, moved=True), FAIL, "from a checkpoint differs"),
+    ("nothing moved", ResumedRun(SAME, moved=False), FAIL, "did not change any weight"),
+    ("not a number", ResumedRun(STRANGE, moved=True), FAIL, "NaN"),
 )  # fmt: skip
 def test_checkpoint(resumed: ResumedRun, status: Status, word: str) -> None:
     outcome = judge_checkpoint(resumed, "cuda")

@@ -34,6 +34,7 @@ from provision.version import VERSION
 from tests import ROOT, need
 from tests.kit.cases import cases
 from tests.kit.local_index import LocalIndex
+from tests.kit.programs import run_program
 
 IMPORTS = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 H100 = '{"driver": "535.104.05", "arch": "x86_64", "gpus": [{"name": "NVIDIA H100 80GB HBM3"}]}'
@@ -100,6 +101,12 @@ def command(*words: str | bytes, **changes: Any) -> subprocess.CompletedProcess[
         timeout=120,
         **{"capture_output": "stdout" not in changes, **changes},
     )
+
+
+def python(*words: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+    """This Python, which imports our packages."""
+    env = {**os.environ, "PYTHONPATH": IMPORTS, **env}
+    return run_program([sys.executable, *words], cwd=cwd, env=env)
 
 
 def is_a_refusal(said: Said, code: int, here: Path) -> None:
@@ -554,13 +561,10 @@ def test_no_place_for_temporary_files_is_the_host_s_fault(here: Path) -> None:
     with LocalIndex().serving() as server:
         words = ["lock", "--cuda", "11.7", "--host", "../files/rtx.json"]
         words += ["--base", f"127.0.0.1:{server.port}/python:3.11"]
-        env = {**os.environ, "PYTHONPATH": IMPORTS, "NO_PROXY": "127.0.0.1"}
-        done = subprocess.run(
-            [sys.executable, "-c", code, *words], env=env, capture_output=True, check=False
-        )
+        done = python("-c", code, *words, NO_PROXY="127.0.0.1")
     assert done.returncode == 4, done.stderr
-    assert b"TMPDIR" in done.stderr
-    assert b"Traceback" not in done.stderr
+    assert "TMPDIR" in done.stderr
+    assert "Traceback" not in done.stderr
     assert list((here / "work").iterdir()) == []
 
 
@@ -587,14 +591,10 @@ def test_the_version_is_said() -> None:
 # --- a dry run, an interrupt ------------------------------------------------------------------
 
 
-def dry_run(*prefix: str, builder: str = "docker") -> subprocess.CompletedProcess[bytes]:
+def dry_run(*prefix: str, builder: str = "docker") -> subprocess.CompletedProcess[str]:
     words = f"build --dry-run --json --cuda 11.7 --host ../files/rtx.json --builder {builder}"
-    return subprocess.run(
-        [*prefix, sys.executable, "-m", "provision", *words.split()],
-        env={**os.environ, "PYTHONPATH": IMPORTS},
-        capture_output=True,
-        check=False,
-    )
+    argv = [*prefix, sys.executable, "-m", "provision", *words.split()]
+    return run_program(argv, env={**os.environ, "PYTHONPATH": IMPORTS})
 
 
 def test_a_dry_run_prints_the_builder_s_command(here: Path) -> None:
@@ -693,14 +693,7 @@ for ignored in (False, True):
 
 
 def test_every_signal_that_would_end_us_lets_us_clean_up_first(here: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SIGNALLED],
-        env={**os.environ, "PYTHONPATH": IMPORTS},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = python("-c", SIGNALLED)
     lines = done.stdout.splitlines()
     assert lines[: len(ENDING)] == [f"whole {one.name} {128 + one}" for one in ENDING]
     for one, line in zip(ENDING, lines[len(ENDING) :], strict=True):
@@ -744,12 +737,9 @@ def test_what_a_killed_lock_left_goes_with_the_next(here: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         seen = [
-            subprocess.run(
-                [sys.executable, "-c", code, when], check=True, capture_output=True, text=True,
-                env={**os.environ, "PYTHONPATH": IMPORTS, "TMPDIR": str(here / "tmp")},
-            ).stdout
+            python("-c", code, when, TMPDIR=str(here / "tmp")).stdout
             for when in ("at once", "later")
-        ]  # fmt: skip
+        ]
     finally:
         os.close(descriptor)
     assert seen[0].count("gpu-provision-run-") == 3
@@ -774,10 +764,7 @@ def test_a_machine_without_memory_is_no_bug(here: Path, error: str) -> None:
         "resource.setrlimit(resource.RLIMIT_AS, (8 << 30, resource.RLIM_INFINITY))\n"
         "sys.exit(cli.main(['plan', '--host', '../files/rtx.json']))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": IMPORTS}, check=False,
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    done = python("-c", code)
     assert done.returncode == 4, done.stderr
     assert "no more memory" in done.stderr
     assert "ulimit -v is 8388608" in done.stderr
@@ -867,15 +854,9 @@ cli.run()
 
 @pytest.mark.usefixtures("here")
 def test_an_interrupted_library_that_holds_a_lock_cannot_keep_us() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED_WITH_A_LOCK_HELD],
-        env={**os.environ, "PYTHONPATH": IMPORTS},
-        capture_output=True,
-        check=False,
-        timeout=60,
-    )
-    assert (done.returncode, done.stdout) == (130, b"")
-    assert done.stderr.splitlines() == [b"interrupted"]
+    done = python("-c", INTERRUPTED_WITH_A_LOCK_HELD)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr.splitlines() == ["interrupted"]
 
 
 def test_a_bug_of_ours_is_a_report_and_no_wall(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -940,29 +921,15 @@ run()
 def test_a_foreign_package_of_our_names_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / name).mkdir()
     (tmp_path / name / "__init__.py").write_text("raise SystemExit('run')")
-    done = subprocess.run(
-        [sys.executable, "-c", "from provision.__main__ import run; run()", "doctor", "--json"],
-        cwd=ROOT.parent,
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    words = ("-c", "from provision.__main__ import run; run()", "doctor", "--json")
+    done = python(*words, cwd=ROOT.parent, PYTHONPATH=f"{tmp_path}:{ROOT}")
     assert (done.returncode, done.stdout) == (4, "")
     hidden = f"error: {tmp_path}/{name} hides the package {name} of gpu-provision."
     assert done.stderr.splitlines()[0] == hidden
 
 
 def test_an_interrupt_while_the_modules_load_has_no_traceback() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED_WHILE_LOADING],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = python("-c", INTERRUPTED_WHILE_LOADING, PYTHONPATH=str(ROOT))
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
@@ -987,15 +954,7 @@ def test_a_project_s_own_folders_are_not_imported(tmp_path: Path, words: tuple[s
         (project / name).mkdir(parents=True)
         (project / name / "__init__.py").write_text("raise SystemExit('a folder of the project')")
     (project / "Dockerfile").write_text("FROM python:3.11\n")
-    done = subprocess.run(
-        [sys.executable, str(script), *words],
-        cwd=project,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = python(str(script), *words, cwd=project, PYTHONPATH=str(ROOT))
     assert "a folder of the project" not in done.stdout + done.stderr
     assert done.returncode in {0, 2}, done.stderr
     assert done.stdout or "no.such.check" in done.stderr

@@ -37,12 +37,27 @@ START = (
 
 FULL = ("full at once", "full at the third move")
 SECOND = "the second computes wrongly"
+COPIES = "copies to the second are wrong"
+PREDICTS = "the second predicts wrongly"
 LINKS = "links count errors"
+ON_EACH = (
+    "numerics.determinism",
+    "numerics.compile",
+    "training.loss",
+    "training.same",
+    "training.amp",
+)
 # Which checks run with a fault, on two GPUs.
 ASKED = {
     **{f"error {number}": START for number in (2, 46, 100, 802, 803, 999)},
     **dict.fromkeys(FULL, ("devices.kernel", "numerics.matmul", "training.loss", "training.same")),
     SECOND: ("devices.kernel", "numerics.matmul"),
+    COPIES: ON_EACH,
+}
+OWN = {
+    "pytorch": {LINKS: ("collectives.bandwidth",)},
+    "jax": {},
+    "tensorflow": {PREDICTS: ("training.keras",)},
 }
 COUNTS = {"pytorch": (1, 2, 8), "jax": (2,), "tensorflow": (2,)}
 
@@ -50,7 +65,7 @@ COUNTS = {"pytorch": (1, 2, 8), "jax": (2,), "tensorflow": (2,)}
 @functools.cache
 def said(framework: str) -> dict[tuple[int, str], dict[str, dict[str, Any]]]:
     """What each check said in each world: one process, which imports the framework once."""
-    asked = {**ASKED, LINKS: ("collectives.bandwidth",)} if framework == "pytorch" else ASKED
+    asked = {**ASKED, **OWN[framework]}
     worlds = [
         *(str(count) for count in COUNTS[framework]),
         *(f"2:{fault}:{','.join(words)}" for fault, words in asked.items()),
@@ -127,6 +142,8 @@ def test_a_full_gpu_is_said_to_be_full(framework: str, fault: str) -> None:
         ("jax", SECOND, "numerics.matmul", "GPU 1"),
         ("tensorflow", SECOND, "devices.kernel", "GPU 1"),
         ("tensorflow", SECOND, "numerics.matmul", "GPU 1"),
+        ("tensorflow", PREDICTS, "training.keras", "GPU 1: "),
+        *((framework, COPIES, name, "GPU 1") for framework in COUNTS for name in ON_EACH),
     ],
 )
 def test_the_gpu_that_is_at_fault_is_named(

@@ -10,6 +10,7 @@ would ask a driver is replaced.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import sys
@@ -32,7 +33,6 @@ _EVERYWHERE = {
 _PYTORCH = {
     **_EVERYWHERE,
     "loading.fork": "spawned workers import torch anew, without what is pretended here",
-    "training.amp": "products of fp16 take a CPU minutes",
     "memory.batch": "it takes the time that it is given",
     "speed.copies": "it is a clock's reading, as speed.gemm",
 }
@@ -44,7 +44,6 @@ LEFT_OUT = {  # what cannot be pretended
         "libraries.cudnn": "likewise",
         "libraries.files": "likewise",
         "numerics.attention": "compiled, XLA has no attention in fp16 for a CPU",
-        "training.amp": "it takes a CPU minutes",
     },
     "tensorflow": {
         **_EVERYWHERE,
@@ -53,7 +52,6 @@ LEFT_OUT = {  # what cannot be pretended
         "libraries.cudnn": "likewise",
         "libraries.files": "likewise",
         "numerics.convolution": "a CPU sums convolutions of fp16 in fp16",
-        "training.amp": "it takes a CPU minutes",
         "devices.placement": "what it asks for is the device's name",
         "parallel.mirrored": "TensorFlow lists its own devices there",
     },
@@ -80,6 +78,7 @@ class Event:
 def pretend(framework: str, count: int) -> None:
     """So many GPUs, seen by the framework, NVML and the driver."""
     from verify.checks.memory import patterns, recovery
+    from verify.checks.training import amp
     from verify.device import cuda_memory, driver, nvml, same_gpu, state
 
     cards = tuple(gpu(i) for i in range(count))
@@ -93,6 +92,7 @@ def pretend(framework: str, count: int) -> None:
         cuda_memory.GpuMemory(i, name_of(i), cards[i].uuid, 2 * GIB, 2 * GIB) for i in range(count)
     ]
     vars(cuda_memory).update(read=lambda _: rooms)
+    vars(amp).update(WIDE={"cuda": amp.WIDE["cpu"]})
     vars(patterns).update(NO_COUNT=2 * GIB)
     vars(recovery).update(TIMES=recovery.NO_ADDRESS // (2 * GIB))  # a CPU may lend twice as much
     vars(same_gpu).update(
@@ -197,6 +197,9 @@ def _torch(count: int) -> None:
     torch.cuda.nccl.version = lambda: (2, 26, 2)
     _with_gloo_for_nccl()
     _with_tf32()
+    cast, scaler = torch.autocast, torch.amp.GradScaler
+    vars(torch).update(autocast=lambda _, **more: cast("cpu", **more))
+    vars(torch.amp).update(GradScaler=lambda _, **more: scaler("cpu", **more))
     torch.Tensor.pin_memory = lambda self, *_: self
     setattr(place.Place, "device", property(lambda _: torch.device("cpu")))  # noqa: B010
     vars(sight).update(look=lambda context: sight_of(context, count))
@@ -435,6 +438,50 @@ def _links_count_errors() -> None:
     vars(state).update(read=read)
 
 
+def _copies_to_the_second_are_wrong() -> None:
+    """What is moved to the second card arrives with noise, another one each time."""
+    from verify.backends import base
+    from verify.model.check import Context
+    from verify.model.frameworks import FRAMEWORKS
+
+    framework = next(name for name, one in FRAMEWORKS.items() if one.module in sys.modules)
+    backend = base.of(Context(framework=framework))
+    kind = type(backend.place("cpu"))
+    if framework == "pytorch":
+        _without_triton(kind)
+    real, seeds = kind.put, itertools.count()
+
+    def put(place: Any, values: Any, dtype: str) -> Any:
+        if place.index == 1:
+            values = values + 1000 * backend.draw(next(seeds), values.shape)[0]
+        return real(place, values, dtype)
+
+    setattr(kind, "put", put)  # noqa: B010
+
+
+def _without_triton(place: Any) -> None:
+    """inductor compiles C++ for the CPU, which takes it some 10 s."""
+    from verify.checks.numerics import compiled
+
+    real = compiled.why_not
+    vars(compiled).update(
+        why_not=lambda _, folder: real(place("cpu"), folder),
+        _triton=lambda *_: compiled.CompiledRun("Triton", ()),
+    )
+
+
+def _second_predicts_wrongly() -> None:
+    """Keras's predictions on the second card are too large by one."""
+    import tensorflow as tf
+
+    real = tf.keras.Model.predict
+
+    def predict(*words: Any, **more: Any) -> Any:
+        return real(*words, **more) + tf.constant(0.0).device.endswith("CPU:1")
+
+    setattr(tf.keras.Model, "predict", predict)  # noqa: B010
+
+
 def _second_computes_wrongly() -> None:
     """One cell of each large product of the second card is wrong."""
     if "torch" in sys.modules:
@@ -503,6 +550,8 @@ def _tensorflow_is_wrong() -> None:
 
 FAULTS: Dict[str, Callable[[], None]] = {
     "links count errors": _links_count_errors,
+    "copies to the second are wrong": _copies_to_the_second_are_wrong,
+    "the second predicts wrongly": _second_predicts_wrongly,
     "the second computes wrongly": _second_computes_wrongly,
     "error 2": _start_fails(2, "out of memory"),
     "error 46": _start_fails(46, "all CUDA-capable devices are busy or unavailable"),

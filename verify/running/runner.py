@@ -29,6 +29,7 @@ from verify.running.faults import of_text, with_fault
 from verify.running.symptoms import explain, kind, last_words
 
 IMPORT_LIMIT_S = 180.0  # a cold import from a slow disk takes a minute
+MORE_FOR_A_GPU = 0.1  # of the limit, for each GPU after the first: checks use one after another
 GPU_START_S = 3.0  # per GPU without persistence mode: 1 to 3 s, by NVIDIA's forum
 _KEEP_S = 86400.0
 GRACE_S = 15.0  # on top of a check's own limit, which the stage keeps
@@ -143,7 +144,8 @@ def run_each(checks: Sequence[Check], context: Context) -> Iterator[Result]:
 
 def limit_of(check: Check, context: Context) -> float:
     """Seconds that a check may take here, with time to start each GPU that no process holds."""
-    return check.limit_s + GPU_START_S * context.gpus
+    more = MORE_FOR_A_GPU * max(0, context.gpus - 1) if check.framework else 0.0
+    return check.limit_s * (1 + more) + GPU_START_S * context.gpus
 
 
 def run_check(check: Check, context: Context) -> Result:

@@ -12,12 +12,12 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
+from verify.backends.each_gpu import GPU_FIX
 from verify.model.check import CONFIGURATION, IMAGE, NODE, UNKNOWN, Outcome, Status, gpus
 from verify.model.measures import Cell, Table, pack
 from verify.running.symptoms import explain
 
 CPU_WORDS = "on the CPU: no GPU visible"
-_GPU_FIX = "look at devices.kernel and at nvidia-smi -q -d ECC; take the GPU out of use"
 _CPU_FIX = "build the image again; try another machine: the CPU or its memory may be faulty"
 _TF32_CAUSE = "the error is as large as TF32's, which was turned off"
 _TF32_FIX = "build the image again from its lock"
@@ -235,7 +235,7 @@ def _say_raised(reading: AccuracyReading) -> Tuple[str, str, str]:
     text = reading.raised or ""
     cause, fix = explain(text)
     line = text.partition("\n")[0]
-    fix = fix or (_CPU_FIX if reading.gpu is None else _GPU_FIX)
+    fix = fix or (_CPU_FIX if reading.gpu is None else GPU_FIX)
     return "{}: {}".format(reading.name, line), cause or line, fix
 
 
@@ -252,7 +252,7 @@ def _say_wrong(reading: AccuracyReading) -> str:
 
 def _explain(reading: AccuracyReading, override: Optional[str]) -> Tuple[str, str, str]:
     """A cause that fits the size of the error, its fix, and what is at fault."""
-    fix, whose = (_CPU_FIX, UNKNOWN) if reading.gpu is None else (_GPU_FIX, NODE)
+    fix, whose = (_CPU_FIX, UNKNOWN) if reading.gpu is None else (GPU_FIX, NODE)
     if math.isinf(reading.off):
         return "wrong arithmetic: no number here comes near the dtype's limit", fix, whose
     if reading.error <= reading.allowed:

@@ -15,7 +15,8 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
-from verify.backends.pytorch import Place, find
+from verify.backends.each_gpu import on_each
+from verify.backends.pytorch import Place
 from verify.checks.libraries.compiler import ADD
 from verify.checks.numerics.accuracy import AccuracyReading, compare, judge_accuracy, tf32_override
 from verify.checks.numerics.xla import check_xla
@@ -79,13 +80,9 @@ def check_compile(context: Context) -> Outcome:
     if not hasattr(torch, "compile"):
         said = "torch {} has no torch.compile: it came with 2.0"
         return Outcome(Status.SKIP, said.format(torch.__version__), "an older torch")
-    broken, place = find(context)
-    if broken:
-        return broken
     folder = scratch()
     try:
-        lacking = why_not(place, folder)
-        return lacking or _compile_in(folder, place)
+        return on_each(context, lambda _, place: why_not(place, folder) or _compile(place, folder))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -111,20 +108,21 @@ def why_not(place: Place, folder: str) -> Optional[Outcome]:
     return None
 
 
-def _compile_in(folder: str, place: Place) -> Outcome:
+def _compile(place: Place, folder: str) -> Outcome:
     """Compile with every file in the folder: a home may be read-only or have older kernels."""
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TMPDIR"):
         os.environ[name] = folder
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # a pool of processes takes longer to start
     tempfile.tempdir = folder
-    found = [_attempt("inductor", place, _inductor)]
+    with place.scope():  # Triton's kernels start on the current device
+        found = [_attempt("inductor", place, _inductor)]
+        if found[0] and place.is_gpu:
+            found.append(_attempt("Triton", place, lambda place: _triton(place, folder)))
     if found[0] is None:
         import torch
 
         said = "torch {} has no torch.compile for this Python".format(torch.__version__)
         return Outcome(Status.SKIP, said, "it came with a later torch", "choose a newer torch")
-    if place.is_gpu:
-        found.append(_attempt("Triton", place, lambda place: _triton(place, folder)))
     finished = [one for one in found if one is not None]
     return judge_compiled(finished, place.kind, tf32_override())
 
@@ -187,7 +185,7 @@ def _inductor(place: Place) -> CompiledRun:
     count = _Count([], [])
     _prepare()
     compiled = torch.compile(_function, backend=_counted_inductor(count), fullgraph=True)
-    here = [numbers.to(place.device) for numbers in given]
+    here = [place.put(numbers, "fp32") for numbers in given]
     found = [_there_and_back(compiled, *here) for _ in range(CALLS)][-1]
     readings = tuple(
         _read(what, one, other, place)

@@ -10,7 +10,8 @@ import os
 import shutil
 from typing import Any, Dict, List, Mapping, Optional
 
-from verify.backends.base import Backend, of
+from verify.backends.base import of
+from verify.backends.each_gpu import on_each
 from verify.backends.trainer import Trainer
 from verify.checks.numerics.repeats import Repeat, ResumedRun, judge_checkpoint, judge_repeats
 from verify.model.check import Check, Context, Outcome, Status
@@ -24,30 +25,31 @@ _ROWS = 32
 
 def check_determinism(context: Context) -> Outcome:
     """Train twice with the defaults, in a child since some settings are read once, when the device
-    starts; then twice with determinism requested.
+    starts; then twice on each GPU with determinism requested.
     """
-    backend = of(context)
-    free = Child(lambda: _twice(backend, context)).wait(FREE_LIMIT_S)
-    reason = backend.ask_for_determinism()
+    ending = Child(lambda: _free(context)).wait(FREE_LIMIT_S)
+    said = ending.value
+    free = Repeat(**dict(said, largest=float(said["largest"]))) if said else None
+    reason = of(context).ask_for_determinism()
     if reason:
         return Outcome(Status.SKIP, reason)
-    asked = _twice(backend, context)
-    if asked["broken"]:
-        return Outcome.from_dict(asked["broken"])
-    beside = _repeat(free.value) if free.returned and not free.value["broken"] else None
-    return judge_repeats(_repeat(asked), beside, asked["kind"], STEPS[context.level])
+
+    def repeat(own: Context, place: Any) -> Outcome:
+        steps = STEPS[own.level]
+        beside = None if place.index else free
+        return judge_repeats(_twice(place, steps), beside, place.kind, steps)
+
+    return on_each(context, repeat)
 
 
-def _twice(backend: Backend, context: Context) -> Dict[str, Any]:
-    broken, place = backend.find(context)
-    if broken:
-        return {"broken": broken.as_dict()}
-    found = Repeat.of(*(_trained(place, STEPS[context.level]) for _ in range(2)))
-    return {"broken": None, "kind": place.kind, **found.measured()}
+def _free(context: Context) -> Optional[Dict[str, Any]]:
+    """Of the first GPU: it only says what the request is worth."""
+    broken, place = of(context).find(context)
+    return None if broken else dict(_twice(place, STEPS[context.level]).measured())
 
 
-def _repeat(said: Dict[str, Any]) -> Repeat:
-    return Repeat(said["differing"], said["total"], float(said["largest"]), said["finite"])
+def _twice(place: Any, steps: int) -> Repeat:
+    return Repeat.of(*(_trained(place, steps) for _ in range(2)))
 
 
 def _trained(place: Any, steps: int) -> List[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable, List, Optional, Tuple
 
-from verify.backends.base import of
+from verify.backends.each_gpu import on_each
 from verify.checks.numerics.accuracy import number
 from verify.model.check import Context, Outcome, Status
 from verify.running.symptoms import explain
@@ -43,11 +43,11 @@ class XlaRun:
 
 def check_xla(context: Context) -> Outcome:
     """Compile a function with sums, a product and transcendental parts."""
-    backend = of(context)
-    broken, place = backend.find(context)
-    if broken:
-        return broken
-    (given,) = backend.draw(5, (context.pick(128, 512, 1024),) * 2)
+    return on_each(context, _compile)
+
+
+def _compile(context: Context, place: Any) -> Outcome:
+    (given,) = place.backend.draw(5, (context.pick(128, 512, 1024),) * 2)
     try:
         run = {"tensorflow": _tensorflow, "jax": _jax}[context.framework](place, given)
     except Exception as error:

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from verify.backends.base import of
+from verify.backends.each_gpu import on_each
 from verify.checks.numerics.accuracy import number
 from verify.model.check import Context, Outcome, Status
 from verify.model.measures import Cell, Metric, Table, median, pack, spread
@@ -20,6 +20,7 @@ from verify.workloads.networks import dense
 STEPS = {"quick": 60, "standard": 60, "full": 600}
 FALL = 10.0  # measured on a CPU: 60 steps bring the loss down 300-fold, in each dtype
 LAG = 2.0  # measured: the last losses of the three dtypes are within 3 % of each other
+WIDE = {"cuda": (2048, 8192), "cpu": (256, 64)}  # width of the layers, rows of data
 _WORDS = {"cuda": "on the GPU", "cpu": "on the CPU: no GPU visible"}
 _FIX = "see devices.kernel and numerics.matmul; build the image again"
 
@@ -39,11 +40,11 @@ class MixedRun:
 
 
 def check_amp(context: Context) -> Outcome:
-    """Train a small model in each dtype, then time a larger one, on the first GPU or the CPU."""
-    backend = of(context)
-    broken, place = backend.find(context)
-    if broken:
-        return broken
+    """Train a small model in each dtype on each GPU or the CPU, and time a larger one."""
+    return on_each(context, _train)
+
+
+def _train(context: Context, place: Any) -> Outcome:
     runs, left_out = [], {}
     for dtype in ("fp32", "bf16", "fp16"):
         reason = place.cannot_mix(dtype)
@@ -64,18 +65,26 @@ def _run(dtype: str, place: Any, context: Context) -> MixedRun:
         if trainer.scale() < before:
             skipped.append(step)
     finite = all(bool((weight - weight == 0).all()) for weight in trainer.weights())
-    width, rows = (2048, 8192) if place.is_gpu else (256, 64)
-    wide = place.backend.trainer(place, dense((width,) * 7), mixed=dtype, scale=2.0**10)
-    large = wide.data(rows, learnable=False)
-    wide.step(*large)  # the first step allocates the optimiser's memory
-    peak = wide.peak_bytes(large)
-    seconds = place.seconds(lambda: wide.step(*large), repeats=context.pick(5, 5, 20))
-    place.release()
+    seconds, peak = ([], None) if place.index else _time(dtype, place, context.pick(5, 5, 20))
     computed_in = trainer.computed_in
     overflows = dtype == "fp16"
     return MixedRun(
         dtype, tuple(losses), computed_in, finite, tuple(skipped), overflows, tuple(seconds), peak
     )
+
+
+def _time(dtype: str, place: Any, repeats: int) -> Tuple[List[float], Optional[int]]:
+    """Seconds of each step of a larger model, and the most memory that one holds: information, so
+    one GPU's is enough.
+    """
+    width, rows = WIDE[place.kind]
+    wide = place.backend.trainer(place, dense((width,) * 7), mixed=dtype, scale=2.0**10)
+    large = wide.data(rows, learnable=False)
+    wide.step(*large)  # the first step allocates the optimiser's memory
+    peak = wide.peak_bytes(large)
+    seconds = place.seconds(lambda: wide.step(*large), repeats=repeats)
+    place.release()
+    return seconds, peak
 
 
 def judge_amp(

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Dict, Optional, Tuple
 
-from verify.backends.tensorflow import BACKEND, Place
+from verify.backends.each_gpu import on_each
+from verify.backends.tensorflow import Place
 from verify.backends.tensorflow_training import model_of
 from verify.checks.numerics.accuracy import number
 from verify.checks.training.loss import AGAIN, FACTOR
@@ -45,14 +46,14 @@ class KerasFit:
 
 def check_keras(context: Context) -> Outcome:
     """Fit a model on a tf.data pipeline, as most users do."""
-    broken, place = BACKEND.find(context)
-    return broken or judge_fit(_fit(place, context.pick(6, 12, 40)), place.kind)
+    return on_each(context, _fit)
 
 
-def _fit(place: Place, epochs: int) -> KerasFit:
+def _fit(context: Context, place: Place) -> Outcome:
     import numpy as np
     import tensorflow as tf
 
+    epochs = context.pick(6, 12, 40)
     found, targets = images(512)
     data = tf.data.Dataset.from_tensor_slices((found, targets)).shuffle(512, seed=1).batch(64)
     with place.scope():
@@ -65,7 +66,8 @@ def _fit(place: Place, epochs: int) -> KerasFit:
     by_hand = float(np.mean((predicted.astype("float64") - targets) ** 2)) if whole else math.nan
     steps = int(np.asarray(model.optimizer.iterations))
     losses = tuple(float(loss) for loss in history.history["loss"])
-    return KerasFit(losses, float(evaluated), by_hand, steps, epochs * 8)
+    fit = KerasFit(losses, float(evaluated), by_hand, steps, epochs * 8)
+    return judge_fit(fit, place.kind)
 
 
 def judge_fit(fit: KerasFit, device: str) -> Outcome:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from verify.backends.base import of
+from verify.backends.each_gpu import on_each
 from verify.checks.numerics.accuracy import number, tolerance
 from verify.checks.training.amp import MixedRun, check_amp, judge_amp
 from verify.model.check import Check, Context, Outcome, Status
@@ -33,12 +33,12 @@ _NOT_TF32 = 1e-2  # a larger gap than factors of 11 bits make
 
 
 def check_loss(context: Context) -> Outcome:
-    """Train on the first GPU, or on the CPU if nothing hints at a GPU."""
-    backend = of(context)
-    broken, place = backend.find(context)
-    if broken:
-        return broken
-    trainer = backend.trainer(place, dense((8, 32, 1)), optimiser="adam")
+    """Train on each GPU, or on the CPU if nothing hints at a GPU."""
+    return on_each(context, _train)
+
+
+def _train(context: Context, place: Any) -> Outcome:
+    trainer = place.backend.trainer(place, dense((8, 32, 1)), optimiser="adam")
     return judge_loss(trainer.steps(STEPS[context.level], trainer.data(256)), place.kind)
 
 
@@ -100,12 +100,12 @@ class TrainingSteps:
 
 
 def check_same(context: Context) -> Outcome:
-    """The same steps on the first GPU and on the CPU in fp32, and on the CPU in float64."""
-    backend = of(context)
-    broken, place = backend.find(context)
-    if broken:
-        return broken
-    host, count = backend.place("cpu"), SAME_STEPS[context.level]
+    """The same steps on each GPU and on the CPU in fp32, and on the CPU in float64."""
+    return on_each(context, _compare)
+
+
+def _compare(context: Context, place: Any) -> Outcome:
+    host, count = place.backend.place("cpu"), SAME_STEPS[context.level]
     true = _steps(host, "fp64", count)
     here = _steps(place, "fp32", count)
     beside = _steps(host, "fp32", count) if place.is_gpu else None

@@ -18,7 +18,7 @@ from verify.checks import CHECKS
 from verify.device.machine import Machine
 from verify.model.check import Check, Context, Outcome, Result, Status, demand, verdict
 from verify.running.children import TAIL_BYTES, Child, be_patient, wait_all
-from verify.running.runner import as_shared, keep_byte_code, run
+from verify.running.runner import as_shared, keep_byte_code, limit_of, run
 
 GOOD = Outcome(Status.PASS, "fine", measured={"device": "cuda"})
 
@@ -166,6 +166,20 @@ def test_a_framework_that_is_lost_under_emulation_is_not_the_images_fault() -> N
     be_patient(1.0)
     assert [one.outcome.status for one in results] == [Status.SKIP, Status.SKIP]
     assert verdict(results) == "no-verdict"
+
+
+@pytest.mark.parametrize(
+    ("framework", "gpus", "limit_s"),
+    [
+        pytest.param(True, 0, 100, id="without a GPU"),
+        pytest.param(True, 1, 103, id="one starts"),
+        pytest.param(True, 8, 194, id="eight start and compute one after another"),
+        pytest.param(False, 8, 124, id="nothing is computed"),
+    ],
+)
+def test_the_limit_grows_with_the_gpus(*, framework: bool, gpus: int, limit_s: float) -> None:
+    check = Check("made.up", "Made up", give_good, limit_s=100, framework=framework)
+    assert limit_of(check, Context(gpus=gpus)) == pytest.approx(limit_s)
 
 
 @pytest.mark.parametrize("limit_s", [0.0, -5.0])

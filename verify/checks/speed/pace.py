@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from verify.checks.health.condition import is_laptop
-from verify.checks.speed.slowness import lowered, of_node, why_slow
+from verify.checks.speed.slowness import lowered, why_slow
 from verify.device.telemetry import GpuState
 from verify.model.check import NODE, Outcome, Status, gpus
 from verify.model.expectations import ExpectedGpu, Spec
@@ -32,6 +32,7 @@ _AMONG_PEERS = ("gemm", "memory_copy")  # copies depend on each card's CPU socke
 USUAL_LINK = 0.7  # of a link's figure: healthy machines copy at 75 to 90 %
 CEILING = 1.05  # a higher share means that the measurement or the figure is wrong
 _AT_EASE = ("gpu_idle", "sw_power_cap")
+Fault = Tuple[str, str, str, Optional[str]]  # message, cause, fix, what is at fault
 
 
 @dataclass(frozen=True)
@@ -112,26 +113,17 @@ def judge_rates(
         return Outcome(Status.FAIL, message, "no work could be timed", fix, measured, expected)
     by_index = {card.index: card for card in cards}
     slow = [rate for rate in rates if _too_slow(rate, by_index.get(rate.gpu))]
-    for rate in slow:
-        if not by_index[rate.gpu].busy:
-            return _slow(rate, by_index[rate.gpu], measured, expected)
-    behind = _behind(rates, by_index)
-    if behind:
-        rate, usual = behind
-        return _outrun(rate, usual, by_index[rate.gpu], measured, expected)
+    free = [_slow(rate, by_index[rate.gpu]) for rate in slow if not by_index[rate.gpu].busy]
+    fault = free[0] if free else _behind(rates, by_index)
+    if fault:
+        return Outcome(Status.FAIL, *fault[:3], measured, expected, fault[3])
     told = [*_summary(rates, by_index, device, what), *_remarks(rates, by_index), *notes]
-    if slow:
-        return _shared(by_index[slow[0].gpu], told, measured, expected)
-    return Outcome(Status.PASS, "; ".join(told), measured=measured, expected=expected)
-
-
-def _shared(
-    card: RatedCard, told: Sequence[str], measured: Dict[str, Any], expected: Dict[str, Any]
-) -> Outcome:
-    """The skip for a slow card that other processes use too: there is no verdict on it."""
+    if not slow:
+        return Outcome(Status.PASS, "; ".join(told), measured=measured, expected=expected)
+    card = by_index[slow[0].gpu]  # others use it too: there is no verdict on it
     message = "GPU {} is in use ({}): {}".format(card.index, card.busy, "; ".join(told))
-    cause = "other processes use part of it"
     fix = "end what runs on the GPU (nvidia-smi lists it), and run again"
+    cause = "other processes use part of it"
     return Outcome(Status.SKIP, message, cause, fix, measured, expected)
 
 
@@ -177,39 +169,25 @@ def _at_power_limit(card: RatedCard) -> bool:
     return "sw_power_cap" in reasons and reasons <= set(_AT_EASE)
 
 
-def _slow(
-    rate: MeasuredRate, card: RatedCard, measured: Dict[str, Any], expected: Dict[str, Any]
-) -> Outcome:
-    message = "GPU {} ({}): {}, where its class does {:.4g}".format(
-        card.index, card.name, rate.words(), rate.figure or 0.0
-    )
-    cause, fix = why_slow(rate.metric, card.state)
-    whose = of_node(rate.metric, card.state)
-    return Outcome(Status.FAIL, message, cause, fix, measured, expected, whose)
+def _slow(rate: MeasuredRate, card: RatedCard) -> Fault:
+    said = "GPU {} ({}): {}, where its class does {:.4g}"
+    message = said.format(card.index, card.name, rate.words(), rate.figure or 0.0)
+    return (message, *why_slow(rate.metric, card.state))
 
 
-def _behind(
-    rates: Sequence[MeasuredRate], cards: Dict[int, RatedCard]
-) -> "Optional[tuple[MeasuredRate, MeasuredRate]]":
-    """A card that is slower than its twins, and the typical one of them."""
+def _behind(rates: Sequence[MeasuredRate], cards: Dict[int, RatedCard]) -> Optional[Fault]:
+    """The first card that is slower than its twins, of which one in the middle is typical."""
     for rate in rates:
         if rate.metric not in _AMONG_PEERS or rate.gpu not in cards:
             continue
-        twins = sorted(
-            (
-                other
-                for other in rates
-                if (other.metric, other.label) == (rate.metric, rate.label)
-                and other.gpu in cards
-                and _alike(cards[other.gpu], cards[rate.gpu])
-            ),
-            key=lambda other: other.value,
-        )
-        if len(twins) < 2:
-            continue
-        usual = twins[len(twins) // 2]
+        alike = [one for one in rates if (one.metric, one.label) == (rate.metric, rate.label)]
+        card = cards[rate.gpu]
+        twins = [one for one in alike if one.gpu in cards and _alike(cards[one.gpu], card)]
+        usual = sorted(twins, key=lambda one: one.value)[len(twins) // 2] if twins else rate
         if rate.value < (TWIN_FLOOR if len(twins) > 2 else PAIR_FLOOR) * usual.value:
-            return rate, usual
+            said = "GPU {}: {}, GPU {} of the same model: {}"
+            message = said.format(rate.gpu, rate.words(), usual.gpu, _three(usual.value))
+            return (message, *why_slow(rate.metric, card.state)[:2], NODE)
     return None
 
 
@@ -222,20 +200,6 @@ def _alike(one: RatedCard, other: RatedCard) -> bool:
         return False
     limits = {state.power_limit_w for state in states}
     return len(limits) < 2 and len({bool(state.display) for state in states}) < 2
-
-
-def _outrun(
-    rate: MeasuredRate,
-    usual: MeasuredRate,
-    card: RatedCard,
-    measured: Dict[str, Any],
-    expected: Dict[str, Any],
-) -> Outcome:
-    message = "GPU {}: {}, GPU {} of the same model: {}".format(
-        rate.gpu, rate.words(), usual.gpu, _three(usual.value)
-    )
-    cause, fix = why_slow(rate.metric, card.state)
-    return Outcome(Status.FAIL, message, cause, fix, measured, expected, NODE)
 
 
 # Words
@@ -277,12 +241,11 @@ def _remarks(rates: Sequence[MeasuredRate], cards: Dict[int, RatedCard]) -> List
         found.append("the specification is uncertain, so there is no verdict")
     why = [unjudged(rate.metric, cards.get(rate.gpu)) for rate in rates]
     found += [words for words in dict.fromkeys(why) if words]
-    capped = sorted({c.index for c in cards.values() if _at_power_limit(c)})
+    capped = [cards[index].state for index in sorted(cards) if _at_power_limit(cards[index])]
     if capped and rates[0].metric == "gemm":
-        watts = cards[capped[0]].state
-        limit = "" if watts is None or watts.power_limit_w is None else " of {:.0f} W"
-        said = "at its power limit" + limit.format(watts.power_limit_w if watts else 0)
-        found.append(said)
+        watts = capped[0].power_limit_w if capped[0] else None
+        limit = "" if watts is None else " of {:.0f} W".format(watts)
+        found.append("at its power limit" + limit)
     return found
 
 

@@ -20,7 +20,7 @@ from verify.checks.libraries.compat import LoadedLibrary, judge_compat
 from verify.checks.libraries.pytorch import judge_framework
 from verify.checks.memory.free import judge_free
 from verify.checks.numerics.accuracy import judge_accuracy
-from verify.checks.speed.slowness import of_node
+from verify.checks.speed.slowness import why_slow
 from verify.device import driver, nvml
 from verify.device.telemetry import GpuState, State
 from verify.model.check import FAULTS, Check, Outcome, Result, Status, demand
@@ -177,7 +177,7 @@ def test_a_failure_says_what_is_at_fault(
 def test_a_slow_card_is_the_nodes_fault_only_with_evidence(
     state: GpuState | None, metric: str, whose: str | None
 ) -> None:
-    assert of_node(metric, state) == whose
+    assert why_slow(metric, state)[2] == whose
 
 
 def test_a_required_check_that_did_not_run_blames_nobody() -> None:

@@ -137,7 +137,7 @@ def test_rates(
     ("the link is in order", "d2h_pinned", {}, "another socket"),
 )  # fmt: skip
 def test_why_a_card_is_slow(metric: str, changes: dict[str, Any], words: str) -> None:
-    cause, fix = why_slow(metric, replace(CALM, **changes))
+    cause, fix, _ = why_slow(metric, replace(CALM, **changes))
     assert words in cause
     assert fix
 

@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from verify.backends.pytorch import Place
 from verify.model.check import Outcome, Status
+from verify.workloads.modules import module
 from verify.workloads.networks import dense
 
 STEPS = {"quick": 2, "standard": 5, "full": 50}
@@ -28,24 +29,15 @@ def model(place: Place, layers: int = 2) -> Any:
     import torch
 
     torch.manual_seed(7)
-    widths = [SIZES[0], *[SIZES[1]] * (layers - 1), SIZES[2]]
-    parts: List[Any] = []
-    for inputs, outputs in zip(widths, widths[1:]):
-        parts += [torch.nn.Linear(inputs, outputs, dtype=torch.float64), torch.nn.Tanh()]
-    return torch.nn.Sequential(*parts[:-1]).to(place.device)
+    network = dense((SIZES[0], *[SIZES[1]] * (layers - 1), SIZES[2]))
+    return module(network).to(place.device, torch.float64)
 
 
 def batches(count: int, rows: int, place: Place) -> "List[Tuple[Any, Any]]":
     """The same data in every process: (inputs, targets) of each step, `rows` rows of them."""
-    import torch
-
-    source = torch.Generator().manual_seed(11)
-
-    def make(width: int) -> Any:
-        shape = (rows, width)
-        return torch.randn(shape, generator=source, dtype=torch.float64).to(place.device)
-
-    return [(make(SIZES[0]), make(SIZES[2])) for _ in range(count)]
+    shapes = ((rows, SIZES[0]), (rows, SIZES[2])) * count
+    drawn = [place.put(numbers, "fp64") for numbers in place.backend.draw(11, *shapes)]
+    return list(zip(drawn[::2], drawn[1::2]))
 
 
 def share(batch: "Tuple[Any, Any]", index: int) -> "Tuple[Any, Any]":

@@ -17,7 +17,7 @@ from verify.backends.sight import Sight
 from verify.backends.trainer import Trainer
 from verify.device import driver, nvml, same_gpu
 from verify.device.telemetry import GpuState
-from verify.model.check import IMAGE, Context, Outcome, Status
+from verify.model.check import IMAGE, Context, Outcome, Status, on_device
 from verify.workloads.networks import Network
 
 DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
@@ -100,7 +100,7 @@ class Place:
     @property
     def words(self) -> str:
         """For messages, after a comma."""
-        return "on the GPU" if self.is_gpu else "on the CPU: no GPU visible"
+        return on_device(self.kind)
 
     def has(self, dtype: str) -> bool:
         """Whether it is a GPU with units for a dtype."""

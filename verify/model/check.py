@@ -14,6 +14,7 @@ LEVELS = ("quick", "standard", "full")
 EXIT_CODES = {"fit": 0, "unfit": 1, "no-verdict": 7}
 NODE, IMAGE, CONFIGURATION, UNKNOWN = FAULTS = ("node", "image", "configuration", "unknown")
 """What can be at fault when a check fails; the configuration is how the image was started."""
+ON_CPU = "on the CPU: no GPU visible"
 
 T = TypeVar("T")
 
@@ -140,6 +141,11 @@ def verdict(results: Sequence[Result]) -> str:
     if gpu_unproven or not any(result.proven() for result in results):
         return "no-verdict"
     return "fit"
+
+
+def on_device(kind: str) -> str:
+    """Where a check computed, for messages after a comma."""
+    return "on the GPU" if kind == "cuda" else ON_CPU
 
 
 def gpus(count: int) -> str:

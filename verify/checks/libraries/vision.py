@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import List, Optional, Sequence, Tuple
 
 from verify.backends.pytorch import find
-from verify.model.check import Check, Context, Outcome, Status
+from verify.model.check import Check, Context, Outcome, Status, on_device
 from verify.running.symptoms import explain
 
 PAIR = "install the torchvision that was released with this torch, from the same index"
@@ -119,8 +119,8 @@ def judge_vision(seen: Vision, device: str) -> Outcome:
         message = "torchvision's {} gives {}, not {}".format(*wrong)
         cause = "its compiled operators compute wrong results on this device"
         return Outcome(Status.FAIL, message, cause, PAIR, measured, expected)
-    where = "on the GPU" if device == "cuda" else "on the CPU: no GPU visible"
-    message = "torchvision {}: known answers of nms and roi_align, {}".format(seen.version, where)
+    said = "torchvision {}: known answers of nms and roi_align, {}"
+    message = said.format(seen.version, on_device(device))
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
 
 

@@ -13,7 +13,7 @@ from multiprocessing import util
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from verify.backends.pytorch import Place, find
-from verify.model.check import Context, Outcome, Status
+from verify.model.check import ON_CPU, Context, Outcome, Status
 from verify.running.children import Child, Ending
 from verify.running.symptoms import explain
 from verify.workloads.samples import Sums
@@ -157,7 +157,7 @@ def judge_started(found: Sequence[ForkedChild], device: str) -> Outcome:
     elif device == "cuda":
         message += "; on the CPU: the GPU's compute mode allows one process"
     else:
-        message += ", on the CPU: no GPU visible"
+        message += ", " + ON_CPU
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
 
 

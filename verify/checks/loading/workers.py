@@ -14,7 +14,7 @@ from verify.backends.pytorch import Place, find
 from verify.checks.loading.forks import check_fork, in_short
 from verify.checks.loading.room import PREFETCH, SHM, SHM_FIX, check_files, check_shm, usual_need
 from verify.device import limits
-from verify.model.check import Check, Context, Outcome, Status
+from verify.model.check import ON_CPU, Check, Context, Outcome, Status
 from verify.model.measures import LOWER, Metric, Plot, Table, median, of_samples, pack, spread
 from verify.running import symptoms
 from verify.running.children import Child, Ending, patient
@@ -267,7 +267,7 @@ def judge_workers(
         fix = "run python -m torch.utils.collect_env, and build the image again"
         message = "nothing was loaded"
         return Outcome(Status.FAIL, message, "no epoch came to its end", fix, measured, expected)
-    where = "" if device == "cuda" else ", on the CPU: no GPU visible"
+    where = "" if device == "cuda" else ", " + ON_CPU
     most = max(plain)
     tried = " of up to {} tried".format(most) if most < cpus else ""
     said = "every sample once and in order; num_workers={}{} is fastest: {:.0f} samples/s{}{}{}"

@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from verify.backends.base import of
 from verify.device.limits import resident_bytes
-from verify.model.check import Context, Outcome, Status
+from verify.model.check import Context, Outcome, Status, on_device
 from verify.model.measures import Plot, median, pack
 from verify.workloads.networks import smooth
 
@@ -94,8 +94,8 @@ def judge_leak(found: Sequence[MemorySeries], device: str) -> Outcome:
             fix = "try another version of the framework; look for hooks or patches"
             return Outcome(Status.FAIL, message, cause, fix, measured, expected)
     held = ", ".join("{} {:.1f} MB".format(s.what, s.held[-1] / MB) for s in found)
-    where = "on the GPU" if device == "cuda" else "on the CPU: no GPU visible"
-    message = "no growth in {} training steps ({}), {}".format(measured["steps"], held, where)
+    said = "no growth in {} training steps ({}), {}"
+    message = said.format(measured["steps"], held, on_device(device))
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
 
 

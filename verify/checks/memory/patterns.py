@@ -13,7 +13,7 @@ from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence
 from verify.backends.base import of
 from verify.checks.memory.recovery import is_refusal, read_gpus
 from verify.device import limits
-from verify.model.check import NODE, Context, Outcome, Status
+from verify.model.check import NODE, Context, Outcome, Status, on_device
 
 WORD = 8  # bytes
 BLOCK = 1 << 23  # words of an array of their own: what they should be needs 64 MB more
@@ -152,7 +152,7 @@ def judge_patterns(tested: Sequence[KeptBlocks], kind: str) -> Outcome:
         return Outcome(Status.FAIL, message, cause, fix, measured, expected)
     message = "every byte of {:.2f} GB holds a pattern and its complement".format(least / GB)
     on_gpus = " on each of {} GPUs".format(len(tested)) if len(tested) > 1 else ", on the GPU"
-    where = on_gpus if kind == "cuda" else ", on the CPU: no GPU visible"
+    where = on_gpus if kind == "cuda" else ", " + on_device(kind)
     return Outcome(Status.PASS, message + where, measured=measured, expected=expected)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, Optional, Tuple
 from verify.backends.base import of
 from verify.checks.devices.compute import product
 from verify.device import cuda_memory
-from verify.model.check import Context, Outcome, Status
+from verify.model.check import Context, Outcome, Status, on_device
 from verify.running.children import Child
 from verify.running.symptoms import explain, kind
 
@@ -127,8 +127,8 @@ def judge_recovery(asked: MemoryRequest, device: str) -> Outcome:
         cause = "memory is oversubscribed: unified memory, or a driver that uses host memory (WSL)"
         fix = "unset TF_FORCE_UNIFIED_MEMORY; under WSL set CUDA's sysmem fallback to off"
         return Outcome(Status.SKIP, message, cause, fix, measured, expected)
-    where = "on the GPU" if device == "cuda" else "on the CPU: no GPU visible"
-    message = "a request for {} is refused, and work continues correctly, {}".format(much, where)
+    said = "a request for {} is refused, and work continues correctly, {}"
+    message = said.format(much, on_device(device))
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
 
 

@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from verify.backends.each_gpu import GPU_FIX
-from verify.model.check import CONFIGURATION, IMAGE, NODE, UNKNOWN, Outcome, Status, gpus
+from verify.model.check import CONFIGURATION, IMAGE, NODE, ON_CPU, UNKNOWN, Outcome, Status, gpus
 from verify.model.measures import Cell, Table, pack
 from verify.running.symptoms import explain
 
-CPU_WORDS = "on the CPU: no GPU visible"
 _CPU_FIX = "build the image again; try another machine: the CPU or its memory may be faulty"
 _TF32_CAUSE = "the error is as large as TF32's, which was turned off"
 _TF32_FIX = "build the image again from its lock"
@@ -289,7 +288,7 @@ def _within(value: float, band: Tuple[float, float]) -> bool:
 def _say_right(noun: str, readings: Sequence[AccuracyReading]) -> str:
     dtypes = ", ".join(dict.fromkeys(reading.dtype for reading in readings))
     cards = {reading.gpu for reading in readings if reading.gpu is not None}
-    where = "on " + gpus(len(cards)) if cards else CPU_WORDS
+    where = "on " + gpus(len(cards)) if cards else ON_CPU
     return "correct in {}: {} differ from float64 only by rounding, {}".format(dtypes, noun, where)
 
 

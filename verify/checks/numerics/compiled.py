@@ -20,7 +20,7 @@ from verify.backends.pytorch import Place
 from verify.checks.libraries.compiler import ADD
 from verify.checks.numerics.accuracy import AccuracyReading, compare, judge_accuracy, tf32_override
 from verify.checks.numerics.xla import check_xla
-from verify.model.check import Check, Context, Outcome, Status
+from verify.model.check import Check, Context, Outcome, Status, on_device
 from verify.running.children import scratch
 from verify.running.symptoms import explain, last_words
 
@@ -331,9 +331,8 @@ def _broken(one: CompiledRun) -> "Optional[Tuple[str, str, str]]":
 
 def _say(found: Sequence[CompiledRun], device: str) -> str:
     parts = ["{} in {:.0f} s".format(one.by, one.seconds) for one in found]
-    where = "on the GPU" if device == "cuda" else "on the CPU: no GPU visible"
     return "compiled with {}; results differ from float64 only by rounding, {}".format(
-        " and ".join(parts), where
+        " and ".join(parts), on_device(device)
     )
 
 

@@ -6,9 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Optional, Sequence, Tuple
 
 from verify.checks.numerics.accuracy import number
-from verify.model.check import UNKNOWN, Outcome, Status
+from verify.model.check import UNKNOWN, Outcome, Status, on_device
 
-_WHERE = {"cuda": "on the GPU", "cpu": "on the CPU: no GPU visible"}
 _AGAIN = "see numerics.matmul and devices.kernel; build the image again"
 _CPU_FIX = "set OMP_DYNAMIC=FALSE and MKL_CBWR=COMPATIBLE; build the image again"
 
@@ -79,7 +78,8 @@ def judge_repeats(asked: Repeat, free: Optional[Repeat], device: str, steps: int
         fix = _CPU_FIX if device == "cpu" and asked.finite else _AGAIN
         # An operation without a fixed order may differ on any GPU by chance.
         return Outcome(Status.FAIL, message, cause, fix, measured, expected, UNKNOWN)
-    message = "two runs from one seed are bit-identical{}, {}".format(_beside(free), _WHERE[device])
+    said = "two runs from one seed are bit-identical{}, {}"
+    message = said.format(_beside(free), on_device(device))
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
 
 
@@ -104,7 +104,7 @@ def judge_checkpoint(resumed: ResumedRun, device: str) -> Outcome:
     expected = {"differing": 0, "lost": []}
     if repeat.same and resumed.moved and not resumed.lost:
         said = "bit-identical with and without a checkpoint ({}), {}"
-        message = said.format(resumed.how, _WHERE[device])
+        message = said.format(resumed.how, on_device(device))
         return Outcome(Status.PASS, message, measured=measured, expected=expected)
     message, cause = _say_lost(resumed)
     fix = "build the image again from its lock; look for packages that patch the framework"

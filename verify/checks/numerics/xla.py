@@ -7,7 +7,7 @@ from typing import Any, Callable, List, Optional, Tuple
 
 from verify.backends.each_gpu import on_each
 from verify.checks.numerics.accuracy import number
-from verify.model.check import Context, Outcome, Status
+from verify.model.check import Context, Outcome, Status, on_device
 from verify.running.symptoms import explain
 
 # Measured on a CPU: 4e-7. XLA's tanh is a rational function, good to a few units in the last place.
@@ -137,9 +137,8 @@ def judge_compiled(compiled: XlaRun, device: str, bypassed: str, settings: str) 
     fault = _fault(compiled, bypassed, settings)
     if fault:
         return Outcome(Status.FAIL, *fault, measured, expected)
-    where = "on the GPU" if device == "cuda" else "on the CPU: no GPU visible"
     kernels = "" if compiled.kernels is None else "{} fused kernels, ".format(compiled.kernels)
-    message = "XLA compiles correctly: {}{}".format(kernels, where)
+    message = "XLA compiles correctly: {}{}".format(kernels, on_device(device))
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
 
 

@@ -18,7 +18,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from verify.checks.health.condition import is_laptop
 from verify.checks.speed.slowness import lowered, why_slow
 from verify.device.telemetry import GpuState
-from verify.model.check import NODE, Outcome, Status, gpus
+from verify.model.check import NODE, ON_CPU, Outcome, Status, gpus
 from verify.model.expectations import ExpectedGpu, Spec
 from verify.model.measures import Metric, Plot, Table, median, of_samples, pack
 
@@ -217,7 +217,7 @@ def _summary(
     first = rates[0].gpu
     texts = ", ".join(rate.words() for rate in rates if rate.gpu == first)
     if device == "cpu":
-        return ["{}: {}, on the CPU: no GPU visible".format(what, texts)]
+        return ["{}: {}, {}".format(what, texts, ON_CPU)]
     others = len({rate.gpu for rate in rates}) - 1
     name = cards[first].name if first in cards else "GPU {}".format(first)
     more = " (and {} in the table)".format(gpus(others)) if others else ""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from verify.backends.base import of
-from verify.model.check import Check, Context, Outcome, Status
+from verify.model.check import ON_CPU, Check, Context, Outcome, Status
 from verify.model.measures import Metric, Table, median, of_samples, pack
 from verify.workloads import networks
 from verify.workloads.networks import Network
@@ -74,7 +74,7 @@ def judge_training(found: Sequence[TimedSteps], device: str) -> Outcome:
             told = "{} layers {:.3g} s on the GPU, {:.3g} s on the CPU ({:.3g} times as fast)"
             text = told.format(row.layers, median(row.gpu), median(row.cpu), row.faster)
         parts.append(text)
-    note = "" if device == "cuda" else ", on the CPU: no GPU visible"
+    note = "" if device == "cuda" else ", " + ON_CPU
     message = "training: {}{}".format("; ".join(parts), note)
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
 

@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from verify.backends.each_gpu import on_each
 from verify.checks.numerics.accuracy import number
-from verify.model.check import Context, Outcome, Status
+from verify.model.check import Context, Outcome, Status, on_device
 from verify.model.measures import Cell, Metric, Table, median, pack, spread
 from verify.workloads.networks import dense
 
@@ -21,7 +21,6 @@ STEPS = {"quick": 60, "standard": 60, "full": 600}
 FALL = 10.0  # measured on a CPU: 60 steps bring the loss down 300-fold, in each dtype
 LAG = 2.0  # measured: the last losses of the three dtypes are within 3 % of each other
 WIDE = {"cuda": (2048, 8192), "cpu": (256, 64)}  # width of the layers, rows of data
-_WORDS = {"cuda": "on the GPU", "cpu": "on the CPU: no GPU visible"}
 _FIX = "see devices.kernel and numerics.matmul; build the image again"
 
 
@@ -184,7 +183,7 @@ def _say(
 ) -> str:
     parts = [_say_one(run, plain, device) for run in mixed]
     parts += ["{} not tried: {}".format(*row) for row in left_out.items()]
-    return "trains like fp32: {}, {}".format("; ".join(parts), _WORDS[device])
+    return "trains like fp32: {}, {}".format("; ".join(parts), on_device(device))
 
 
 def _say_one(run: MixedRun, plain: MixedRun, device: str) -> str:

@@ -11,7 +11,7 @@ from verify.backends.tensorflow import Place
 from verify.backends.tensorflow_training import model_of
 from verify.checks.numerics.accuracy import number
 from verify.checks.training.loss import AGAIN, FACTOR
-from verify.model.check import Check, Context, Outcome, Status
+from verify.model.check import Check, Context, Outcome, Status, on_device
 from verify.workloads.networks import Network
 
 SIZE, CLASSES = 12, 4  # images of 12 x 12, one channel
@@ -83,9 +83,8 @@ def judge_fit(fit: KerasFit, device: str) -> Outcome:
     fault = _fit_fault(fit)
     if fault:
         return Outcome(Status.FAIL, *fault, measured, expected)
-    where = "on the GPU" if device == "cuda" else "on the CPU: no GPU visible"
     message = "loss from {:.3g} to {:.3g} by fit in {} epochs, evaluate agrees, {}".format(
-        fit.losses[0], fit.losses[-1], len(fit.losses), where
+        fit.losses[0], fit.losses[-1], len(fit.losses), on_device(device)
     )
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
 

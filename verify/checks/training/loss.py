@@ -9,7 +9,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 from verify.backends.each_gpu import on_each
 from verify.checks.numerics.accuracy import number, tolerance
 from verify.checks.training.amp import MixedRun, check_amp, judge_amp
-from verify.model.check import Check, Context, Outcome, Status
+from verify.model.check import Check, Context, Outcome, Status, on_device
 from verify.workloads.networks import dense, smooth
 
 __all__ = [
@@ -63,12 +63,8 @@ def judge_loss(losses: Sequence[float], device: str) -> Outcome:
         cause = "gradients or the optimiser's steps are wrong"
         return Outcome(Status.FAIL, message, cause, AGAIN, measured, expected)
     said = "loss from {:.3g} to {:.3g} in {} steps, {}"
-    message = said.format(first, last, len(losses), _where(device))
+    message = said.format(first, last, len(losses), on_device(device))
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
-
-
-def _where(device: str) -> str:
-    return "on the GPU" if device == "cuda" else "on the CPU: no GPU visible"
 
 
 @dataclass(frozen=True)
@@ -154,7 +150,7 @@ def judge_same(steps: TrainingSteps, device: str) -> Outcome:
         return Outcome(Status.FAIL, *fault, measured, expected)
     said = "{} fp32 steps match float64, relative error of the weights {:.1g}{}, {}"
     beside = "" if steps.cpu_drift is None else " (CPU: {:.1g})".format(steps.cpu_drift)
-    message = said.format(len(steps.losses), steps.drift, beside, _where(device))
+    message = said.format(len(steps.losses), steps.drift, beside, on_device(device))
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
 
 

@@ -78,7 +78,7 @@ class Repository(Protocol):
         """Read a blob."""
 
 
-class _Offline:
+class OfflineRepository:
     """A repository that may not be queried: everything needed must be in the store."""
 
     def __init__(self, reference: Reference) -> None:
@@ -163,8 +163,3 @@ def registry_image(
     """Read an image of a repository, for a platform if there are several."""
     parts = RegistryParts(repository, store)
     return read_image(parts, choose(parts, parts.root(), platform), platform)
-
-
-def offline_repository(reference: Reference) -> Repository:
-    """A repository of which only the parts in the store can be read."""
-    return _Offline(reference)

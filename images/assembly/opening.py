@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from images.assembly.base import BlobStore, offline_repository, registry_image
+from images.assembly.base import BlobStore, OfflineRepository, registry_image
 from images.net.retries import Retries
 from images.oci.archive_reader import open_archive
 from images.oci.errors import ImagePlaceError
@@ -173,7 +173,7 @@ def open_registry(
 
     reference = parse_reference(name)
     if offline:
-        return registry_image(offline_repository(reference), platform, store)
+        return registry_image(OfflineRepository(reference), platform, store)
     # closed only when garbage-collected: the image's layers may be read at any later time
     reader = RepositoryReader.open(
         reference, ca_bundle=ca_bundle, mirrors=mirrors, retries=Retries(on_wait=on_wait)

@@ -5,14 +5,14 @@ The formats are in `data/tokens.json`, each with its source.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
+
+from images.text.data import data_table
 
 _LEAST_BITS = 3.0  # of entropy a character, as gitleaks asks of most tokens
 
@@ -30,11 +30,7 @@ class _Format(NamedTuple):
     pattern: re.Pattern[str]
 
 
-@cache
-def _data() -> dict[str, Any]:
-    path = Path(__file__).with_name("data") / "tokens.json"
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+_data = data_table(__file__, "tokens.json")
 
 
 @cache

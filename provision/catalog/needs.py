@@ -6,12 +6,13 @@ its source.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from provision.catalog.data_files import DATA
+from images.text.data import data_table
+
+_table = data_table(__file__, "needs.json")
 
 Kind: TypeAlias = Literal["compiler", "nvcc", "ffmpeg", "libgl", "libpython", "git"]
 
@@ -95,10 +96,3 @@ def debian_packages(kinds: Iterable[Kind]) -> tuple[str, ...]:
 @cache
 def _rows() -> dict[str, Any]:
     return {row["package"]: row for row in _table()["packages"]}
-
-
-@cache
-def _table() -> dict[str, Any]:
-    with open(f"{DATA}/needs.json", encoding="utf-8") as file:  # noqa: PTH123  slow import
-        found: dict[str, Any] = json.load(file)
-    return found

@@ -9,17 +9,18 @@ The rows are in `data/pairs.json`, each with its source. What a package requires
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from packaging.version import Version
 
-from provision.catalog.data_files import DATA
+from images.text.data import data_table
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
+
+_table = data_table(__file__, "pairs.json")
 
 
 class TorchPair(NamedTuple):
@@ -96,10 +97,3 @@ def _overlap(one: SpecifierSet, other: SpecifierSet) -> bool:
 
 def _text(versions: SpecifierSet) -> str:
     return ",".join(sorted(map(str, versions), reverse=True))
-
-
-@cache
-def _table() -> dict[str, Any]:
-    with open(f"{DATA}/pairs.json", encoding="utf-8") as file:  # noqa: PTH123  slow import
-        found: dict[str, Any] = json.load(file)
-    return found

@@ -8,18 +8,17 @@ https://pixi.sh/latest/reference/pixi_manifest/
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
+from images.text.data import data_table
 from images.text.printable import printable
 from provision.model.environment import MOST_CHARACTERS, is_wheel_url
 from provision.sources.declaration import (
@@ -86,11 +85,7 @@ class _Found:
     left_out: list[str] = field(default_factory=list)
 
 
-@cache
-def _data() -> Mapping[str, Any]:
-    path = Path(__file__).with_name("data") / "conda.json"
-    found: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+_data = data_table(__file__, "conda.json")
 
 
 def looks_like_environment(text: str) -> bool:

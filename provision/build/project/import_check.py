@@ -6,17 +6,15 @@ note; so is everything where the modules of the image are not all known.
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from posixpath import dirname
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
+from images.text.data import data_table
 from images.text.printable import printable
 from provision.build.base import BuildSettings
 from provision.build.project.imports import (
@@ -33,6 +31,7 @@ from provision.sources.errors import ProjectIncompleteError
 
 if TYPE_CHECKING:
     from provision.build.project.code import ProjectCode
+_table = data_table(__file__, "import_names.json")
 _MOST_SHOWN = 6
 _MOST_UNREAD = 3
 _OWN_BASES = ("docker.io/library/python:", "docker.io/nvidia/cuda:")
@@ -134,7 +133,8 @@ def _why(sure: Sequence[Import], unread: Sequence[str]) -> str:
 def _missing(sure: Sequence[Import], code: ProjectCode) -> ProjectIncompleteError:
     names = dict.fromkeys(one.name for one in sure)
     # a guess might be a stranger's package
-    lines = [_distributions()[name] for name in names if name in _distributions()]
+    known = _table()["names"]
+    lines = [known[name] for name in names if name in known]
     known = f" ({', '.join(lines)}?)" if lines else ""
     where = code.source or "the project's requirements"
     options = " ".join(f"--without {name}" for name in names)
@@ -157,10 +157,3 @@ def _listed(imports: Sequence[Import]) -> str:
     ]
     more = len(first) - len(few)
     return ", ".join(few) + (f" and {more} more" if more else "")
-
-
-@cache
-def _distributions() -> dict[str, str]:
-    path = Path(__file__).with_name("data") / "import_names.json"
-    found: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))["names"]
-    return found

@@ -6,15 +6,14 @@ The names are in `data/secret_names.json`, the formats of tokens in `images/text
 from __future__ import annotations
 
 import fnmatch
-import json
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from images.layers.own_errors import ProjectFilesError
 from images.net.address import LOGIN, QUERY, is_loopback
+from images.text.data import data_table
 from images.text.tokens import FoundSecret, find_tokens, is_placeholder, line_at
 from provision.sources.files import is_file
 
@@ -40,11 +39,7 @@ class ProjectSecretError(ProjectFilesError):
     code = "project-secret"
 
 
-@cache
-def _names() -> dict[str, Any]:
-    path = Path(__file__).with_name("data") / "secret_names.json"
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+_names = data_table(__file__, "secret_names.json")
 
 
 @cache

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
-from functools import cache
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from images.text.data import data_table
 from images.text.printable import printable
 from provision.build.source.rules import builds_here
 from provision.catalog.catalog import Catalog
@@ -24,7 +22,7 @@ from provision.resolve import resolve
 from provision.resolve.packages import name_of
 from provision.resolve.specifiers import version as version_of
 
-_DATA = Path(__file__).with_name("data") / "elsewhere.json"
+_table = data_table(__file__, "elsewhere.json")
 _MOST_NAMED = 12
 
 
@@ -83,7 +81,7 @@ def _asked(one: NotBuilt, plan: Plan, silent: Collection[str | None]) -> NotBuil
 
 def _host_of(name: str) -> str | None:
     """The host of the index that has the wheels of a package; None: none is known."""
-    row = next((row for row in _rows() if name in row["packages"]), None)
+    row = next((row for row in _table()["indexes"] if name in row["packages"]), None)
     return urlsplit(row["index"]).hostname if row else None
 
 
@@ -157,7 +155,7 @@ def _fix(
 ) -> str:
     lines = []
     left = {one.name: one for one in blocked}
-    for row in _rows():
+    for row in _table()["indexes"]:
         names = [name for name in left if name in row["packages"]]
         host = str(urlsplit(row["index"]).hostname)
         if names and asked.get(host) is False:
@@ -216,15 +214,9 @@ def wheel_command(
     return f"{shlex.join(words)} {typed}".rstrip()
 
 
-@cache
-def _rows() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(_DATA.read_text(encoding="utf-8"))["indexes"]
-    return found
-
-
 def elsewhere(name: str) -> str:
     """Whose index has the wheels of a package, in words; "" if none is known."""
-    row = next((row for row in _rows() if name in row["packages"]), None)
+    row = next((row for row in _table()["indexes"] if name in row["packages"]), None)
     return "" if row is None else f"its wheels are on {row['owner']}"
 
 

@@ -5,22 +5,20 @@ What single packages need is in `data/packages.json`, with the sources.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from images.errors import Failure
+from images.text.data import data_table
 from provision.errors import BadInputError, Exit
 from provision.model.plan import ComputeCapability, Plan
 from provision.model.request import parse_compute_capability
 
-_DATA = Path(__file__).with_name("data") / "packages.json"
+_known = data_table(__file__, "packages.json")
 _GIB = 1 << 30
 _IMPORTS = re.compile(r"^[ \t]*(?:import|from)[ \t]+(torch|tensorflow|jax)\b", re.MULTILINE)
 
@@ -30,12 +28,6 @@ class BuiltWheelUnfitError(Failure):
 
     code = "built-wheel-unfit"
     exit_code = Exit.BUILD_FAILED
-
-
-@cache
-def _known() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(_DATA.read_text(encoding="utf-8"))
-    return found
 
 
 def memory_per_job() -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from images.errors import Failure
+from images.store.errors import in_units
 from images.system.disk_use import disk_bytes
 from images.system.ownership import another_owner
 from provision.cli.commands.ls import image_json, image_table, images_here, skipped_json
@@ -150,8 +151,6 @@ def _rest(engines: Sequence[EngineImages]) -> Iterator[EngineRest]:
 def _show(
     found: OwnImages, parts: Sequence[DiskPart], rest: Sequence[EngineRest], console: Console
 ) -> None:
-    from images.store.errors import in_units
-
     lines = image_table(found.images, time.time())
     lines += table([(one.where, one.kind, one.name) for one in rest]) if rest else []
     lines += (
@@ -296,8 +295,6 @@ def _remove_empty_homes() -> None:
 
 def describe_cleaning(done: Cleaning) -> str:
     """What was removed and what was kept, for people."""
-    from images.store.errors import in_units
-
     if not (done.images or done.parts or done.rest or done.kept):
         return "nothing was removed"
     removed = [f"{', '.join(one['names']) or one['id']} ({one['where']})" for one in done.images]

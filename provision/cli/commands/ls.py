@@ -7,6 +7,7 @@ import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from images.store.errors import in_units
 from provision.cli.paths import image_home, record_home, state_directory
 from provision.errors import Exit
 from provision.output.stdout import print_either
@@ -48,7 +49,6 @@ def images_here(console: Console | None = None) -> OwnImages:
 
 def image_table(images: Sequence[OwnImage], now: float) -> list[str]:
     """A line for each image below a heading; no lines if there are none."""
-    from images.store.errors import in_units
     from images.store.upkeep import in_age
 
     rows = [

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from images.errors import Failure
+from images.store.errors import in_units
 from provision.cli.commands.ls import image_json, image_table, images_here, skipped_json
 from provision.cli.paths import image_home, record_home, state_directory
 from provision.errors import BadInputError, Exit
@@ -141,8 +142,6 @@ def in_use(done: Removal) -> ImageInUseError | None:
 
 def describe_removal(done: Removal) -> str:
     """What was removed and what was kept, for people."""
-    from images.store.errors import in_units
-
     lines = listed(
         "removed", [f"{one.title} ({one.where}, {in_units(one.size)})" for one in done.removed]
     )

@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from images.store.errors import in_units
 from provision.cli.commands.store.storages import (
     directory,
     existing,
-    in_units,
     limit_bytes,
     storages,
 )

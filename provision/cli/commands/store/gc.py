@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
+from images.store.errors import in_units
 from provision.cli.commands.store.storages import (
     described,
     directory,
-    in_units,
     items_json,
     limit_bytes,
     storages,

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from images.store.errors import in_units
 from provision.cli.paths import image_home, state_directory, wheel_home
 from provision.cli.sizes import store_limit
 from provision.output.console import Console
@@ -59,13 +60,6 @@ def existing() -> Path:
     """The store, or the nearest directory above it that is there: the disk that it is on."""
     place = directory()
     return next(one for one in (place, *place.parents) if one.is_dir())
-
-
-def in_units(count: int) -> str:
-    """Bytes as people read them."""
-    from images.store.errors import in_units as images_units
-
-    return images_units(count)
 
 
 def described(found: Sequence[StoreItem]) -> list[str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
+from images.store.errors import in_units
 from provision.cli.commands.store.storages import (
     SHOWN,
     described,
     directory,
-    in_units,
     items_json,
     storages,
 )

@@ -10,7 +10,6 @@ import platform
 import ssl
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -24,6 +23,7 @@ from setup_venv.settings import is_on, pages_of, pip_environment, pip_settings, 
 from tests import ROOT, need
 from tests.kit.cases import cases
 from tests.kit.package_server import JSON, Proxy, Reply, Server, html_page, json_page
+from tests.kit.private_index import Authority, make_authority
 from tests.kit.programs import run_program
 from tests.kit.web_server import basic
 
@@ -288,40 +288,15 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate for 127.0.0.1 and index.example with its key, which is its own authority."""
-    from ipaddress import ip_address
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return make_authority(tmp_path_factory.mktemp("tls"), "An organization", "index.example")
 
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
 
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "An organization")])
-    names = [x509.IPAddress(ip_address("127.0.0.1")), x509.DNSName("index.example")]
-    now = datetime.now(timezone.utc)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    path = tmp_path_factory.mktemp("tls") / "chain.pem"
-    path.write_bytes(
-        certificate.public_bytes(serialization.Encoding.PEM)
-        + key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return path
+@pytest.fixture(scope="module")
+def chain(authority: Authority) -> Path:
+    """The server's certificate with its key, and its authority's."""
+    both = authority.chain.read_text() + authority.bundle.read_text()
+    return write(authority.chain.with_name("both.pem"), both)
 
 
 @pytest.fixture
@@ -572,13 +547,13 @@ def test_a_bundle_of_the_environment_is_trusted(
 
 
 def test_a_directory_of_certificates_is_trusted(
-    secure: Server, chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    secure: Server, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     openssl = need.program("openssl")
     # OpenSSL looks for a certificate by a hash of its name.
-    argv = [openssl, "x509", "-noout", "-hash", "-in", str(chain)]
+    argv = [openssl, "x509", "-noout", "-hash", "-in", str(authority.bundle)]
     name = run_program(argv, check=True).stdout.strip()
-    (tmp_path / f"{name}.0").write_bytes(chain.read_bytes())
+    (tmp_path / f"{name}.0").write_bytes(authority.bundle.read_bytes())
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
     assert fetched(secure) == WHEEL
 

@@ -4,11 +4,10 @@ it is, whichever command meets it.
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
-import tarfile
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -198,131 +197,84 @@ def test_a_wheels_own_tables_are_refused_in_printable_words(name: str, tmp_path:
 # --- every command ------------------------------------------------------------------------------
 
 
-def _tar_with_an_evil_member(folder: Path) -> str:
-    path = folder / "image.tar"
-    path.write_bytes(a_tar({TYPED: b"x", "manifest.json": b"[]"}))
-    return str(path)
+INDEX = {
+    "schemaVersion": 2,
+    "manifests": [
+        {"mediaType": EVIL, "digest": EVIL, "size": 1,
+         "annotations": {"org.opencontainers.image.ref.name": EVIL},
+         "platform": {"architecture": EVIL, "os": EVIL}}
+    ],
+}  # fmt: skip
+LAYERS = [{"Config": EVIL, "RepoTags": [EVIL], "Layers": [EVIL]}]
+QUOTED = json.dumps(EVIL)  # TOML reads these escapes, too
+LOCK = f"""lock-version = "1.0"
+created-by = {QUOTED}
+[[packages]]
+name = {QUOTED}
+version = {QUOTED}
+[tool.gpu-provision]
+schema = {QUOTED}
+"""
+LOG = f"""ModuleNotFoundError: No module named '{TYPED}'
+docker: Error response from daemon: could not select device driver {TYPED!r}.
+"""
+SERVICE = {"image": "nvidia/cuda:12.8.1-runtime-ubuntu24.04", "version": EVIL}
 
 
-def _archive_that_names_an_evil_layer(folder: Path) -> str:
-    manifest = [{"Config": EVIL, "RepoTags": [EVIL], "Layers": [EVIL]}]
-    path = folder / "image.tar"
-    path.write_bytes(a_tar({"manifest.json": json.dumps(manifest).encode()}))
-    return f"docker-archive:{path}"
+def zipped(**members: str) -> bytes:
+    """A wheel: its `METADATA`, its `WHEEL`, and a library whose name is the value of `other`."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in members.items():
+            path = f"x/{content}.so" if name == "other" else f"x-1.0.dist-info/{name}"
+            archive.writestr(path, f"\x7fELF{EVIL}" if name == "other" else content)
+    return buffer.getvalue()
 
 
-def _layout_with_an_evil_index(folder: Path) -> str:
-    index = {
-        "schemaVersion": 2,
-        "manifests": [
-            {
-                "mediaType": EVIL,
-                "digest": EVIL,
-                "size": 1,
-                "annotations": {"org.opencontainers.image.ref.name": EVIL},
-                "platform": {"architecture": EVIL, "os": EVIL},
-            }
-        ],
-    }
-    (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
-    (folder / "index.json").write_text(json.dumps(index))
-    return f"oci:{folder}"
+EVIL_METADATA = zipped(
+    METADATA=f"Name: {EVIL}\nVersion: {EVIL}\n", WHEEL=f"Tag: {EVIL}\n", other="a"
+)
+EVIL_MEMBER = zipped(METADATA="Name: x\nVersion: 1.0\n", other=TYPED)
+EVIL_TAR = a_tar({f"../{TYPED}": b""})
+WHEEL = "x-1.0-py3-none-any.whl"
 
 
-def _wheel_with_evil_metadata(folder: Path) -> str:
-    path = folder / "x-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("x-1.0.dist-info/METADATA", f"Name: {EVIL}\nVersion: {EVIL}\n")
-        archive.writestr("x-1.0.dist-info/WHEEL", f"Tag: {EVIL}\n")
-        archive.writestr("x/a.so", b"\x7fELF" + EVIL.encode())
-    return str(path)
-
-
-def _wheel_with_an_evil_member(folder: Path) -> str:
-    path = folder / "x-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("x-1.0.dist-info/METADATA", "Name: x\nVersion: 1.0\n")
-        archive.writestr(f"x/{TYPED}.so", b"\x7fELF no library")
-    return str(path)
-
-
-def _lock_with_evil_names(folder: Path) -> str:
-    path = folder / "pylock.toml"
-    evil = json.dumps(EVIL)  # TOML reads these escapes, too
-    path.write_text(
-        f'lock-version = "1.0"\ncreated-by = {evil}\n[[packages]]\nname = {evil}\n'
-        f"version = {evil}\n[tool.gpu-provision]\nschema = {evil}\n"
-    )
-    return str(path)
-
-
-def _bundle_with_an_evil_member(folder: Path) -> str:
-    path = folder / "bundle.tar.gz"
-    with tarfile.open(path, "w:gz") as archive:
-        archive.addfile(tarfile.TarInfo("../" + TYPED), io.BytesIO())
-    return str(path)
-
-
-def _dockerfile_with_evil_words(folder: Path) -> str:
-    path = folder / "Dockerfile"
-    path.write_text(f"FROM nvidia/cuda:{TYPED}\nRUN pip install {TYPED} torch=={TYPED}\n")
-    return str(path)
-
-
-def _compose_with_an_evil_service(folder: Path) -> str:
-    path = folder / "compose.yaml"
-    service = {"image": "nvidia/cuda:12.8.1-runtime-ubuntu24.04", "version": EVIL}
-    path.write_text(json.dumps({"services": {EVIL: service}}))
-    return str(path)
-
-
-def _log_with_evil_lines(folder: Path) -> str:
-    path = folder / "run.log"
-    path.write_text(
-        f"ModuleNotFoundError: No module named '{TYPED}'\n"
-        f"docker: Error response from daemon: could not select device driver {TYPED!r}.\n"
-    )
-    return str(path)
-
-
-def _host_with_an_evil_gpu(folder: Path) -> str:
-    path = folder / "host.json"
-    path.write_text(json.dumps({**json.loads(RTX), "arch": EVIL, "gpus": [{"name": EVIL}]}))
-    return str(path)
-
-
-def _journal(folder: Path) -> str:
-    path = folder / f"{TYPED}.json"
-    path.write_text(json.dumps({"code": EVIL}))
-    return str(path)
-
-
-MADE: list[tuple[str, Callable[[Path], str], list[str]]] = [
-    ("a tar with a member of that name", _tar_with_an_evil_member, ["inspect"]),
-    ("an archive that names such a layer", _archive_that_names_an_evil_layer, ["inspect"]),
-    ("a layout with such an index", _layout_with_an_evil_index, ["inspect"]),
-    ("an image to verify", _layout_with_an_evil_index, ["verify"]),
-    ("a wheel with such metadata", _wheel_with_evil_metadata, ["inspect"]),
-    ("a wheel with such a member", _wheel_with_an_evil_member, ["inspect"]),
-    ("a wheel with such a member to measure", _wheel_with_an_evil_member, ["catalog", "measure"]),
-    ("a wheel to measure", _wheel_with_evil_metadata, ["catalog", "measure"]),
-    ("a lock with such names", _lock_with_evil_names, ["build", "--dry-run", "--lock"]),
-    ("a bundle with such a member", _bundle_with_an_evil_member, ["doctor", "--bundle"]),
-    ("a Dockerfile", _dockerfile_with_evil_words, ["doctor"]),
-    ("a compose file", _compose_with_an_evil_service, ["doctor"]),
-    ("a log", _log_with_evil_lines, ["doctor", "--no-host", "--all", "--log"]),
-    ("a host file", _host_with_an_evil_gpu, ["plan", "--host"]),
-    ("a journal", _journal, ["doctor", "--undo"]),
-]
-
-
-@pytest.mark.parametrize(("make", "words"), [one[1:] for one in MADE], ids=[one[0] for one in MADE])
+@cases(
+    "name content words",
+    ("a tar with a member of that name", "i.tar", a_tar({TYPED: b"x", "manifest.json": b"[]"}),
+     "inspect {}"),
+    ("an archive that names such a layer", "image.tar",
+     a_tar({"manifest.json": json.dumps(LAYERS).encode()}), "inspect docker-archive:{}"),
+    ("a layout with such an index", "index.json", json.dumps(INDEX), "inspect oci:{}"),
+    ("an image to verify", "index.json", json.dumps(INDEX), "verify oci:{}"),
+    ("a wheel with such metadata", WHEEL, EVIL_METADATA, "inspect {}"),
+    ("a wheel with such a member", WHEEL, EVIL_MEMBER, "inspect {}"),
+    ("a wheel with such a member to measure", WHEEL, EVIL_MEMBER, "catalog measure {}"),
+    ("a wheel to measure", WHEEL, EVIL_METADATA, "catalog measure {}"),
+    ("a lock with such names", "pylock.toml", LOCK, "build --dry-run --lock {}"),
+    ("a bundle with such a member", "bundle.tar.gz", gzip.compress(EVIL_TAR), "doctor --bundle {}"),
+    ("a Dockerfile", "Dockerfile",
+     f"FROM nvidia/cuda:{TYPED}\nRUN pip install {TYPED} torch=={TYPED}\n", "doctor {}"),
+    ("a compose file", "compose.yaml", json.dumps({"services": {EVIL: SERVICE}}), "doctor {}"),
+    ("a log", "run.log", LOG, "doctor --no-host --all --log {}"),
+    ("a host file", "host.json",
+     json.dumps({**json.loads(RTX), "arch": EVIL, "gpus": [{"name": EVIL}]}), "plan --host {}"),
+    ("a journal", f"{TYPED}.json", json.dumps({"code": EVIL}), "doctor --undo {}"),
+)  # fmt: skip
 def test_what_a_command_reads_does_not_steer_the_terminal(
-    make: Callable[[Path], str], words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    content: str | bytes,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent")
-    said = main(*words, make(tmp_path))
+    path = tmp_path / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    (tmp_path / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+    place = str(tmp_path) if name == "index.json" else str(path)
+    said = main(*(word.replace("{}", place) for word in words.split()))
     assert said.code not in {70, 130}, said.err
     assert_harmless(said.out)
     assert_harmless(said.err)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.cases import cases
 from verify.backends import each_gpu
 from verify.backends.base import Backend, Place
 from verify.backends.each_gpu import GPU_FIX, OfGpu, judge_each, on_each
@@ -19,7 +20,6 @@ GOOD = Outcome(Status.PASS, "it trains, on the GPU", measured={"device": "cuda"}
 BAD = Outcome(Status.FAIL, "the loss is nan", "wrong arithmetic", "build the image again")
 NAMED = Outcome(Status.FAIL, "GPU 1, fp32: wrong", "a wrong kernel", "repair it", at_fault=UNKNOWN)
 NONE = Outcome(Status.SKIP, "this GPU is too old", "Triton needs 7.0")
-OTHER = "another model"
 
 
 def judged(*found: Outcome, cards: tuple[str, ...] = ("H100",) * 4) -> Outcome:
@@ -27,41 +27,27 @@ def judged(*found: Outcome, cards: tuple[str, ...] = ("H100",) * 4) -> Outcome:
     return judge_each([OfGpu(i, card, outcome) for i, (card, outcome) in enumerate(rows)])
 
 
-@pytest.mark.parametrize(
-    ("found", "status", "message"),
-    [
-        pytest.param((GOOD, GOOD), "pass", f"{GOOD.message}; passed on 1 other GPU", id="two"),
-        pytest.param((GOOD,) * 4, "pass", f"{GOOD.message}; passed on 3 other GPUs", id="all pass"),
-        pytest.param(
-            (GOOD, NONE, GOOD),
-            "pass",
-            f"{GOOD.message}; passed on 1 other GPU; GPU 1: {NONE.message}",
-            id="one is skipped: it is named",
-        ),
-        pytest.param((NONE, GOOD), "pass", f"{GOOD.message}; GPU 0: {NONE.message}", id="1st"),
-        pytest.param((NONE, NONE), "skip", NONE.message, id="all are skipped"),
-        pytest.param(
-            (GOOD, GOOD, BAD, GOOD),
-            "fail",
-            f"GPU 2: {BAD.message}; passed on 3 other GPUs",
-            id="one fails",
-        ),
-        pytest.param(
-            (GOOD, BAD, BAD),
-            "fail",
-            f"GPU 1: {BAD.message}; GPU 2 fails, too; passed on 1 other GPU",
-            id="two fail",
-        ),
-        pytest.param(
-            (BAD, BAD), "fail", f"GPU 0: {BAD.message}; GPU 1 fails, too", id="all of them fail"
-        ),
-        pytest.param(
-            (GOOD, NAMED),
-            "fail",
-            f"{NAMED.message}; passed on 1 other GPU",
-            id="a judge has named it already",
-        ),
-    ],
+@cases(
+    "found status message",
+    ("two pass", (GOOD, GOOD), "pass", f"{GOOD.message}; passed on 1 other GPU"),
+    ("all pass", (GOOD,) * 4, "pass", f"{GOOD.message}; passed on 3 other GPUs"),
+    (
+        "one is skipped: it is named",
+        (GOOD, NONE, GOOD),
+        "pass",
+        f"{GOOD.message}; passed on 1 other GPU; GPU 1: {NONE.message}",
+    ),
+    ("the first is skipped", (NONE, GOOD), "pass", f"{GOOD.message}; GPU 0: {NONE.message}"),
+    ("all are skipped", (NONE, NONE), "skip", NONE.message),
+    ("one fails", (GOOD, GOOD, BAD), "fail", f"GPU 2: {BAD.message}; passed on 2 other GPUs"),
+    (
+        "two fail",
+        (GOOD, BAD, BAD),
+        "fail",
+        f"GPU 1: {BAD.message}; GPU 2 fails, too; passed on 1 other GPU",
+    ),
+    ("all of them fail", (BAD, BAD), "fail", f"GPU 0: {BAD.message}; GPU 1 fails, too"),
+    ("its judge has named it", (GOOD, NAMED), "fail", f"{NAMED.message}; passed on 1 other GPU"),
 )
 def test_several_gpus_have_one_outcome(
     found: tuple[Outcome, ...], status: str, message: str
@@ -71,17 +57,15 @@ def test_several_gpus_have_one_outcome(
     assert list(outcome.measured["gpus"].values()) == [one.status.value for one in found]
 
 
-@pytest.mark.parametrize(
-    ("found", "cards", "at_fault"),
-    [
-        pytest.param((GOOD, BAD), ("H100", "H100"), NODE, id="an equal GPU passed"),
-        pytest.param((GOOD, BAD), ("H100", OTHER), None, id="another model passed"),
-        pytest.param((BAD, GOOD), ("H100", "H100"), None, id="the other one had less work"),
-        pytest.param((BAD, BAD), ("H100", "H100"), None, id="all of them fail"),
-        pytest.param((NONE, BAD), ("H100", "H100"), None, id="the other one was skipped"),
-        pytest.param((GOOD, NAMED), ("H100", "H100"), UNKNOWN, id="the judge knows better"),
-        pytest.param((GOOD, GOOD), ("H100", "H100"), None, id="none fails"),
-    ],
+@cases(
+    "found cards at_fault",
+    ("an equal GPU passed", (GOOD, BAD), ("H100", "H100"), NODE),
+    ("another model passed", (GOOD, BAD), ("H100", "H200"), None),
+    ("the other one had less work", (BAD, GOOD), ("H100", "H100"), None),
+    ("all of them fail", (BAD, BAD), ("H100", "H100"), None),
+    ("the other one was skipped", (NONE, BAD), ("H100", "H100"), None),
+    ("the judge knows better", (GOOD, NAMED), ("H100", "H100"), UNKNOWN),
+    ("none fails", (GOOD, GOOD), ("H100", "H100"), None),
 )
 def test_only_a_gpu_that_differs_from_its_twin_is_a_fault_of_the_node(
     found: tuple[Outcome, ...], cards: tuple[str, ...], at_fault: str | None

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.cases import cases
 from verify.checks import CHECKS
 from verify.device.machine import Machine
 from verify.model.check import Check, Context, Outcome, Result, Status, demand, verdict
@@ -168,14 +169,12 @@ def test_a_framework_that_is_lost_under_emulation_is_not_the_images_fault() -> N
     assert verdict(results) == "no-verdict"
 
 
-@pytest.mark.parametrize(
-    ("framework", "gpus", "limit_s"),
-    [
-        pytest.param(True, 0, 100, id="without a GPU"),
-        pytest.param(True, 1, 103, id="one starts"),
-        pytest.param(True, 8, 194, id="eight start and compute one after another"),
-        pytest.param(False, 8, 124, id="nothing is computed"),
-    ],
+@cases(
+    "framework gpus limit_s",
+    ("without a GPU", True, 0, 100),
+    ("one starts", True, 1, 103),
+    ("eight start and compute one after another", True, 8, 194),
+    ("nothing is computed", False, 8, 124),
 )
 def test_the_limit_grows_with_the_gpus(*, framework: bool, gpus: int, limit_s: float) -> None:
     check = Check("made.up", "Made up", give_good, limit_s=100, framework=framework)

@@ -13,7 +13,7 @@ KIND = "bases"
 
 
 class BasesStorage:
-    """The bases of a cache as an `images.store.Storage`."""
+    """The bases of a cache as an `images.store.upkeep.Storage`."""
 
     def __init__(self, cache: Path) -> None:
         self._cache = cache

@@ -7,16 +7,15 @@ version after it does not matter.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
-from pathlib import Path
 from typing import Literal
 
+from images.text.data import data_table
+
 Group = Literal["driver", "base", "optional", "debian"]
-_DATA = Path(__file__).parent / "data" / "known_libraries.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +40,7 @@ class KnownLibraries:
 @cache
 def known_libraries() -> tuple[KnownLibraries, ...]:
     """Read the table."""
-    groups: dict[Group, list[dict[str, object]]] = json.loads(_DATA.read_text(encoding="utf-8"))
+    groups: dict[Group, list[dict[str, object]]] = data_table(__file__, "known_libraries.json")()
     return tuple(
         KnownLibraries(
             group=group,

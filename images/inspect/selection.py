@@ -16,13 +16,12 @@ is not compatible with that of other GPUs although it is numbered among it.
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Collection, Iterable, Sequence
-from pathlib import Path
 
 from images.inspect.fatbin import PTX, SASS, FatbinEntry
 from images.inspect.model import Capability
 from images.inspect.texts import capability
+from images.text.data import data_table
 
 Range = tuple[int, int]
 """The offset and the length of bytes in a file."""
@@ -128,6 +127,5 @@ def normalized(ranges: Iterable[Range]) -> list[Range]:
 @functools.cache
 def tegra() -> frozenset[Capability]:
     """The capabilities of Tegra, whose binary code and that of other GPUs are not compatible."""
-    rows = json.loads((Path(__file__).parent / "data" / "tegra.json").read_text(encoding="utf-8"))
-    pairs = (row.split(".") for row in rows["capabilities"])
+    pairs = (row.split(".") for row in data_table(__file__, "tegra.json")()["capabilities"])
     return frozenset((int(major), int(minor)) for major, minor in pairs)

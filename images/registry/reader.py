@@ -20,13 +20,13 @@ from images.net.head import Reply
 from images.net.http import MAX_BYTES, HttpClient, Incoming
 from images.net.retries import AGAIN, Retries, busy
 from images.oci.errors import DigestMismatchError
-from images.oci.model import INDEXES, MANIFESTS, MOST_MANIFEST_BYTES, Descriptor, is_digest
+from images.oci.model import INDEXES, MANIFESTS, MOST_MANIFEST_BYTES, is_digest
 from images.oci.reference import DIGEST, Reference, parse_reference
-from images.registry import referrers
 from images.registry.answers import parse_json_object
 from images.registry.auth import Login, read_login
 from images.registry.errors import CONNECT_FIX, RegistryAnswerError
 from images.registry.mirrors import Mirror, Mirrors, read_mirrors
+from images.registry.referrers import ReferrersReader
 from images.registry.session import RepositorySession
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class ManifestBytes(NamedTuple):
     digest: str
 
 
-class RepositoryReader:
+class RepositoryReader(ReferrersReader):
     """Reads one repository, from mirrors that may have it first."""
 
     def __init__(
@@ -114,16 +114,6 @@ class RepositoryReader:
             else:
                 return
         yield from _blob(self._session, digest, size, progress)
-
-    def referrers(
-        self, subject: Descriptor, artifact_type: str | None = None
-    ) -> tuple[Descriptor, ...]:
-        """The artifacts attached to an image, of one type or all. Does not query mirrors."""
-        return referrers.list_referrers(self._session, subject, artifact_type)
-
-    def read_artifact(self, artifact: Descriptor) -> bytes:
-        """The content of an attached artifact, checked against its digests."""
-        return referrers.read_artifact(self._session, artifact)
 
     def _from_any(self, ask: Callable[[RepositorySession], ManifestBytes]) -> ManifestBytes:
         for session in list(self._mirrors):

@@ -38,6 +38,22 @@ _UNKNOWN = frozenset({400, 404, 405, 406, 501})
 """The answers of registries that do not support the referrers list."""
 
 
+class ReferrersReader:
+    """Reads the artifacts attached to the images of a repository."""
+
+    _session: RepositorySession
+
+    def referrers(
+        self, subject: Descriptor, artifact_type: str | None = None
+    ) -> tuple[Descriptor, ...]:
+        """The artifacts attached to an image, of one type or all. Does not query mirrors."""
+        return list_referrers(self._session, subject, artifact_type)
+
+    def read_artifact(self, artifact: Descriptor) -> bytes:
+        """The content of an attached artifact, checked against its digests."""
+        return read_artifact(self._session, artifact)
+
+
 def artifact_manifest(
     subject: Descriptor, artifact_type: str, content: Descriptor, annotations: Mapping[str, str]
 ) -> bytes:

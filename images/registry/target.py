@@ -27,7 +27,7 @@ from images.registry.tokens import scope
 from images.registry.upload import Upload, cancel, lying
 
 
-class RegistryTarget:
+class RegistryTarget(referrers.ReferrersReader):
     """Pushes to one repository. See `images.oci.sources.Target`."""
 
     def __init__(self, session: RepositorySession) -> None:
@@ -164,16 +164,6 @@ class RegistryTarget:
         if reply.headers.get("oci-subject") != subject.digest:
             referrers.list_in_tag(self._session, subject, artifact)
         return artifact if artifact.digest == published.digest else published
-
-    def referrers(
-        self, subject: Descriptor, artifact_type: str | None = None
-    ) -> tuple[Descriptor, ...]:
-        """The artifacts attached to an image, of one type or of all."""
-        return referrers.list_referrers(self._session, subject, artifact_type)
-
-    def read_artifact(self, artifact: Descriptor) -> bytes:
-        """The content of an attached artifact, checked against its digests."""
-        return referrers.read_artifact(self._session, artifact)
 
     def _publish(
         self, manifest: bytes, media_type: str, name: str | None

@@ -38,7 +38,7 @@ class BuiltWheel:
 
 
 class BuiltWheels:
-    """The directory of these wheels, as an `images.store.Storage`."""
+    """The directory of these wheels, as an `images.store.upkeep.Storage`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -16,7 +16,7 @@ from images.store.upkeep import Cleared, StoreCheck, StoreItem, Usage, hash_file
 
 
 class LayoutStorage:
-    """A layout as an `images.store.Storage`."""
+    """A layout as an `images.store.upkeep.Storage`."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

@@ -13,7 +13,7 @@ KIND = "unpacked images"
 
 
 class RootsStorage:
-    """The directory of unpacked images as an `images.store.Storage`."""
+    """The directory of unpacked images as an `images.store.upkeep.Storage`."""
 
     def __init__(self, directory: Path) -> None:
         self._roots = Roots(directory)

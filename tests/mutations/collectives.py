@@ -249,11 +249,8 @@ ROWS = {
             "collectives.gloo",
             ("one element of the sum is wrong", add_one_too_many, "wrong sum on rank 0, 1"),
             ("a rank is killed", kill_the_second, "rank 1 of 2 killed by SIGKILL"),
-            (
-                "a rank never comes to the collective",
-                hang_the_second_early,
-                "rank 1 of 2 did not finish",
-            ),
+            ("a rank never comes to the collective", hang_the_second_early,
+             "rank 1 of 2 did not finish"),
         ),
         *rows(
             "collectives.nccl",
@@ -266,16 +263,10 @@ ROWS = {
         *rows(
             "collectives.operations",
             ("one element of the sum is wrong", add_one_too_many, "all-reduce of float32"),
-            (
-                "what is gathered stands in another order",
-                swap_what_was_gathered,
-                "the right numbers in wrong places",
-            ),
-            (
-                "a receive buffer keeps what came before",
-                keep_the_old_buffer,
-                "the result of the previous call",
-            ),
+            ("what is gathered stands in another order", swap_what_was_gathered,
+             "the right numbers in wrong places"),
+            ("a receive buffer keeps what came before", keep_the_old_buffer,
+             "the result of the previous call"),
             ("an operation writes nothing", write_nothing, "all-to-all of float32"),
             ("a reduced block goes to another rank", reduce_the_wrong_block, "reduce-scatter of"),
             ("a message comes from another rank", receive_from_elsewhere, "send and receive of"),
@@ -286,21 +277,15 @@ ROWS = {
         ),
         *rows(
             "collectives.operations",
-            (
-                "what is gathered stands in another order, with GPUs",
-                swap_what_was_gathered,
-                "NCCL_P2P_DISABLE",
-            ),
+            ("what is gathered stands in another order, with GPUs", swap_what_was_gathered,
+             "NCCL_P2P_DISABLE"),
             sound=two_gpus_by_gloo,
         ),
         *rows(
             "collectives.bandwidth",
             ("messages are far slower than the link", slow_down, "another job uses the links"),
-            (
-                "P2P is switched off and messages are slow",
-                slow_down_without_p2p,
-                "NCCL_P2P_DISABLE is set",
-            ),
+            ("P2P is switched off and messages are slow", slow_down_without_p2p,
+             "NCCL_P2P_DISABLE is set"),
             sound=two_slow_gpus,
         ),
         *rows(
@@ -308,4 +293,4 @@ ROWS = {
             ("a rank is killed", kill_the_second, "rank 1 of 2 killed by SIGKILL"),
         ),
     )
-}
+}  # fmt: skip

@@ -421,56 +421,36 @@ _LIBRARIES: Tuple[Row, ...] = (
     *rows(
         "libraries.framework",
         ("the CUDA plugin is missing", lose_the_plugin, "CPU build of JAX"),
-        (
-            "the plugin is of another version",
-            keep_an_old_plugin,
-            "jax-cuda12-plugin 0.9.1 beside jaxlib",
-        ),
+        ("the plugin is of another version", keep_an_old_plugin,
+         "jax-cuda12-plugin 0.9.1 beside jaxlib"),
         ("two plugins are installed", have_two_plugins, "jax-cuda13-plugin and jax-cuda12-plugin"),
-        (
-            "another version than the lock's",
-            say_another_version,
-            "0.9.1 instead of the requested 0.10",
-            {"framework": {"name": "jax", "version": "0.10"}},
-        ),
+        ("another version than the lock's", say_another_version,
+         "0.9.1 instead of the requested 0.10", {"framework": {"name": "jax", "version": "0.10"}}),
         sound=a_plugin,
     ),
     *rows(
         "libraries.cuda",
-        (
-            "CUDA of another major version",
-            give_numbers(cuda_runtime_get_version=11080),
-            "CUDA 11.8 with a plugin for CUDA 12",
-        ),
-        (
-            "another CUDA than the lock's",
-            give_numbers(cuda_runtime_get_version=12060),
-            "CUDA 12.6 instead of the requested 12.9",
-            {"cuda": "12.9"},
-        ),
+        ("CUDA of another major version", give_numbers(cuda_runtime_get_version=11080),
+         "CUDA 11.8 with a plugin for CUDA 12"),
+        ("another CUDA than the lock's", give_numbers(cuda_runtime_get_version=12060),
+         "CUDA 12.6 instead of the requested 12.9", {"cuda": "12.9"}),
         ("the CUDA runtime does not load", fail_to_load, "does not load"),
         sound=libraries_by_number,
     ),
     *rows(
         "libraries.cudnn",
         ("cuDNN does not load", fail_to_load, "cuDNN does not load"),
-        (
-            "cuDNN is older than JAX was built with",
-            give_numbers(cudnn_get_version=90100),
-            "cuDNN 9.1.0, compiled against 9.8.0",
-        ),
+        ("cuDNN is older than JAX was built with", give_numbers(cudnn_get_version=90100),
+         "cuDNN 9.1.0, compiled against 9.8.0"),
         sound=libraries_by_number,
     ),
     *rows(
         "libraries.files",
-        (
-            "cuDNN is loaded twice",
-            map_files("/usr/local/cuda/lib64/libcudnn.so.9"),
-            "outside the image's packages",
-        ),
+        ("cuDNN is loaded twice", map_files("/usr/local/cuda/lib64/libcudnn.so.9"),
+         "outside the image's packages"),
         sound=libraries_in_place,
     ),
-)
+)  # fmt: skip
 _DEVICES: Tuple[Row, ...] = (
     *rows(
         "devices.placement",
@@ -506,16 +486,10 @@ _DEVICES: Tuple[Row, ...] = (
 _ARITHMETIC: Tuple[Row, ...] = (
     *rows(
         "numerics.matmul",
-        (
-            "a tile is not written",
-            spoil_products(lambda product: product.at[:16, :16].set(0)),
-            "rounding explains",
-        ),
-        (
-            "an element overflows",
-            spoil_products(lambda product: product.at[3, 3].set(float("inf"))),
-            "NaN or infinity",
-        ),
+        ("a tile is not written", spoil_products(lambda product: product.at[:16, :16].set(0)),
+         "rounding explains"),
+        ("an element overflows", spoil_products(lambda product: product.at[3, 3].set(float("inf"))),
+         "NaN or infinity"),
         ("TF32 where fp32 was asked for", round_like_tf32, "rounding explains"),
         ("no kernel runs", fail_to_multiply, "no kernel image"),
     ),
@@ -532,46 +506,31 @@ _ARITHMETIC: Tuple[Row, ...] = (
     *rows(
         "numerics.attention",
         ("the causal mask is ignored", forget_the_mask, "causal"),
-        (
-            "the gradient by key is small",
-            weaken_the_gradient(1, "nn.dot_product_attention"),
-            "gradient by key",
-        ),
+        ("the gradient by key is small", weaken_the_gradient(1, "nn.dot_product_attention"),
+         "gradient by key"),
     ),
     *rows(
         "numerics.checkpoint",
         ("weights come back changed", save_other("model"), "model"),
         ("the optimiser is lost", save_other("optimizer"), "optimizer"),
         ("the key is lost", save_other("random"), "random state"),
-        (
-            "gradients are lost",
-            change_gradients(lambda grad: grad * 0),
-            "did not change any weight",
-        ),
+        ("gradients are lost", change_gradients(lambda grad: grad * 0),
+         "did not change any weight"),
     ),
-)
+)  # fmt: skip
 _TRAINING: Tuple[Row, ...] = (
     *rows(
         "training.loss",
-        (
-            "gradients are lost",
-            change_gradients(lambda grad: grad * 0),
-            "gradients or the optimiser",
-        ),
+        ("gradients are lost", change_gradients(lambda grad: grad * 0),
+         "gradients or the optimiser"),
         ("gradients overflow", change_gradients(lambda grad: grad / 0), "wrong arithmetic"),
     ),
     *rows(
         "training.same",
-        (
-            "steps in fp32 are too long",
-            change_gradients(lambda grad: grad * 1.01 if grad.dtype == "float32" else grad),
-            "end",
-        ),
-        (
-            "gradients are lost",
-            change_gradients(lambda grad: grad * 0),
-            "did not change any weight",
-        ),
+        ("steps in fp32 are too long",
+         change_gradients(lambda grad: grad * 1.01 if grad.dtype == "float32" else grad), "end"),
+        ("gradients are lost", change_gradients(lambda grad: grad * 0),
+         "did not change any weight"),
     ),
     *rows("memory.leak", ("each step keeps what it made", keep_results, "each step")),
     *rows(
@@ -579,7 +538,7 @@ _TRAINING: Tuple[Row, ...] = (
         ("bf16 is not bf16", compute_in_fp32, "layers computed in fp32"),
         ("gradients are lost", change_gradients(lambda grad: grad * 0), "10-fold"),
     ),
-)
+)  # fmt: skip
 _PARALLEL: Tuple[Row, ...] = (
     *rows(
         "parallel.pmap",

@@ -132,16 +132,10 @@ ROWS = {
         *rows_of(
             "libraries.framework",
             cuda_build,
-            (
-                "torch is another version",
-                say_version("2.8.0+cu128"),
-                "2.8.0 instead of the requested 2.9.1",
-            ),
-            (
-                "torch is of another CUDA",
-                say_version("2.9.1+cu130", "13.0"),
-                "cu130 instead of the requested cu128",
-            ),
+            ("torch is another version", say_version("2.8.0+cu128"),
+             "2.8.0 instead of the requested 2.9.1"),
+            ("torch is of another CUDA", say_version("2.9.1+cu130", "13.0"),
+             "cu130 instead of the requested cu128"),
             ("torch is a CPU build", say_version("2.9.1+cpu", None), "is a CPU build"),
             ("torch comes from a mounted home", from_home, "PYTHONNOUSERSITE"),
         ),
@@ -149,35 +143,24 @@ ROWS = {
             "libraries.cuda",
             cuda_build,
             ("another libcudart is loaded", older_runtime, "running on 12.4"),
-            (
-                "torch was compiled for another CUDA",
-                say_version("2.9.1", "12.6"),
-                "12.6 instead of the requested 12.8",
-            ),
+            ("torch was compiled for another CUDA", say_version("2.9.1", "12.6"),
+             "12.6 instead of the requested 12.8"),
             ("torch was compiled without CUDA", say_version("2.9.1", None), "without CUDA"),
         ),
         *rows_of(
             "libraries.cudnn",
             cuda_build,
-            (
-                "another cuDNN",
-                answer("torch.backends.cudnn", 90100),
-                "9.1.0 instead of the requested 9.10.2.21",
-            ),
-            (
-                "cuDNN's files are mixed",
-                answer("torch.backends.cudnn", RuntimeError("cuDNN version incompatibility: x")),
-                "the one that torch was built for",
-            ),
+            ("another cuDNN", answer("torch.backends.cudnn", 90100),
+             "9.1.0 instead of the requested 9.10.2.21"),
+            ("cuDNN's files are mixed",
+             answer("torch.backends.cudnn", RuntimeError("cuDNN version incompatibility: x")),
+             "the one that torch was built for"),
         ),
         *rows_of(
             "libraries.nccl",
             cuda_build,
-            (
-                "another NCCL",
-                answer("torch.cuda.nccl", (2, 21, 5)),
-                "2.21.5 instead of the requested 2.27.5",
-            ),
+            ("another NCCL", answer("torch.cuda.nccl", (2, 21, 5)),
+             "2.21.5 instead of the requested 2.27.5"),
             ("NCCL is missing", answer("torch.cuda.nccl", OSError(NO_LIBRARY)), "libnccl.so.2"),
         ),
         *rows(
@@ -188,21 +171,13 @@ ROWS = {
         *rows_of(
             "libraries.compat",
             host_driver,
-            (
-                "cuda-compat is used on a GeForce",
-                load_libcuda(COMPAT + "570.86.10", E804, "NVIDIA GeForce RTX 4090"),
-                "not on NVIDIA GeForce RTX 4090",
-            ),
-            (
-                "cuda-compat is older than the host's driver",
-                load_libcuda(COMPAT + "525.60.13", E803),
-                "older than the kernel module",
-            ),
-            (
-                "libcuda is a stub",
-                load_libcuda("/usr/local/cuda/stubs/libcuda.so.1", None),
-                "a stub",
-            ),
+            ("cuda-compat is used on a GeForce",
+             load_libcuda(COMPAT + "570.86.10", E804, "NVIDIA GeForce RTX 4090"),
+             "not on NVIDIA GeForce RTX 4090"),
+            ("cuda-compat is older than the host's driver",
+             load_libcuda(COMPAT + "525.60.13", E803), "older than the kernel module"),
+            ("libcuda is a stub", load_libcuda("/usr/local/cuda/stubs/libcuda.so.1", None),
+             "a stub"),
         ),
     )
-}
+}  # fmt: skip

@@ -258,17 +258,11 @@ ROWS = {
         *rows_of(
             "libraries.versions",
             packages,
-            (
-                "a file was replaced",
-                say("libcudnn", "9.1.0", "12.4"),
-                "nvidia-cudnn-cu12 is 9.10.2",
-            ),
+            ("a file was replaced", say("libcudnn", "9.1.0", "12.4"),
+             "nvidia-cudnn-cu12 is 9.10.2"),
             ("cuDNN is for another CUDA", say("libcudnn", "9.10.2", "11.8"), "from CUDA 11.8"),
-            (
-                "nvJitLink is too old",
-                say("libnvJitLink", "12.4", None),
-                "nvjitlink-cu12 is 12.8.93",
-            ),
+            ("nvJitLink is too old", say("libnvJitLink", "12.4", None),
+             "nvjitlink-cu12 is 12.8.93"),
         ),
         *rows_of(
             "libraries.vision",
@@ -281,15 +275,11 @@ ROWS = {
         *rows(
             "libraries.compiler",
             ("CC names nothing", set_compiler("CC", ""), "unset CC"),
-            (
-                "g++ lacks its own parts",
-                set_compiler(
-                    "CXX", "echo 'g++: fatal error: cannot execute cc1plus' >&2; exit 1\n"
-                ),
-                "is incomplete",
-            ),
+            ("g++ lacks its own parts",
+             set_compiler("CXX", "echo 'g++: fatal error: cannot execute cc1plus' >&2; exit 1\n"),
+             "is incomplete"),
             ("no Python.h", no_headers, "libpython3-dev"),
             ("a devel image has no compiler", devel_without_compiler, "nvcc is here"),
         ),
     )
-}
+}  # fmt: skip

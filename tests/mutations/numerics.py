@@ -397,26 +397,17 @@ PYTORCH = (
     *rows(
         "numerics.matmul",
         ("TF32 is asked for and not used", refuse_tf32, "requested but not used"),
-        (
-            "TF32 is used though it is turned off",
-            force_tf32,
-            "as large as TF32's, which was turned off",
-        ),
+        ("TF32 is used though it is turned off", force_tf32,
+         "as large as TF32's, which was turned off"),
         sound=two_gpus_with_tf32,
         level="quick",
     ),
     *rows(
         "numerics.convolution",
-        (
-            "the weight's gradient is off by a thousandth",
-            spoil_the_weight_gradient,
-            "gradient by weight",
-        ),
-        (
-            "the image's gradient is off by a tenth in bf16",
-            spoil_the_image_gradient,
-            "gradient by image",
-        ),
+        ("the weight's gradient is off by a thousandth", spoil_the_weight_gradient,
+         "gradient by weight"),
+        ("the image's gradient is off by a tenth in bf16", spoil_the_image_gradient,
+         "gradient by image"),
         ("fp32 is rounded as TF32 does", round_convolved, "fewer bits"),
         ("channels_last loses a column", shift_in_channels_last, "channels_last"),
         level="quick",
@@ -460,5 +451,5 @@ PYTORCH = (
         ("the same steps go elsewhere", add_noise, "from a checkpoint differs"),
         level="quick",
     ),
-)
+)  # fmt: skip
 ROWS = {"pytorch": PYTORCH}

@@ -287,23 +287,17 @@ _LIBRARIES: Tuple[Row, ...] = (
     *rows(
         "libraries.framework",
         ("a CPU build", say_cpu_build, "CPU build of TensorFlow"),
-        (
-            "another version than the lock's",
-            say_another_version,
-            "2.19.1 instead of the requested 2.21",
-            {"framework": {"name": "tensorflow", "version": PINNED}},
-        ),
+        ("another version than the lock's", say_another_version,
+         "2.19.1 instead of the requested 2.21",
+         {"framework": {"name": "tensorflow", "version": PINNED}}),
         ("a mounted home brings TensorFlow", come_from_home, "PYTHONNOUSERSITE"),
         sound=a_cuda_build,
     ),
     *rows(
         "libraries.dlopen",
         ("cuDNN is not installed", lose_cudnn, "cannot open libcudnn.so.9"),
-        (
-            "cuSOLVER lies where TensorFlow does not look",
-            keep_cusolver_elsewhere,
-            "LD_LIBRARY_PATH=/opt/venv/nvidia/cusolver/lib",
-        ),
+        ("cuSOLVER lies where TensorFlow does not look", keep_cusolver_elsewhere,
+         "LD_LIBRARY_PATH=/opt/venv/nvidia/cusolver/lib"),
         sound=libraries_that_open,
     ),
     *rows(
@@ -316,12 +310,8 @@ _LIBRARIES: Tuple[Row, ...] = (
         "libraries.cudnn",
         ("cuDNN is missing", give_numbers(libcudart=12050), "does not load"),
         ("cuDNN is older than compiled against", give_numbers(libcudnn=8907), "compiled against 9"),
-        (
-            "another cuDNN than the lock's",
-            give_numbers(libcudnn=90500),
-            "9.5.0 instead of the requested 9.3",
-            {"cudnn": "9.3"},
-        ),
+        ("another cuDNN than the lock's", give_numbers(libcudnn=90500),
+         "9.5.0 instead of the requested 9.3", {"cudnn": "9.3"}),
         sound=libraries_by_number,
     ),
     *rows(
@@ -331,15 +321,12 @@ _LIBRARIES: Tuple[Row, ...] = (
     ),
     *rows(
         "libraries.files",
-        (
-            "cuDNN is loaded twice",
-            map_files("/usr/local/cuda/lib64/libcudnn.so.9"),
-            "outside the image's packages",
-        ),
+        ("cuDNN is loaded twice", map_files("/usr/local/cuda/lib64/libcudnn.so.9"),
+         "outside the image's packages"),
         ("a stub is loaded", map_files("/usr/local/cuda/lib64/stubs/libcuda.so"), "stub"),
         sound=libraries_in_place,
     ),
-)
+)  # fmt: skip
 _DEVICES: Tuple[Row, ...] = (
     *rows(
         "devices.count",

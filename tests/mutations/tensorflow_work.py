@@ -335,16 +335,9 @@ _ARITHMETIC: Tuple[Row, ...] = (
     ),
     *rows(
         "numerics.attention",
-        (
-            "the causal mask is ignored",
-            change_attention(list, use_causal_mask=False),
-            "causal",
-        ),
-        (
-            "the gradient by key is small",
-            change_attention(lambda given: weakened(given, 2)),
-            "gradient by key",
-        ),
+        ("the causal mask is ignored", change_attention(list, use_causal_mask=False), "causal"),
+        ("the gradient by key is small", change_attention(lambda given: weakened(given, 2)),
+         "gradient by key"),
     ),
     *rows(
         "numerics.convolution",
@@ -358,11 +351,8 @@ _ARITHMETIC: Tuple[Row, ...] = (
     ),
     *rows(
         "numerics.checkpoint",
-        (
-            "the optimiser's state is not saved",
-            keep_out_of_checkpoints("optimizer"),
-            "not restored from the checkpoint: optimizer",
-        ),
+        ("the optimiser's state is not saved", keep_out_of_checkpoints("optimizer"),
+         "not restored from the checkpoint: optimizer"),
         ("the random generator is not saved", keep_out_of_checkpoints("noise"), "random generator"),
         ("a Keras file changes weights", damage_the_file, "Keras file"),
         ("the optimiser's steps have no effect", freeze_the_optimiser, "did not change any weight"),
@@ -373,7 +363,7 @@ _ARITHMETIC: Tuple[Row, ...] = (
         ("libdevice is missing", lose_libdevice, "xla_gpu_cuda_data_dir"),
         ("a compiled function is off", bend_tanh, "results are off by"),
     ),
-)
+)  # fmt: skip
 _TRAINING: Tuple[Row, ...] = (
     *rows(
         "training.loss",
@@ -405,21 +395,12 @@ _TRAINING: Tuple[Row, ...] = (
 _MORE: Tuple[Row, ...] = (
     *rows(
         "loading.pipeline",
-        (
-            "a sample is dropped",
-            change_the_pipeline(lambda data: data.skip(1)),
-            "1 of 384 samples are missing",
-        ),
-        (
-            "a sample comes twice",
-            change_the_pipeline(lambda data: data.concatenate(data.take(1))),
-            "were repeated",
-        ),
-        (
-            "the order is not kept",
-            change_the_pipeline(lambda data: data.shuffle(16, seed=1)),
-            "a different order",
-        ),
+        ("a sample is dropped", change_the_pipeline(lambda data: data.skip(1)),
+         "1 of 384 samples are missing"),
+        ("a sample comes twice", change_the_pipeline(lambda data: data.concatenate(data.take(1))),
+         "were repeated"),
+        ("the order is not kept", change_the_pipeline(lambda data: data.shuffle(16, seed=1)),
+         "a different order"),
         ("pictures are damaged", damage_pictures, "wrong pixels"),
         ("pictures cannot be decoded", fail_to_decode, "1 parallel calls"),
     ),
@@ -429,5 +410,5 @@ _MORE: Tuple[Row, ...] = (
         ("all replicas on one device", mirror_on_one, "made 1 replicas"),
         ("gradients are twice as long", sum_instead_of_average, "combined wrongly"),
     ),
-)
+)  # fmt: skip
 ROWS = {"tensorflow": (*_ARITHMETIC, *_TRAINING, *_MORE)}

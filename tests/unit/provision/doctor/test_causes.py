@@ -291,23 +291,17 @@ def test_fixes_are_those_of_this_machine(
         ([row("a", symptoms=[r"(x)\1"])], "a: '(x)\\\\1': invalid escape sequence: \\1"),
         ([row("a", host=[{"fact": "docker.snob", "is": 1}])], "a: there is no fact 'docker.snob'"),
         ([row("a", symptoms=["lost"], beats=["b"])], "a: it beats 'b', which is not there"),
-        (
-            [row("a", symptoms=[r"^\s*\d+ C"])],
-            (
-                "a: '^\\\\s*\\\\d+ C': every match holds a mark, one letter or a short number, and "
-                "nothing else"
-            ),
-        ),
+        ([row("a", symptoms=[r"^\s*\d+ C"])],
+         ("a: '^\\\\s*\\\\d+ C': every match holds a mark, one letter or a short number, and "
+          "nothing else")),
         ([row("a")], "a: nothing shows it"),
         ([row("a", symptoms=["lost"], fix=[])], "a: no fix"),
-        (
-            [row("a", symptoms=[{"text": "lost", "is": "typical"}], states="symptom")],
-            "a: a symptom that nothing proves",
-        ),
+        ([row("a", symptoms=[{"text": "lost", "is": "typical"}], states="symptom")],
+         "a: a symptom that nothing proves"),
         ([row("a", symptoms=["lost"], sources=[])], "a: no source"),
         ([row("a", symptoms=["lost"], layer="moon")], "a: unknown layer 'moon'"),
     ],
-)
+)  # fmt: skip
 def test_knowledge_that_breaks_a_rule_is_named(rows: list[dict[str, Any]], problem: str) -> None:
     assert check(knowing(*rows)) == [problem]
 

@@ -141,21 +141,16 @@ def _write(folder: Path, text: str) -> Path:
         (255, "Timeout, server n1 not responding.", "node-silent"),
         (255, "root@n1: Permission denied (publickey).", "login-refused"),
         (255, "Host key verification failed.", "host-key-unknown"),
-        (
-            255,
-            (
-                "@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\n"
-                "Host key verification failed."
-            ),
-            "host-key-changed",
-        ),
+        (255,
+         ("@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\n"
+          "Host key verification failed."), "host-key-changed"),
         (127, "bash: line 1: exec: python3: not found", "no-python"),
         (127, "fish: Unknown command: python3", "no-python"),
         (1, "Permission denied", "node-failed"),
         (255, "", "node-failed"),
         (-9, "", "node-failed"),
     ],
-)
+)  # fmt: skip
 def test_what_ssh_says(code: int, err: str, expected: str) -> None:
     found = explain_ssh("n1", ended(code, err))
     assert found.code == expected
@@ -167,76 +162,32 @@ def test_what_ssh_says(code: int, err: str, expected: str) -> None:
     ("err", "expected"),
     [
         ("srun: error: Unable to allocate resources: Requested nodes are busy", "node-busy"),
-        (
-            (
-                "srun: error: Task launch for StepId=4.0 failed on node n1: Communication "
-                "connection failure\nsrun: error: Application launch failed: Communication "
-                "connection failure\nsrun: Job step aborted"
-            ),
-            "node-silent",
-        ),
-        (
-            (
-                "srun: error: Task launch for StepId=9.0 failed on node n0: Socket timed out on "
-                "send/recv operation\nsrun: Job step aborted"
-            ),
-            "node-silent",
-        ),
+        (("srun: error: Task launch for StepId=4.0 failed on node n1: Communication "
+          "connection failure\nsrun: error: Application launch failed: Communication "
+          "connection failure\nsrun: Job step aborted"), "node-silent"),
+        (("srun: error: Task launch for StepId=9.0 failed on node n0: Socket timed out on "
+          "send/recv operation\nsrun: Job step aborted"), "node-silent"),
         ("srun: error: Node failure on n1", "node-silent"),
-        (
-            (
-                "slurmstepd: error: execve(): python3: No such file or directory\n"
-                "srun: error: n1: task 0: Exited with exit code 2"
-            ),
-            "no-python",
-        ),
-        (
-            (
-                "srun: error: Unable to allocate resources: Invalid account or account/partition "
-                "combination specified"
-            ),
-            "node-failed",
-        ),
-        (
-            (
-                "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-26T19:00:00 DUE TO "
-                "TIME LIMIT ***\nsrun: Job step aborted: Waiting up to 32 seconds for job step to "
-                "finish.\nsrun: error: n1: task 0: Terminated"
-            ),
-            "job-time-limit",
-        ),
-        (
-            ("*** STEP 7.0 ON n1 CANCELLED AT 2026-11-26T19:00:00 DUE TO PREEMPTION ***"),
-            "job-preempted",
-        ),
-        (
-            (
-                "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-26T19:00:00 DUE TO JOB "
-                "REQUEUE ***"
-            ),
-            "job-requeued",
-        ),
-        (
-            (
-                "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-26T19:00 DUE TO NODE "
-                "FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***"
-            ),
-            "node-silent",
-        ),
-        (
-            "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-26T19:00:00 ***",
-            "job-canceled",
-        ),
-        (
-            (
-                "srun: error: Unable to allocate resources: Required node not available (down, "
-                "drained or reserved)"
-            ),
-            "node-out-of-service",
-        ),
+        (("slurmstepd: error: execve(): python3: No such file or directory\n"
+          "srun: error: n1: task 0: Exited with exit code 2"), "no-python"),
+        (("srun: error: Unable to allocate resources: Invalid account or account/partition "
+          "combination specified"), "node-failed"),
+        (("slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-26T19:00:00 DUE TO "
+          "TIME LIMIT ***\nsrun: Job step aborted: Waiting up to 32 seconds for job step to "
+          "finish.\nsrun: error: n1: task 0: Terminated"), "job-time-limit"),
+        ("*** STEP 7.0 ON n1 CANCELLED AT 2026-11-26T19:00:00 DUE TO PREEMPTION ***",
+         "job-preempted"),
+        (("slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-26T19:00:00 DUE TO JOB "
+          "REQUEUE ***"), "job-requeued"),
+        (("slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-26T19:00 DUE TO NODE "
+          "FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***"), "node-silent"),
+        ("slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-26T19:00:00 ***",
+         "job-canceled"),
+        (("srun: error: Unable to allocate resources: Required node not available (down, "
+          "drained or reserved)"), "node-out-of-service"),
         ("", "node-failed"),
     ],
-)
+)  # fmt: skip
 def test_what_srun_says(err: str, expected: str) -> None:
     found = explain_srun("n1", ended(1, err))
     assert found.code == expected

@@ -46,21 +46,16 @@ def test_a_node_that_is_not_in_every_wrong_answer_is_never_a_suspect(
 @pytest.mark.parametrize(
     ("text", "code"),
     [
-        (
-            "misc/socket.cc:12 NCCL WARN Bootstrap : no socket interface found",
-            "nccl-no-interface",
-        ),
+        ("misc/socket.cc:12 NCCL WARN Bootstrap : no socket interface found", "nccl-no-interface"),
         ("NCCL WARN Error: failed to extend /dev/shm/nccl-a to 9 bytes", "nccl-shared-memory"),
         ("ncclInvalidUsage: Duplicate GPU detected : rank 1 and rank 0", "nccl-duplicate-gpu"),
         ("ncclUnhandledCudaError: Call to CUDA function failed.", "nccl-cuda-error"),
-        (
-            "[enforce fail at gloo/device.cc] ifa != nullptr. Unable to find interface for: eth9",
-            "gloo-no-interface",
-        ),
+        ("[enforce fail at gloo/device.cc] ifa != nullptr. Unable to find interface for: eth9",
+         "gloo-no-interface"),
         ("RuntimeError: CUDA out of memory. Tried to allocate 2 MiB", "gpu-out-of-memory"),
         ("ValueError: something else", "across-rank-failed"),
     ],
-)
+)  # fmt: skip
 def test_an_error_of_the_node_itself_has_a_code(text: str, code: str) -> None:
     assert (codes.classify(text).code, codes.classify(text).own) == (code, True)
 

@@ -221,15 +221,11 @@ def test_acs_redirects_by_its_control_bits(config: bytes, *, redirects: bool | N
         (("NVIDIA B200",), False, ("10.0",), {"required"}),
         (("Tesla V100-SXM2-16GB",), False, ("7.0",), {"unsupported"}),
         (("Tesla T4",), False, ("7.5",), {"optional"}),
-        (
-            ("NVIDIA GeForce RTX 5090", "NVIDIA A100-PCIE-40GB"),
-            True,
-            ("12.0", "8.0"),
-            {"optional", "required"},
-        ),
+        (("NVIDIA GeForce RTX 5090", "NVIDIA A100-PCIE-40GB"), True, ("12.0", "8.0"),
+         {"optional", "required"}),
         (("no such card",), None, None, set()),
     ],
-)
+)  # fmt: skip
 def test_a_name_tells_what_the_catalogue_knows_of_it(
     names: tuple[str, ...],
     capabilities: tuple[str, ...] | None,

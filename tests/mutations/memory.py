@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, List
+import os
+import signal
+from typing import Any, Callable, List, Tuple
 
-from tests.mutations import rows
+from tests.mutations import Row, rows
 from tests.mutations.loading import put
+from tests.mutations.patching import backend, raising
 
 
 def keep_tensors() -> None:
@@ -24,56 +27,57 @@ def keep_tensors() -> None:
 
 def shorten() -> None:
     """The real search, with a network that needs no minute."""
-    import torch
-
     from verify.checks.memory import free as memory
 
-    torch.set_num_threads(1)
+    backend().use_one_thread(backend().place("cpu"))
     put(memory, "MODEL", "small")
     put(memory, "MAXIMUM", {"cpu": 2})
 
 
-def refuse_memory() -> None:
-    import torch
+def at_each_step(work: Callable[..., Any]) -> Callable[[], None]:
+    """What a trainer does in place of a step."""
 
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise RuntimeError(
-            "[enforce fail at alloc_cpu.cpp:114] DefaultCPUAllocator: can't allocate memory"
-        )
+    def seed() -> None:
+        framework = backend()
+        real = framework.trainer
 
-    put(torch.nn.functional, "cross_entropy", refuse)
+        def trainer(*given: Any, **more: Any) -> Any:
+            made = real(*given, **more)
+            made.step = work
+            return made
 
+        vars(framework)["trainer"] = trainer
 
-def break_the_step() -> None:
-    import torch
-
-    def broken(*_: Any, **__: Any) -> Any:
-        raise RuntimeError("could not create a primitive")
-
-    put(torch.nn.functional, "cross_entropy", broken)
+    return seed
 
 
-def kill_the_trial() -> None:
+def fail_with(text: str) -> Callable[[], None]:
+    return at_each_step(raising(RuntimeError(text))(None))
+
+
+def kill_the_trial(*_: Any) -> None:
     """As the out-of-memory killer does, at the first batch."""
-    import os
-    import signal
+    os.kill(os.getpid(), signal.SIGKILL)
 
-    import torch
 
-    put(torch.nn.functional, "cross_entropy", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+def _batches(full: str) -> Tuple[Row, ...]:
+    """A framework's words for it if memory is full."""
+    return rows(
+        "memory.batch",
+        ("no memory for a step", fail_with(full), "not even the smallest batch"),
+        ("a step raises", fail_with("could not create a primitive"), "create a primitive"),
+        ("the kernel kills the trial", at_each_step(kill_the_trial), "killed by the kernel"),
+        sound=shorten,
+        level="full",
+        on_cpu=True,
+    )
 
 
 ROWS = {
     "pytorch": (
         *rows("memory.leak", ("each step keeps its weights", keep_tensors, "each step")),
-        *rows(
-            "memory.batch",
-            ("no memory for a step", refuse_memory, "not even the smallest batch"),
-            ("a step raises", break_the_step, "could not create a primitive"),
-            ("the kernel kills the trial", kill_the_trial, "killed by the kernel"),
-            sound=shorten,
-            level="full",
-            on_cpu=True,
-        ),
-    )
+        *_batches("[enforce fail at alloc_cpu.cpp:114] DefaultCPUAllocator: can't allocate memory"),
+    ),
+    "tensorflow": _batches("OOM when allocating tensor with shape[4096,64,112,112]"),
+    "jax": _batches("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 2147483648 bytes."),
 }

@@ -29,12 +29,12 @@ _EVERYWHERE = {
     "speed.gemm": "how fast a CPU is proves nothing; the rows of speed.py hold its clock",
     "speed.memory": "likewise",
     "speed.training": "likewise",
+    "speed.copies": "likewise",
+    "memory.batch": "it takes the time that it is given",
 }
 _PYTORCH = {
     **_EVERYWHERE,
     "loading.fork": "spawned workers import torch anew, without what is pretended here",
-    "memory.batch": "it takes the time that it is given",
-    "speed.copies": "it is a clock's reading, as speed.gemm",
 }
 LEFT_OUT = {  # what cannot be pretended
     "pytorch": _PYTORCH,

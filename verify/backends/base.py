@@ -8,7 +8,6 @@ PyTorch's checks do not depend on NumPy.
 from __future__ import annotations
 
 import importlib
-import re
 from dataclasses import dataclass
 from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple
 
@@ -34,12 +33,6 @@ SHORT = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "b
 SINCE = {"tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9)}
 """The first compute capability that has units for a dtype."""
 ODD = 0x9E3779B97F4A7C15 - (1 << 64)  # 2^64 divided by the golden ratio, as a signed word
-# Messages of torch and cuDNN if a backend has no kernel: pytorch issues 140930, 138340.
-NO_ATTENTION = re.compile(
-    r"No available kernel|No viable backend|No execution plans support the graph"
-    r"|No valid (execution plans|engine configs)|unable to find an engine|STATUS_NOT_SUPPORTED",
-    re.IGNORECASE,
-)
 NO_DEVICE = "no CUDA-capable device is detected"
 
 
@@ -164,6 +157,9 @@ class Place:
     def release(self) -> None:
         """Give cached memory back to the driver, where the framework can."""
 
+    def cap(self, share: float) -> None:
+        """Take no more than a share of the memory that is free, where a framework can be told."""
+
     def count_up(self, count: int) -> int:
         """0 + 1 + ... + (count - 1), added up on the device."""
         raise NotImplementedError
@@ -208,6 +204,14 @@ class Place:
 
     def copier(self, size: int) -> Callable[[], object]:
         """A pass over `size` random bytes that writes as many."""
+        raise NotImplementedError
+
+    def cannot_pin(self) -> Optional[str]:
+        """Why a program cannot have pinned memory of the host."""
+        return None
+
+    def transfer(self, way: str, size: int) -> Callable[[], object]:
+        """A copy of so many bytes from or to the host's memory, pinned or as malloc gives it."""
         raise NotImplementedError
 
     def put(self, values: Any, dtype: str) -> Any:

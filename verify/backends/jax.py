@@ -175,6 +175,41 @@ class Place(base.Place):
         source, change = self._random(size // 4, 1), jax.jit(lambda x: x + 1)
         return lambda: change(source)
 
+    def cannot_pin(self) -> Optional[str]:
+        """JAX has it as one of a device's memories."""
+        if "pinned_host" in {memory.kind for memory in self.device.addressable_memories()}:
+            return None
+        return "this JAX has no pinned memory of the host"
+
+    def transfer(self, way: str, size: int) -> Callable[[], object]:
+        """An array keeps its copy of NumPy's, so that a new one is made for each: at the speed of
+        the GPU's memory, which is far above a link's.
+        """
+        import jax
+        import numpy as np
+
+        kind = jax.sharding.SingleDeviceSharding
+        here, pinned = kind(self.device), kind(self.device, memory_kind="pinned_host")
+        host = np.full(size, 165, np.uint8)
+        source = jax.device_put(host, pinned if way == "h2d_pinned" else here)
+        change = jax.jit(lambda x: x + 1)
+        ways = {
+            "h2d_pinned": lambda: jax.device_put(source, here),
+            "d2h_pinned": lambda: jax.device_put(source, pinned),
+            "h2d_pageable": lambda: jax.device_put(host, here),
+            "d2h_pageable": lambda: np.asarray(change(source)),
+        }
+        return ways[way]
+
+    def peak_bytes(self, work: Callable[[], object]) -> Optional[int]:
+        """JAX does not reset its count: it is the work's if the work exceeds all before it."""
+        import jax
+
+        before = self._counted("peak_bytes_in_use")
+        jax.block_until_ready(work())
+        after = self._counted("peak_bytes_in_use")
+        return after if after is not None and after > (before or 0) else None
+
     def put(self, values: Any, dtype: str) -> Any:
         """An array of NumPy's numbers, rounded to a dtype, on the device."""
         import jax.numpy as jnp

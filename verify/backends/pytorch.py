@@ -147,6 +147,14 @@ class Place(base.Place):
 
         return int(torch.cuda.memory_allocated(self.index)) if self.is_gpu else None
 
+    def cap(self, share: float) -> None:
+        """Of the GPU's allocator."""
+        import torch
+
+        if self.is_gpu:
+            free, total = torch.cuda.mem_get_info(self.index)
+            torch.cuda.set_per_process_memory_fraction(min(1.0, share * free / total), self.index)
+
     def count_up(self, count: int) -> int:
         """In int64."""
         import torch

@@ -6,7 +6,8 @@ import contextlib
 import re
 from typing import Any, Optional, Sequence, Tuple
 
-from verify.backends.base import NAMES, NO_ATTENTION, ConvolutionCase
+from verify.backends.base import NAMES, ConvolutionCase
+from verify.running.symptoms import kind
 
 # Names in torch.nn.attention.SDPBackend, and before 2.3 arguments of sdp_kernel.
 ATTENTION = {
@@ -114,7 +115,7 @@ def attend(
             result = compute(*inputs, is_causal=causal)
             gradients = torch.autograd.grad(result, inputs, back, retain_graph=True)
     except RuntimeError as error:
-        if way and NO_ATTENTION.search(str(error)):
+        if way and kind(str(error)) == "kernel":
             return None
         raise
     ran = backend_of(result)

@@ -40,9 +40,9 @@ class TorchTrainer(Trainer):
 
         return inputs + NOISE * torch.randn(inputs.shape).to(self.place.device)
 
-    def data(self, rows: int, seed: int = 11, *, learnable: bool = True) -> Tuple[Any, Any]:
+    def data(self, rows: int, seed: int = 11, **more: Any) -> Tuple[Any, Any]:
         """Images are channels first, as the modules need them."""
-        inputs, targets = super().data(rows, seed, learnable=learnable)
+        inputs, targets = super().data(rows, seed, **more)
         return inputs.permute(0, 3, 1, 2) if inputs.dim() == 4 else inputs, targets
 
     def step(self, inputs: Any, targets: Any) -> Any:

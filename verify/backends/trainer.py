@@ -44,8 +44,14 @@ class Trainer:
         """Make the network and the optimiser."""
         raise NotImplementedError
 
-    def data(self, rows: int, seed: int = 11, *, learnable: bool = True) -> Tuple[Any, Any]:
-        """Inputs on the device, and targets: linear in them, so that they are learnt, or random."""
+    def data(
+        self, rows: int, seed: int = 11, *, learnable: bool = True, distinct: int = 1 << 20
+    ) -> Tuple[Any, Any]:
+        """Inputs on the device, and targets: linear in them, so that they are learnt, or random.
+
+        Beyond `distinct` rows they are repeated.
+        """
+        wanted, rows = rows, min(rows, distinct)
         size = 1
         for side in self.network.given:
             size *= side
@@ -54,6 +60,9 @@ class Trainer:
         if learnable:
             targets = inputs @ targets * size**-0.5
         inputs = inputs.reshape(rows, *self.network.given)
+        if wanted > rows:
+            again = [row % rows for row in range(wanted)]
+            inputs, targets = inputs[again], targets[again]
         return self.place.put(inputs, self.dtype), self.place.put(targets, self.dtype)
 
     def noisy(self, inputs: Any) -> Any:

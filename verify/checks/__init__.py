@@ -52,14 +52,14 @@ _TABLE: Tuple[Tuple[Sequence[str], Sequence[Check]], ...] = (
     (PYTORCH, loading.CHECKS),
     (TENSORFLOW, pipeline.CHECKS),
     (ALL, memory.CHECKS),
-    (PYTORCH, (memory.BATCH,)),
+    (ALL, (memory.BATCH,)),
     (PYTORCH, collectives.CHECKS),
     (ALL, together.CHECKS),
     (PYTORCH, parallel.CHECKS),
     (TENSORFLOW, mirrored.CHECKS),
     (JAX, pmap.CHECKS),
     (ALL, speed.CHECKS),
-    (PYTORCH, (speed.COPIES,)),
+    (("pytorch", "jax"), (speed.COPIES,)),  # TensorFlow lets no program pin memory
     (ALL, timed.CHECKS),
 )
 

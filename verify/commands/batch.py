@@ -14,11 +14,11 @@ import sys
 from dataclasses import replace
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from verify.backends.pytorch import Place
+from verify.backends.base import Place
 from verify.checks.memory.batches import Mode, look, measured, run
 from verify.checks.memory.bench import Job, Refused
 from verify.commands.usage import CALLED, Parser
-from verify.model.check import UsageError
+from verify.model.check import Context, UsageError
 from verify.model.frameworks import FRAMEWORKS
 from verify.running.symptoms import explain
 from verify.workloads import models
@@ -56,7 +56,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     job = Job(options.model, memory_share=options.memory_share)
     try:
         _load()
-        broken, place = look()
+        broken, place = look(Context())
         if broken is not None:
             return _say("{}; cause: {}; fix: {}".format(broken.message, broken.cause, broken.fix))
         modes = _search_all(job, place, options)

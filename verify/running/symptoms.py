@@ -52,7 +52,7 @@ SYMPTOMS = (
     ),
     (
         "kernel",
-        r"CU(BLAS|DNN)_STATUS_NOT_SUPPORTED|No available kernel\. Aborting|not implemented for '",
+        r"CU(BLAS|DNN)_STATUS_NOT_SUPPORTED|No (available kernel|viable b)|not implemented for '",
         "the library has no kernel for this case on this GPU",
         "choose another dtype or shape, or a newer framework",
     ),

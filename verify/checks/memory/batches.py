@@ -9,7 +9,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from verify.backends.pytorch import Place, find
+from verify.backends.base import Place, of
 from verify.checks.memory.bench import Bencher, Job, Refused
 from verify.device import limits
 from verify.model.check import Context, Outcome
@@ -33,20 +33,21 @@ class Mode:
     search: Search
 
 
-def look() -> Tuple[Optional[Outcome], Place]:
+def look(context: Context) -> Tuple[Optional[Outcome], Place]:
     """Where to run, found in a child: this process forks, so it must not start CUDA. Raises
     Refused if there is no device.
     """
 
     def work() -> Dict[str, Any]:
-        broken, place = find(Context())
+        broken, place = of(context).find(context)
         return {"broken": broken and broken.as_dict(), "place": asdict(place)}
 
     ending = Child(work).wait(LOOK_LIMIT_S)
     if not ending.returned:
-        raise Refused("torch cannot be used: " + ending.how())
+        raise Refused("{} cannot be used: {}".format(of(context).counts_as, ending.how()))
     broken = ending.value["broken"]
-    return Outcome.from_dict(broken) if broken else None, Place(**ending.value["place"])
+    place = of(context).place(**ending.value["place"])
+    return Outcome.from_dict(broken) if broken else None, place
 
 
 def run(

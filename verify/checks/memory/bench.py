@@ -1,8 +1,8 @@
 """Training steps of a model at a batch size, in a child process that may run out of memory.
 
-On a GPU one child runs all trials: torch's allocator refuses before anything breaks, and memory
-that it frees afterwards can be used again, so a CUDA context per trial would only cost time. Any
-other error ends the child and the search. On the CPU each trial has its own child: memory that
+On a GPU one child runs all trials: the framework's allocator refuses before anything breaks, and
+memory that it frees afterwards can be used again, so a CUDA context per trial would only cost time.
+Any other error ends the child and the search. On the CPU each trial has its own child: memory that
 malloc keeps would count for the next trial, and if the estimate was wrong, the kernel's
 out-of-memory killer ends only that child.
 """
@@ -20,21 +20,24 @@ import threading
 from dataclasses import asdict, dataclass
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from verify.backends.pytorch import Place
-from verify.device import limits, same_gpu, state
+from verify.backends.base import NAMES, Place
+from verify.device import limits, state
 from verify.model.measures import median, spread
 from verify.running.children import Child, Ending
-from verify.workloads import models
+from verify.workloads import models, networks
 from verify.workloads.batching import BatchTrial
 
 TIMED_S = 1.0  # the least duration of the timed steps, so that utilisation can be read
 SAMPLE_S = 0.2
+DISTINCT = 64  # samples of a batch
 _MEMORY = re.compile(
-    r"out of memory|can't allocate memory|ALLOC_FAILED|Unable to find a valid cuDNN algorithm"
-    r"|CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION|Cannot allocate memory"
+    r"[Oo]ut of memory|OOM when allocating|(can't|Cannot) allocate memory|ALLOC_FAILED"
+    r"|Unable to find a valid cuDNN algorithm|CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION"
 )
-# cuDNN's message if its workspace does not fit, and also if it has no kernel at all.
-_NO_ENGINE = re.compile(r"(GET|FIND) was unable to find an engine")
+# Messages if cuDNN's workspace does not fit, and also if it has no kernel at all.
+_NO_ENGINE = re.compile(r"(GET|FIND) was unable to find an engine|No algorithm worked")
+
+NETWORKS = {"small": networks.small, "resnet50": networks.large}
 
 
 class Refused(Exception):  # noqa: N818  # an answer: the model or machine is unusable
@@ -48,6 +51,7 @@ class Job:
     model: str  # a name in models.NAMED, or MODULE:CALLABLE
     amp: bool = False
     memory_share: float = 0.9
+    by_trainer: bool = False  # by the framework's own trainer, as a network of NETWORKS
 
     @property
     def is_users(self) -> bool:
@@ -116,31 +120,87 @@ def _said(error: BaseException) -> str:
     return "{}: {:.300}".format(type(error).__name__, text) if text else type(error).__name__
 
 
-class Bench:
-    """A model on a device with its optimiser (AdamW), ready for trials. Lives in a child."""
+class TrainedNetwork:
+    """A network with its framework's own trainer."""
+
+    def __init__(self, job: Job, place: Place) -> None:
+        mixed = mixed_on(place) if job.amp else None
+        self.precision = "amp-" + mixed if mixed else "fp32"
+        network = NETWORKS[job.model]()
+        self._trainer = place.backend.trainer(place, network, mixed=mixed, optimiser="adam")
+
+    def data(self, batch: int) -> Tuple[Any, Any]:
+        """Samples of which few differ, so that drawing them takes little time."""
+        return self._trainer.data(batch, learnable=False, distinct=DISTINCT)
+
+    def step(self, data: Tuple[Any, Any]) -> object:
+        """A training step."""
+        return self._trainer.step(*data)
+
+    def forget(self) -> None:
+        """Nothing is kept."""
+
+
+class TrainedModule:
+    """A torch module with AdamW: a built-in model, or the user's."""
 
     def __init__(self, job: Job, place: Place) -> None:
         import torch
 
-        self._job, self._place = job, place
-        self._at_start = limits.resident_bytes("VmRSS")
-        self._model = load(job.model)
+        self._place, self._model = place, load(job.model)
         try:
             self._module = self._model.module.to(place.device).train()
             self._optimiser = torch.optim.AdamW(self._module.parameters(), lr=1e-4)
         except Exception as error:
             raise Refused("{}: {}".format(job.model, _said(error))) from error
-        self._dtype = _amp_type(place) if job.amp else None
+        mixed = mixed_on(place) if job.amp else None
+        self.precision = "amp-" + mixed if mixed else "fp32"
+        self._dtype = mixed and getattr(torch, NAMES[mixed])
+        self._scaler = _scaler(torch) if mixed == "fp16" else None
+
+    def data(self, batch: int) -> Tuple[Any, Any]:
+        """As the model makes it."""
+        return self._model.make_batch(batch, self._place.device)
+
+    def step(self, data: Tuple[Any, Any]) -> None:
+        """Forward, backward and the optimiser's step."""
+        self._optimiser.zero_grad(set_to_none=True)
+        with self._autocast():
+            loss = self._model.loss(self._module, data)
+        if self._scaler is None:
+            loss.backward()
+            self._optimiser.step()
+        else:
+            self._scaler.scale(loss).backward()
+            self._scaler.step(self._optimiser)
+            self._scaler.update()
+
+    def _autocast(self) -> Any:
+        import torch
+
+        if self._dtype is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self._place.kind, dtype=self._dtype)
+
+    def forget(self) -> None:
+        """The gradients."""
+        self._optimiser.zero_grad(set_to_none=True)
+
+
+class Bench:
+    """A network on a device with its optimiser, ready for trials. Lives in a child."""
+
+    def __init__(self, job: Job, place: Place) -> None:
+        self._job, self._place = job, place
+        self._at_start = limits.resident_bytes("VmRSS")
+        self._trained = (TrainedNetwork if job.by_trainer else TrainedModule)(job, place)
         self._fitted = False
-        self._cap()
+        place.cap(job.memory_share)  # on the CPU memory is estimated before a trial
 
     def facts(self) -> Dict[str, Any]:
         """The settings chosen here, for the report."""
-        import torch
-
-        name = torch.cuda.get_device_name(self._place.index) if self._place.is_gpu else None
-        short = {torch.bfloat16: "amp-bf16", torch.float16: "amp-fp16", None: "fp32"}
-        return {"gpu": name, "precision": short[self._dtype]}
+        gpu = self._place.card if self._place.is_gpu else None
+        return {"gpu": gpu, "precision": self._trained.precision}
 
     def trial(self, batch: int) -> BatchTrial:
         """Run some whole training steps. Lack of memory is a result; other errors raise Refused."""
@@ -155,15 +215,16 @@ class Bench:
             found = BatchTrial(batch, fits=False, reason=said)
         self._fitted = self._fitted or found.fits
         # Only once the error is gone: its traceback holds every tensor of the step.
-        self._optimiser.zero_grad(set_to_none=True)
+        self._trained.forget()
         self._place.release()
         return found
 
     def _measure(self, batch: int) -> BatchTrial:
-        import torch
+        data = self._trained.data(batch)
 
-        data = self._model.make_batch(batch, self._place.device)
-        step = self._step(data, torch)
+        def step() -> object:
+            return self._trained.step(data)
+
         taken: List[float] = []
         peak = self._place.peak_bytes(lambda: taken.extend(self._seconds(step, 2)))
         repeats = max(2, min(50, math.ceil(TIMED_S / max(taken[-1], 1e-6))))
@@ -181,46 +242,13 @@ class Bench:
             utilization_percent=median(samples) if samples else None,
         )
 
-    def _seconds(self, step: Callable[[], None], repeats: int) -> List[float]:
+    def _seconds(self, step: Callable[[], object], repeats: int) -> List[float]:
         return self._place.seconds(step, repeats=repeats, warm_up=0)
 
-    def _step(self, data: Tuple[Any, Any], torch: Any) -> Callable[[], None]:
-        scaler = _scaler(torch) if self._dtype is torch.float16 else None
 
-        def step() -> None:
-            self._optimiser.zero_grad(set_to_none=True)
-            with self._autocast(torch):
-                loss = self._model.loss(self._module, data)
-            if scaler is None:
-                loss.backward()
-                self._optimiser.step()
-            else:
-                scaler.scale(loss).backward()
-                scaler.step(self._optimiser)
-                scaler.update()
-
-        return step
-
-    def _autocast(self, torch: Any) -> Any:
-        if self._dtype is None:
-            return contextlib.nullcontext()
-        return torch.autocast(self._place.kind, dtype=self._dtype)
-
-    def _cap(self) -> None:
-        """Limit the GPU's allocator to the share; on the CPU memory is estimated before a trial."""
-        import torch
-
-        if self._place.is_gpu:
-            free, total = torch.cuda.mem_get_info(self._place.index)
-            share = min(1.0, self._job.memory_share * free / total)
-            torch.cuda.set_per_process_memory_fraction(share, self._place.index)
-
-
-def _amp_type(place: Place) -> Any:
-    import torch
-
-    capability = place.capability
-    return torch.float16 if capability is not None and capability < (8, 0) else torch.bfloat16
+def mixed_on(place: Place) -> str:
+    """The dtype of mixed precision: fp16 where the device has no units for bf16."""
+    return next((one for one in ("bf16", "fp16") if place.cannot_mix(one) is None), "bf16")
 
 
 def _scaler(torch: Any) -> Any:
@@ -236,7 +264,7 @@ def utilization(place: Place) -> Iterator[List[float]]:
 
     def watch() -> None:
         while not done.wait(SAMPLE_S):
-            gpu = same_gpu.find(place.index, state.read().gpus)
+            gpu = place.state_in(state.read().gpus)
             if gpu is None or gpu.utilization_percent is None:
                 return
             samples.append(float(gpu.utilization_percent))

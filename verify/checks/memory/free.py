@@ -20,7 +20,7 @@ from verify.running.children import Child
 NOTED = 0.9  # the free share of a GPU's memory: below it, other processes are named
 ENOUGH = 0.5  # below it, the check fails
 MODEL = "resnet50"
-MAXIMUM = {"cuda": 4096, "cpu": 4}
+FIRST, MAXIMUM = {"cuda": 32, "cpu": 1}, {"cuda": 4096, "cpu": 4}
 SECONDS = 75.0  # for each precision
 LOOK_LIMIT_S = 60.0  # for CUDA to start on every GPU
 GB = 1e9
@@ -157,23 +157,31 @@ def judge_free(held: Sequence[HeldMemory]) -> Outcome:
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
 
 
-def check_batch(context: Context) -> Outcome:  # noqa: ARG001  # it has one level
+def check_batch(context: Context) -> Outcome:
     """The largest and the fastest batch of a large network, without and with AMP."""
-    broken, place = batches.look()
+    broken, place = batches.look(context)
     if broken is not None:
         return broken
-    modes: List[batches.Mode] = []
+    jobs = (Job(MODEL, amp=amp, by_trainer=True) for amp in (False, True))
     try:
-        for amp in (False, True):
-            job = Job(MODEL, amp=amp)
-            room = MAXIMUM[place.kind]
-            # To 1/16: a check has little time, and `verify batch` finds the exact size.
-            modes.append(batches.run(job, place, maximum=room, seconds=SECONDS, resolution=1 / 16))
+        modes = [search_batch(job, place) for job in jobs]
     except Refused as error:
         fix = "see training.loss and devices.convolution"
         cause = "a training step of {} does not work here".format(MODEL)
         return Outcome(Status.FAIL, str(error), cause, fix, {"device": place.kind})
     return judge_batches(modes, place.kind, place.words)
+
+
+def search_batch(job: Job, place: Any) -> batches.Mode:
+    """To 1/16: a check has little time, and `verify batch` finds the exact size. Where the first
+    does not fit, from one sample on; compilers need most of the time, so that few are tried.
+    """
+    first, room = FIRST[place.kind], MAXIMUM[place.kind]
+    more: Dict[str, Any] = {"seconds": SECONDS, "resolution": 1 / 16}
+    found = batches.run(job, place, minimum=first, maximum=room, **more)
+    if found.search.largest is None and first > 1:
+        return batches.run(job, place, maximum=first - 1, **more)
+    return found
 
 
 def judge_batches(modes: Sequence[batches.Mode], device: str, words: str) -> Outcome:

@@ -126,6 +126,9 @@ def check_copies(context: Context) -> Outcome:
     if not places[0].is_gpu:
         message = "no GPU visible"
         return Outcome(Status.SKIP, message, fix=START_WITH_GPUS)
+    missing = places[0].cannot_pin()
+    if missing:
+        return Outcome(Status.SKIP, missing, "only pinned memory shows how fast a link is")
     sizes = rates.transfer_sizes(context.pick(1 << 24, 1 << 28, 1 << 30))
     found: List[MeasuredRate] = []
     cards: List[RatedCard] = []

@@ -105,7 +105,7 @@ def copy_bytes(free: int, cache: int) -> int:
     return max(1 << 20, min(free, max(GIB, 8 * cache)))
 
 
-# Copies between host and GPU, in PyTorch: only it lets a program pin memory
+# Copies between host and GPU, where a program can pin memory
 
 WAYS = ("h2d_pinned", "d2h_pinned", "h2d_pageable", "d2h_pageable")
 

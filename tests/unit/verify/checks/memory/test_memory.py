@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 
 from tests.kit.cases import cases
 from tests.unit.verify.checks.test_judges import holds
+from verify.backends.pytorch import Place
+from verify.checks.memory import batches
 from verify.checks.memory.batches import Mode
-from verify.checks.memory.free import HeldMemory, judge_batches, judge_free
+from verify.checks.memory.bench import Job
+from verify.checks.memory.free import HeldMemory, judge_batches, judge_free, search_batch
 from verify.checks.memory.leaks import TOLERANCE, MemorySeries, judge_leak, slope, thinned
 from verify.checks.memory.patterns import KeptBlocks, judge_patterns
 from verify.device import limits, same_gpu
@@ -133,6 +136,28 @@ def found_modes(largest: int | None, precision: str = "fp32") -> Mode:
 )
 def test_batches(modes: list[Mode], status: Status, word: str) -> None:
     holds(judge_batches(modes, "cuda", "on the GPU"), status, word)
+
+
+@cases(
+    "kind room ranges",
+    ("the first batch fits", "cuda", 700, [(32, 4096)]),
+    ("a small GPU is tried from one sample on", "cuda", 9, [(32, 4096), (1, 31)]),
+    ("nothing fits", "cuda", 0, [(32, 4096), (1, 31)]),
+    ("a CPU starts with one sample", "cpu", 0, [(1, 4)]),
+)
+def test_the_first_batch_is_large_where_it_fits(
+    kind: str, room: int, ranges: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def run(*_: Any, maximum: int, minimum: int = 1, **__: Any) -> Mode:
+        asked.append((minimum, maximum))
+        return found_modes(min(room, maximum) if room >= minimum else None)
+
+    monkeypatch.setattr(batches, "run", run)
+    found = search_batch(Job("resnet50"), Place(kind))
+    assert asked == ranges
+    assert (found.search.largest is None) == (room == 0)
 
 
 A, B = GpuState(0, "A100", "GPU-aa"), GpuState(1, "A100", "GPU-bb")

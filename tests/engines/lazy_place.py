@@ -84,7 +84,7 @@ def built(place: Path, name: str = "snapshotter") -> Path:
         "GOFLAGS": "-p=2",
     }
     argv = [go, "build", "-o", str(place / f"lazy-{name}"), name]
-    done = run_program(argv, env={**os.environ, **env})
+    done = run_program(argv, env={**os.environ, **env}, timeout=3600)
     assert done.returncode == 0, done.stderr
     return place / f"lazy-{name}"
 

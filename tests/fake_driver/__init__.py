@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests import need
+from tests.kit.programs import run_program
 
 LIBRARY = "libnvidia-ml.so.1"
 ROOT = Path(__file__).parents[2]
@@ -49,13 +50,6 @@ def run_python(code: str, library: Path, settings: Path | None, *, timeout_s: fl
         "PATH": "",
         **({"FAKE_DRIVER": str(settings)} if settings else {}),
     }
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=env,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-    )
+    done = run_program([sys.executable, "-c", code], env=env, timeout=timeout_s)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests import need
+from tests.kit.programs import run_program
 
 ROOT = Path(__file__).parents[2]
 # Builds that compute on a CPU. pip, not uv: a machine may be set up to find its own torch by pip.
@@ -33,12 +34,8 @@ def python_of(framework: str) -> Path:
         subprocess.run(make, check=True, timeout=120)
         python = str(folder / "bin" / "python")
         pip = [sys.executable, "-m", "pip", "--python", python, "install", "-q"]
-        done = subprocess.run(
-            [*pip, "--disable-pip-version-check", *PINS[framework]],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=INSTALL_LIMIT_S,
+        done = run_program(
+            [*pip, "--disable-pip-version-check", *PINS[framework]], timeout=INSTALL_LIMIT_S
         )
         if done.returncode:
             need.lacking(f"{framework} cannot be installed: {done.stderr[-500:]}")
@@ -58,14 +55,11 @@ def run_forked(
     groups: Mapping[str, Sequence[Command]], cwd: Path = ROOT, env: Mapping[str, str] = ENV
 ) -> dict[str, list[subprocess.CompletedProcess[str]]]:
     """How the commands of each group ended, which ran with PyTorch at the same time."""
-    done = subprocess.run(
+    done = run_program(
         [python_of("pytorch"), "-m", "tests.frameworks.forks"],
-        input=json.dumps({name: [one._asdict() for one in some] for name, some in groups.items()}),
+        given=json.dumps({name: [one._asdict() for one in some] for name, some in groups.items()}),
         cwd=cwd,
         env={**env, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=INSTALL_LIMIT_S,
     )
     assert done.returncode == 0, done.stderr

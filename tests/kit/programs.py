@@ -14,7 +14,7 @@ def run_program(
     env: Mapping[str, str] | None = None,
     given: str = "",
     check: bool = False,
-    timeout: float = 120,
+    timeout: float = 600,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program, with `given` as its input; what it wrote is text. `check`: it must succeed."""
     return subprocess.run(

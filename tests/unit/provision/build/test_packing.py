@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import py_compile
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from provision.build import opened_files, packing
 from provision.build.packing import ImportRecording, compressed, lazy
 from tests.kit.cases import cases
 from tests.kit.memory_target import DictMemory, TextLayer
+from tests.kit.programs import run_program
 from tests.kit.sandbox_images import entry, image, layer
 
 NO_RUNNER = NoRunnerError("No sandbox.", fix="Get one.")
@@ -167,9 +167,6 @@ def test_the_program_names_the_small_files_that_an_import_opens(tmp_path: Path) 
     cached = py_compile.compile(str(package / "__init__.py"), invalidation_mode=kind)
     program = Path(opened_files.__file__).read_text(encoding="utf-8")
     argv = [sys.executable, "-c", program, "thing", str(tmp_path), "2000"]
-    done = subprocess.run(
-        argv, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, timeout=60,
-        check=True,
-    )  # fmt: skip
+    done = run_program(argv, env={"PYTHONPATH": str(tmp_path)}, check=True)
     found = json.loads(done.stdout.rstrip().rpartition("\n")[2])
     assert found == sorted([str(cached), str(package / "data")])

@@ -28,6 +28,7 @@ from provision.catalog.tables import TABLES
 from provision.errors import CatalogError, Exit
 from tests import ROOT
 from tests.kit.cases import cases
+from tests.kit.programs import run_program
 from tools.checks import check
 
 TODAY = "2030-01-01"
@@ -205,13 +206,7 @@ def as_nobody(code: str, *words: str) -> subprocess.CompletedProcess[str]:
         "current({})\n"
     )
     head = "import sys; sys.path.insert(0, sys.argv[1])\n"
-    return subprocess.run(
-        [sys.executable, "-c", head + load_first + drop + code, str(ROOT), *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return run_program([sys.executable, "-c", head + load_first + drop + code, str(ROOT), *words])
 
 
 class TestPermissions:
@@ -548,11 +543,5 @@ class TestCurrent:
             "current({'XDG_DATA_HOME': sys.argv[1]})\n"
             "print(*sorted({'hashlib', 'tempfile', 'packaging'} & set(sys.modules)))\n"
         )
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path)],
-            capture_output=True,
-            text=True,
-            check=True,
-            cwd=ROOT,
-        )
+        done = run_program([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True)
         assert done.stdout == "\n"

@@ -5,7 +5,6 @@ module that another user left there is started.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 from images.registry.auth import read_login
 from provision.cli.main import drop_relative_path_entries
+from tests.kit.programs import run_program
 
 PROGRAMS = (
     *(
@@ -62,7 +62,7 @@ def place(tmp_path: Path) -> Path:
     ],
 )
 def test_nothing_of_the_working_directory_is_started(place: Path, command: str, path: str) -> None:
-    done = subprocess.run(
+    done = run_program(
         [str(Path(sys.executable).parent / "provision"), *command.split()],
         cwd=place,
         env={
@@ -71,10 +71,6 @@ def test_nothing_of_the_working_directory_is_started(place: Path, command: str, 
             "PATH": path.format(os.environ["PATH"]),
             "PIP_CONFIG_FILE": str(place.parent / "home/pip.conf"),
         },
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
     )
     assert "Traceback" not in done.stderr
     assert done.returncode != 70, done.stderr

@@ -17,6 +17,7 @@ from provision.cli.main import main
 from provision.cli.parser import build_parser
 from provision.cli.registry import GROUPS, SECTIONS, names, of_group
 from tests.kit.cases import cases
+from tests.kit.programs import run_program
 
 
 def parsers() -> Iterator[HelpParser]:
@@ -77,7 +78,7 @@ def test_help_all_is_a_result(words: list[str]) -> None:
 
 def provision(*words: str) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-m", "provision", *words]
-    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
+    return run_program(argv)
 
 
 @cases(

@@ -21,6 +21,7 @@ from tests import ROOT
 from tests.kit.cases import cases
 from tests.kit.company import MIRROR, PACKAGES, USER, LoginProxy
 from tests.kit.private_index import Authority, make_authority, make_wheel, serve
+from tests.kit.programs import run_program
 from tests.kit.projects import base_layout, project
 
 HOST = '{"driver": "535.104.05", "arch": "x86_64", "gpus": [{"name": "NVIDIA A100-SXM4-80GB"}]}'
@@ -58,12 +59,8 @@ class Company:
 
     def run(self, place: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
         """The product in a directory, with a home, stores and variables of its own."""
-        return subprocess.run(
+        return run_program(
             [sys.executable, "-m", "provision", *words],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
             cwd=place,
             env={
                 "PATH": os.environ["PATH"],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -24,6 +23,7 @@ from provision.doctor.probes import read_facts
 from tests import DATA, ROOT
 from tests.kit.cases import cases
 from tests.kit.doctor_hosts import build, load_host
+from tests.kit.programs import run_program
 
 SCHEMA = json.loads((ROOT / "provision/doctor/doctor.schema.json").read_text(encoding="utf-8"))
 NO_GPU = (
@@ -91,7 +91,7 @@ def test_nothing_is_changed_without_fix(words: list[str], tmp_path: Path) -> Non
         (tmp_path / name).mkdir()
     (tmp_path / "work" / "run.log").write_text(FALLEN)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    done = subprocess.run(
+    done = run_program(
         [sys.executable, "-B", "-c", CHANGES, "doctor", *words],
         cwd=tmp_path / "work",
         env={
@@ -100,10 +100,6 @@ def test_nothing_is_changed_without_fix(words: list[str], tmp_path: Path) -> Non
             "HOME": str(tmp_path / "home"),
             "TMPDIR": str(tmp_path / "tmp"),
         },
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
     )
     assert done.stdout, done.stderr
     assert done.stderr.splitlines()[-1] == "[]", done.stderr

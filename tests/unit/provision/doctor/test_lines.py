@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +36,7 @@ from provision.doctor.outline import Outline
 from tests import ROOT
 from tests.kit.cases import cases
 from tests.kit.doctor_texts import VARIATIONS
+from tests.kit.programs import run_program
 
 
 @given(
@@ -418,13 +418,7 @@ def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
         "print([cause.code for cause in diagnose([('log', open_log)]).causes]);"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(log)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_program([sys.executable, "-c", program, str(log)], cwd=ROOT, check=True)
     grown_kib = int(done.stdout.splitlines()[-1])
     assert grown_kib < 150 << 10
     assert log.stat().st_size > 200 << 20

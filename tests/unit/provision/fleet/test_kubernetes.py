@@ -4,7 +4,6 @@ written from the documentation and source of Kubernetes and containerd, not reco
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from provision.fleet.nodes.kubernetes_call import (
     waits_for,
 )
 from tests.kit.cases import cases
+from tests.kit.programs import run_program
 
 
 @given(st.text(alphabet=st.sampled_from("$()AB {}é\n"), max_size=200))
@@ -48,7 +48,7 @@ def test_a_long_program_runs_and_no_word_is_longer_than_linux_allows() -> None:
     words = arguments(program)
     assert max(len(word.encode()) for word in words) < 128 << 10
     words = [sys.executable, *(word.replace("$$", "$") for word in words[1:])]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    done = run_program(words, check=True)
     assert done.stdout == "400000 __main__\n"
 
 

@@ -27,6 +27,7 @@ from provision.fleet.nodes.program import (
 from provision.model.plan import HostFacts
 from tests import ROOT
 from tests.kit.cases import cases
+from tests.kit.programs import run_program
 
 # What came to the standard library after 3.8, of the names that such code would use.
 NEWER = {
@@ -146,16 +147,7 @@ def test_it_runs_without_any_package_or_says_that_python_is_too_old(
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     words = [python, "-c", "import sys; print(sys.version_info >= (3, 8))"]
     new_enough = subprocess.check_output(words, env=env, timeout=60).strip() == b"True"
-    done = subprocess.run(
-        [python, "-I", "-S", "-"],
-        input=program.text,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=tmp_path,
-        env=env,
-        check=False,
-    )
+    done = run_program([python, "-I", "-S", "-"], given=program.text, cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr
     answer = read_answer("n1", f"Welcome!{done.stdout}bye\n", program.mark)
     assert list(tmp_path.iterdir()) == []
@@ -173,16 +165,10 @@ def test_it_runs_without_any_package_or_says_that_python_is_too_old(
 def test_it_reads_what_detect_reads_here() -> None:
     """The same facts as those of the command, from the same modules."""
     program = node_program()
-    sent = subprocess.run(
-        [sys.executable, "-"], input=program.text, capture_output=True, text=True, check=True
-    )
+    sent = run_program([sys.executable, "-"], given=program.text, check=True)
     facts = facts_of("n", read_answer("n", sent.stdout, program.mark))
-    here = subprocess.run(
-        [sys.executable, "-m", "provision", "detect", "--json"],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
+    here = run_program(
+        [sys.executable, "-m", "provision", "detect", "--json"], cwd=ROOT, check=True
     )
     found = json.loads(here.stdout)
     assert isinstance(facts, HostFacts)

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -32,6 +31,7 @@ from provision.fleet.nodes.ray import (
     ray_cluster,
 )
 from tests.kit.cases import cases
+from tests.kit.programs import run_program
 
 NODE: dict[str, Any] = {
     "id": "a1", "alive": True, "host": "h1", "address": "10.0.0.1", "port": 1, "label": "10.0.0.1",
@@ -260,7 +260,7 @@ def test_what_ray_says(code: int, err: str, expected: str, words: str) -> None:
 def test_a_call_without_a_driver_ends_with_the_reason(tmp_path: Path) -> None:
     cluster = RayCluster((node(),), tmp_path / "s")
     (call,) = ray_calls(cluster, 5)
-    done = subprocess.run(call.argv, input="x", capture_output=True, text=True, check=False)
+    done = run_program(call.argv, given="x")
     assert done.returncode == 255
     assert call.explain is not None
     found = call.explain(Completed(call.argv, 255, done.stderr, "", 0.1))

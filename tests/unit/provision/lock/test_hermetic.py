@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +23,7 @@ from provision.lock.uv import WheelTarget
 from tests import ROOT, need
 from tests.kit.cases import cases
 from tests.kit.local_index import LocalIndex, pure, serving_uv
+from tests.kit.programs import run_program
 
 TARGET = WheelTarget("3.11", "x86_64", 36)
 SOMEBODY = 12345
@@ -275,15 +275,12 @@ def test_no_configuration_above_a_checkout_counts_for_its_own_locks(
     leave(tmp_path / "uv.toml", f'index-url = "{URL}"\n', theirs)
     (tmp_path / "checkout").mkdir()
     shutil.copy(ROOT / "pyproject.toml", tmp_path / "checkout")
-    done = subprocess.run(
+    done = run_program(
         [uv_program(), "pip", "compile", "-", "--offline", "--emit-index-url", "--no-header"],
+        given="",
         cwd=tmp_path / "checkout",
         env={name: value for name, value in os.environ.items() if name != "UV_NO_CONFIG"},
-        input="",
-        capture_output=True,
-        text=True,
         check=True,
-        timeout=60,
     )
     assert theirs.url("simple") not in done.stdout
     assert "--index-url" in done.stdout

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from provision.model.plan import Plan
 from tests.kit.cases import cases
 from tests.kit.company import make_repository
 from tests.kit.local_index import pure, serving_uv
+from tests.kit.programs import run_program
 from tests.unit.provision.lock.test_lock import PLAN
 
 TARGET = WheelTarget("3.11", "x86_64", 36)
@@ -81,7 +81,7 @@ def test_the_python_that_uv_gets_runs_only_its_question(
 ) -> None:
     python = guarded_python(tmp_path)
     assert python is not None
-    done = subprocess.run([python, *words], capture_output=True, text=True, timeout=20, check=False)
+    done = run_program([python, *words])
     # uv's module is not here: that Python started is seen in its error
     assert ("get_interpreter_info" in done.stderr or "No module named" in done.stderr) is runs
     assert ("runs in a sandbox only" in done.stderr) is not runs

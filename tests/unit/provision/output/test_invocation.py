@@ -19,6 +19,7 @@ from provision.output.invocation import replaced, words_of
 from provision.output.stdout import print_document, print_json, print_result
 from tests import ROOT
 from tests.kit.cases import cases
+from tests.kit.programs import run_program
 
 COMMANDS = frozenset({"plan", "build", "run", "doctor", "verify"})
 RUN = "./run provision"
@@ -142,9 +143,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def shell(line: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["sh", "-c", line], cwd=directory, capture_output=True, text=True, check=False, timeout=60
-    )
+    return run_program(["sh", "-c", line], cwd=directory)
 
 
 @cases(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from packaging.specifiers import SpecifierSet
 from provision.catalog.loading import load
 from provision.resolve.specifiers import within
 from tests.kit.cases import cases
+from tests.kit.programs import run_program
 
 CATALOG = load()
 NUMBERS = st.lists(st.integers(0, 30), min_size=1, max_size=4).map(
@@ -67,5 +67,5 @@ def test_a_plan_imports_nothing_slow(framework: str, tmp_path: Path) -> None:
         f"import sys; from provision.cli import main as cli; code = cli.main({words!r}); "
         f"sys.exit(code or ', '.join(set({SLOW!r}) & sys.modules.keys()) or 0)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = run_program([sys.executable, "-c", code])
     assert done.stderr == ""

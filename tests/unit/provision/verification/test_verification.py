@@ -47,6 +47,7 @@ from tests.kit.fake_engine import (
     says,
 )
 from tests.kit.forged import RECORDS, REPORTS, Edit, forge_record, forged
+from tests.kit.programs import run_program
 from tests.unit.provision.cli.test_cli import Said, main
 from tests.unit.provision.verification.conftest import Place
 
@@ -196,9 +197,7 @@ def test_the_real_suite_s_report_is_read(here: Place) -> None:
                 "/opt/gpu-provision/lib/verify": str(ROOT / "verify"),
             }
             words = [here.get(word, word) for word in job.command]
-            done = subprocess.run(
-                [sys.executable, *words[1:]], cwd=ROOT, capture_output=True, text=True, check=False
-            )
+            done = run_program([sys.executable, *words[1:]], cwd=ROOT)
         return ended(done.returncode, done.stdout, done.stderr)
 
     here.engine.suite = real

@@ -16,6 +16,7 @@ import pytest
 
 from tests import ROOT, need
 from tests.kit.cases import cases
+from tests.kit.programs import run_program
 from tests.kit.reports import REPORT, SCHEMA
 from tools.release import write_suite
 from verify.checks import CHECKS
@@ -49,14 +50,10 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def alone(suite: Path, python: str, *arguments: str) -> Done:
     """The suite as one file, isolated: no site-packages, so no framework."""
-    return subprocess.run(
+    return run_program(
         [python, "-S", "-B", str(suite), *arguments],
         cwd=suite.parent,
         env={name: text for name, text in os.environ.items() if not name.startswith("PYTHON")},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
     )
 
 
@@ -80,7 +77,7 @@ def test_the_schema_refuses_what_it_does_not_know() -> None:
 
 def test_list_names_every_check() -> None:
     words = [sys.executable, "-m", "verify", "--list"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_program(words, cwd=ROOT)
     assert done.returncode == 0
     assert [line.split()[0] for line in done.stdout.splitlines()] == [
         c.id for c in CHECKS["pytorch"]
@@ -233,9 +230,7 @@ def test_nothing_need_be_writable_but_shared_memory(
 ) -> None:
     python = [sys.executable, "-S", "-B", str(suite), "--json"]
     bare = [need.program("bwrap"), *_BARE.split(), *more]
-    done = subprocess.run(
-        [*bare, *python], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = run_program([*bare, *python])
     assert done.returncode == code, done.stderr
     if sentence is None:
         valid(done.stdout)
@@ -414,14 +409,7 @@ def test_an_interrupt_is_130(tmp_path: Path) -> None:
         "wait = lambda _: (os.kill(os.getppid(), 2), time.sleep(60));"
         "sys.exit(main([], {'pytorch': [Check('devices.a', 'A', wait, framework=False)]}))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(ROOT)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    done = run_program([sys.executable, "-c", code, str(ROOT)], cwd=tmp_path)
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr == "verify: interrupted\n"
 

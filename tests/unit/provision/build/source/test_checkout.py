@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,15 +15,14 @@ from provision.errors import BadInputError
 from tests.kit.cases import cases
 from tests.kit.company import CODE, USER, LoginProxy, git_over_https, make_repository
 from tests.kit.private_index import make_authority
+from tests.kit.programs import run_program
 from tests.kit.projects import project
 
 WHO = ("-c", "user.name=a", "-c", "user.email=a@h.example", "-c", "commit.gpgsign=false")
 
 
 def git(place: Path, *words: str) -> str:
-    done = subprocess.run(
-        ["git", *WHO, *words], cwd=place, capture_output=True, text=True, check=True, timeout=30
-    )
+    done = run_program(["git", *WHO, *words], cwd=place, check=True)
     return done.stdout.strip()
 
 

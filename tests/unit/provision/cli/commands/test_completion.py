@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from provision.cli.commands.completion import SHELLS
 from provision.cli.main import main
 from tests import ROOT, need
+from tests.kit.programs import run_program
 
 BASH = """
 source <(provision completion bash)
@@ -56,7 +56,7 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 
 def words(argv: list[str], env: dict[str, str]) -> list[str]:
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = run_program(argv, env=env)
     assert not done.stderr
     return sorted(line.split("\t")[0].strip() for line in done.stdout.splitlines() if line.strip())
 

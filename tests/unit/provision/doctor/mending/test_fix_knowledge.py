@@ -22,6 +22,7 @@ from provision.doctor.mending.effects import effects
 from provision.doctor.mending.shell import commands, programs, without_sudo
 from tests import need
 from tests.kit.cases import cases
+from tests.kit.programs import run_program
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -105,9 +106,7 @@ def written(found: Iterator[tuple[str, str]], folder: Path) -> list[str]:
 def unreadable(shell: str, files: list[str]) -> str:
     """What a shell says of the files that it cannot read, and their names."""
     each = 'for file; do "$0" -n "$file" || echo "$file"; done'
-    done = subprocess.run(
-        [shell, "-c", each, shell, *files], capture_output=True, text=True, timeout=300, check=True
-    )
+    done = run_program([shell, "-c", each, shell, *files], check=True, timeout=300)
     return done.stdout + done.stderr
 
 
@@ -137,13 +136,7 @@ def test_each_command_of_an_automatic_fix_is_shell_by_itself(
 
 
 def complaints(files: list[str], *options: str) -> list[str]:
-    done = subprocess.run(
-        [need.program("shellcheck"), "--format=json", *options, *files],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_program([need.program("shellcheck"), "--format=json", *options, *files], timeout=300)
     return [
         f"{Path(one['file']).name}:{one['line']}: SC{one['code']}: {one['message']}"
         for one in json.loads(done.stdout)

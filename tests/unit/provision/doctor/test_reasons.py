@@ -408,14 +408,10 @@ def test_an_ignored_failure_of_a_task_is_none() -> None:
 @pytest.mark.parametrize(
     ("begin", "end"),
     [
-        pytest.param(
-            "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n",
-            GOOD_ENDS["nvidia-smi"],
-            id="the table of GPUs behind an exception",
-        ),
-        pytest.param(
-            "", GOOD_ENDS["nvidia-smi"].replace("33C", "ERR!"), id="a GPU that does not answer"
-        ),
+        pytest.param("torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n",
+                     GOOD_ENDS["nvidia-smi"], id="the table of GPUs behind an exception"),
+        pytest.param("", GOOD_ENDS["nvidia-smi"].replace("33C", "ERR!"),
+                     id="a GPU that does not answer"),
         pytest.param(
             "",
             GOOD_ENDS["a kernel that has started"]
@@ -428,17 +424,14 @@ def test_an_ignored_failure_of_a_task_is_none() -> None:
             + "Nov 02 10:00:10 node-a dcgm[812]: cannot open the library\n",
             id="a service that runs and says what it cannot do",
         ),
-        pytest.param(
-            "", GOOD_ENDS["a pod that is ready"] + "it began\n", id="a pod, and a log behind it"
-        ),
-        pytest.param(
-            "The compute mode is not supported on this device.\n",
-            "Treating as warning and moving on.\nAll done.\n",
-            id="a program that is done whatever happens",
-        ),
+        pytest.param("", GOOD_ENDS["a pod that is ready"] + "it began\n",
+                     id="a pod, and a log behind it"),
+        pytest.param("The compute mode is not supported on this device.\n",
+                     "Treating as warning and moving on.\nAll done.\n",
+                     id="a program that is done whatever happens"),
         pytest.param("removed\nDone.\n", "Building the module\n" * 9, id="done, and more work"),
     ],
-)
+)  # fmt: skip
 def test_this_is_no_good_end(begin: str, end: str) -> None:
     assert verdict(begin + end) != "healthy"
 

@@ -90,22 +90,18 @@ def one(work: Callable[[Context], Outcome], *, framework: bool) -> Result:
 
 
 @pytest.mark.parametrize("framework", [False, True], ids=["from the parent", "from the stage"])
-@pytest.mark.parametrize(
-    ("work", "status", "word"),
-    [
-        pytest.param(give_good, Status.PASS, "fine", id="a good check passes"),
-        pytest.param(crash, Status.ERROR, "SIGSEGV", id="a crash names its signal"),
-        pytest.param(run_out_of_memory, Status.ERROR, "memory", id="a SIGKILL speaks of memory"),
-        pytest.param(flood, Status.ERROR, "after the flood", id="a megabyte of output is borne"),
-        pytest.param(
-            fall_silent, Status.ERROR, "without a result", id="exit 0 without a result is none"
-        ),
-        pytest.param(leave, Status.ERROR, "SystemExit", id="a check may not end the suite"),
-        pytest.param(give_garbage, Status.ERROR, "not an Outcome", id="garbage is no outcome"),
-        pytest.param(give_nan, Status.ERROR, "JSON", id="what JSON cannot say is no outcome"),
-        pytest.param(lose_a_library, Status.ERROR, "libcublas.so.11", id="a cause is looked up"),
-        pytest.param(leave_a_child, Status.PASS, "fine", id="what a check leaves running is ended"),
-    ],
+@cases(
+    "work status word",
+    ("a good check passes", give_good, Status.PASS, "fine"),
+    ("a crash names its signal", crash, Status.ERROR, "SIGSEGV"),
+    ("a SIGKILL speaks of memory", run_out_of_memory, Status.ERROR, "memory"),
+    ("a megabyte of output is borne", flood, Status.ERROR, "after the flood"),
+    ("exit 0 without a result is none", fall_silent, Status.ERROR, "without a result"),
+    ("a check may not end the suite", leave, Status.ERROR, "SystemExit"),
+    ("garbage is no outcome", give_garbage, Status.ERROR, "not an Outcome"),
+    ("what JSON cannot say is no outcome", give_nan, Status.ERROR, "JSON"),
+    ("a cause is looked up", lose_a_library, Status.ERROR, "libcublas.so.11"),
+    ("what a check leaves running is ended", leave_a_child, Status.PASS, "fine"),
 )
 def test_every_end_is_a_result(
     work: Callable[[Context], Outcome], status: Status, word: str, *, framework: bool
@@ -132,19 +128,16 @@ def late(_: Context) -> Outcome:
 
 
 @pytest.mark.parametrize("framework", [False, True], ids=["from the parent", "from the stage"])
-@pytest.mark.parametrize(
-    ("work", "timed", "status", "word"),
-    [
-        pytest.param(give_good, False, Status.PASS, "fine", id="what passes passes"),
-        pytest.param(lose_a_library, False, Status.ERROR, "libcublas", id="what breaks is broken"),
-        pytest.param(late, False, Status.PASS, "fine", id="it has ten times as long"),
-        pytest.param(crash, False, Status.SKIP, "lost under emulation (qemu): killed by SIGSEGV",
-                     id="a crash may be the emulator's"),
-        pytest.param(hang, False, Status.SKIP, "lost under emulation (qemu): did not finish",
-                     id="so may a hang"),
-        pytest.param(give_good, True, Status.SKIP, "those of the emulator", id="no time is judged"),
-        pytest.param(crash, True, Status.SKIP, "those of the emulator", id="it is not even run"),
-    ],
+@cases(
+    "work timed status word",
+    ("what passes passes", give_good, False, Status.PASS, "fine"),
+    ("what breaks is broken", lose_a_library, False, Status.ERROR, "libcublas"),
+    ("it has ten times as long", late, False, Status.PASS, "fine"),
+    ("a crash may be the emulator's", crash, False, Status.SKIP,
+     "lost under emulation (qemu): killed by SIGSEGV"),
+    ("so may a hang", hang, False, Status.SKIP, "lost under emulation (qemu): did not finish"),
+    ("no time is judged", give_good, True, Status.SKIP, "those of the emulator"),
+    ("it is not even run", crash, True, Status.SKIP, "those of the emulator"),
 )  # fmt: skip
 def test_an_emulator_is_no_processor(
     work: Callable[[Context], Outcome], status: Status, word: str, *, timed: bool, framework: bool
@@ -240,14 +233,12 @@ def test_checks_that_share_run_in_one_process(*, framework: bool) -> None:
 
 
 @pytest.mark.parametrize("framework", [False, True], ids=["alone", "after an import"])
-@pytest.mark.parametrize(
-    ("bad", "status", "word"),
-    [
-        pytest.param(fails, Status.FAIL, "", id="a failure may have spoiled the process"),
-        pytest.param(crashes, Status.ERROR, "SIGSEGV", id="a crash"),
-        pytest.param(hangs, Status.FAIL, "did not finish", id="a hang"),
-        pytest.param(raises, Status.ERROR, "this check is broken", id="a check that is broken"),
-    ],
+@cases(
+    "bad status word",
+    ("a failure may have spoiled the process", fails, Status.FAIL, ""),
+    ("a crash", crashes, Status.ERROR, "SIGSEGV"),
+    ("a hang", hangs, Status.FAIL, "did not finish"),
+    ("a check that is broken", raises, Status.ERROR, "this check is broken"),
 )
 def test_a_check_that_is_lost_takes_none_along_that_it_shares_with(
     bad: Callable[[], Outcome],
@@ -294,29 +285,15 @@ def test_the_quick_level_starts_the_driver_a_few_times(tmp_path: Path) -> None:
     assert readings <= 5
 
 
-@pytest.mark.parametrize(
-    ("shared", "outcome", "status"),
-    [
-        pytest.param(
-            "GPU 0: process 7, 97 % load",
-            Outcome(Status.FAIL, "x", "no GPU memory is left"),
-            Status.SKIP,
-            id="a GPU that somebody else has filled",
-        ),
-        pytest.param(
-            None,
-            Outcome(Status.ERROR, "CUDA out of memory. Tried to allocate 2 GiB"),
-            Status.ERROR,
-            id="nobody else is on it: the check or the card is at fault",
-        ),
-        pytest.param(
-            "GPU 0: process 7, 97 % load",
-            Outcome(Status.FAIL, "3 of 512 results wrong", "the GPU"),
-            Status.FAIL,
-            id="wrong answers are wrong beside others, too",
-        ),
-    ],
-)
+@cases(
+    "shared outcome status",
+    ("a GPU that somebody else has filled", "GPU 0: process 7, 97 % load",
+     Outcome(Status.FAIL, "x", "no GPU memory is left"), Status.SKIP),
+    ("nobody else is on it: the check or the card is at fault", None,
+     Outcome(Status.ERROR, "CUDA out of memory. Tried to allocate 2 GiB"), Status.ERROR),
+    ("wrong answers are wrong beside others, too", "GPU 0: process 7, 97 % load",
+     Outcome(Status.FAIL, "3 of 512 results wrong", "the GPU"), Status.FAIL),
+)  # fmt: skip
 def test_what_runs_out_of_memory_beside_others_has_no_verdict(
     shared: str | None, outcome: Outcome, status: Status
 ) -> None:
@@ -337,14 +314,12 @@ def test_two_checks_share_one_import() -> None:
     assert first.outcome.measured["stage"] != os.getpid()
 
 
-@pytest.mark.parametrize(
-    ("compiled", "writable", "folder", "is_kept"),
-    [
-        pytest.param(False, False, "", True, id="read-only and not compiled: kept"),
-        pytest.param(True, False, "", False, id="the package is compiled"),
-        pytest.param(False, True, "", False, id="Python can write beside the sources"),
-        pytest.param(False, False, "/dev/shm/verify-x", False, id="no room but shared memory"),
-    ],
+@cases(
+    "compiled writable folder is_kept",
+    ("read-only and not compiled: kept", False, False, "", True),
+    ("the package is compiled", True, False, "", False),
+    ("Python can write beside the sources", False, True, "", False),
+    ("no room but shared memory", False, False, "/dev/shm/verify-x", False),
 )
 def test_a_module_that_cannot_be_compiled_in_place_is_compiled_once_a_run(
     tmp_path: Path,
@@ -389,15 +364,13 @@ def stall() -> None:
     time.sleep(60)
 
 
-@pytest.mark.parametrize(
-    ("prepare", "word"),
-    [
-        pytest.param(no_module, "not installed", id="no such module"),
-        pytest.param(lambda: crash(Context()), "SIGSEGV", id="a crash"),
-        pytest.param(exit_now, "code 3", id="an exit"),
-        pytest.param(stall, "hung", id="a hang"),
-        pytest.param(sys.exit, "SystemExit", id="an exception that is no Exception"),
-    ],
+@cases(
+    "prepare word",
+    ("no such module", no_module, "not installed"),
+    ("a crash", lambda: crash(Context()), "SIGSEGV"),
+    ("an exit", exit_now, "code 3"),
+    ("a hang", stall, "hung"),
+    ("an exception that is no Exception", sys.exit, "SystemExit"),
 )
 def test_an_import_that_goes_wrong_is_an_error_on_each_check(
     prepare: Callable[[], Any], word: str
@@ -426,20 +399,16 @@ def made(status: Status, *, gpu: bool = False, device: str = "cuda") -> Result:
 P, F, S, E = Status.PASS, Status.FAIL, Status.SKIP, Status.ERROR
 
 
-@pytest.mark.parametrize(
-    ("results", "expected"),
-    [
-        pytest.param([made(P), made(P, gpu=True)], "fit", id="all passed"),
-        pytest.param([made(P), made(S)], "fit", id="a skip that proves no GPU is no matter"),
-        pytest.param([made(P), made(S, gpu=True)], "no-verdict", id="a GPU check was skipped"),
-        pytest.param(
-            [made(P, gpu=True, device="cpu")], "no-verdict", id="the CPU is no proof of a GPU"
-        ),
-        pytest.param([made(F), made(S, gpu=True)], "unfit", id="a failure outweighs a skip"),
-        pytest.param([made(P), made(E)], "unfit", id="a broken check has proven nothing"),
-        pytest.param([made(S)], "no-verdict", id="nothing ran"),
-        pytest.param([], "no-verdict", id="nothing was there to run"),
-    ],
+@cases(
+    "results expected",
+    ("all passed", [made(P), made(P, gpu=True)], "fit"),
+    ("a skip that proves no GPU is no matter", [made(P), made(S)], "fit"),
+    ("a GPU check was skipped", [made(P), made(S, gpu=True)], "no-verdict"),
+    ("the CPU is no proof of a GPU", [made(P, gpu=True, device="cpu")], "no-verdict"),
+    ("a failure outweighs a skip", [made(F), made(S, gpu=True)], "unfit"),
+    ("a broken check has proven nothing", [made(P), made(E)], "unfit"),
+    ("nothing ran", [made(S)], "no-verdict"),
+    ("nothing was there to run", [], "no-verdict"),
 )
 def test_verdict(results: list[Result], expected: str) -> None:
     assert verdict(results) == expected

@@ -42,6 +42,8 @@ TWINS = {
         ("arch-not-of-nvcc", f'{OLD}ENV TORCH_CUDA_ARCH_LIST="8.6 [-12.0-][+9.0+]+PTX"\n'),
     "a capability that nvcc does not know any more": ("arch-not-of-nvcc",
         f"{DEVEL}RUN cmake -B b -DCMAKE_CUDA_ARCHITECTURES='[-35;80-real-][+native+]' .\n"),
+    "a capability that a command exports": ("arch-not-of-nvcc",
+        f'{OLD}RUN export TORCH_CUDA_ARCH_LIST="8.6 [-12.0-][+9.0+]" && pip install .\n'),
     "a capability in a command of nvcc": ("arch-not-of-nvcc", (
         f"{OLD}RUN [-nvcc -gencode arch=compute_100,code-][+apt-get install -y cuda-nvcc-12-8 "
         "&& nvcc -arch+]=sm_100 a.cu\n")),

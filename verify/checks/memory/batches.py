@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from verify.backends.base import Place, of
-from verify.checks.memory.bench import Bencher, Job, Refused
+from verify.checks.memory.bench import Bencher, Job, Late, Refused
 from verify.device import limits
 from verify.model.check import Context, Outcome
 from verify.model.measures import LOWER, Metric, Plot, Table, pack
@@ -60,7 +60,9 @@ def run(
     resolution: float = 0.0,
     tell: Callable[[str, BatchTrial], None] = lambda *_: None,
 ) -> Mode:
-    """Search one precision. Raises Refused if the model cannot be built or trained."""
+    """Search one precision. Raises Refused if the model cannot be built or trained, and Late if not
+    one trial ended in time.
+    """
     bencher, trials = Bencher(job, place), []  # type: Tuple[Bencher, List[BatchTrial]]
     deadline = time.monotonic() + seconds
 
@@ -76,14 +78,19 @@ def run(
         left = deadline - time.monotonic()
         wanted = batching.predicted_seconds(done, batch, STEPS) or 0.0
         if done and wanted > left:
-            return "the time limit was reached ({:.0f} s)".format(seconds)
+            return in_time
         return None
 
     available = limits.memory_available(limits.read())
+    in_time = "the time limit was reached ({:.0f} s)".format(seconds)
     try:
         search = batching.search(
             measure, maximum, minimum=minimum, stop=stop, resolution=resolution
         )
+    except Late:
+        if not trials:
+            raise
+        search = Search(tuple(trials), in_time)
     finally:
         bencher.close()
     return Mode(str(bencher.facts.get("precision", "")), bencher.facts.get("gpu"), search)

@@ -44,6 +44,10 @@ class Refused(Exception):  # noqa: N818  # an answer: the model or machine is un
     """The model could not be built or trained; the message says why."""
 
 
+class Late(Refused):
+    """A trial did not end in time, which says nothing of the model: the machine may be busy."""
+
+
 @dataclass(frozen=True)
 class Job:
     """What to train, and which share of the initially free memory to use."""
@@ -322,7 +326,7 @@ class Bencher:
             return _lost(self._job, batch, ending)
         if said is None:
             self.close()
-            raise Refused("{}: no answer in {:.0f} s".format(self._job.model, limit_s))
+            raise Late("{}: no answer in {:.0f} s".format(self._job.model, limit_s))
         if "refused" in said:
             self.close()
             raise Refused(said["refused"])

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from verify.backends.base import of
 from verify.backends.sight import START_WITH_GPUS
 from verify.checks.memory import batches
-from verify.checks.memory.bench import Job, Refused
+from verify.checks.memory.bench import Job, Late, Refused
 from verify.checks.memory.leaks import check_leak
 from verify.checks.memory.patterns import check_pattern
 from verify.checks.memory.recovery import check_recovery
@@ -165,6 +165,9 @@ def check_batch(context: Context) -> Outcome:
     jobs = (Job(MODEL, amp=amp, by_trainer=True) for amp in (False, True))
     try:
         modes = [search_batch(job, place) for job in jobs]
+    except Late as error:
+        cause = "the machine is slow or busy, or the step hangs: training.loss would, too"
+        return Outcome(Status.SKIP, str(error), cause, None, {"device": place.kind})
     except Refused as error:
         fix = "see training.loss and devices.convolution"
         cause = "a training step of {} does not work here".format(MODEL)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.kit.cases import cases
 from verify.backends.pytorch import Place
 from verify.checks.memory import batches
-from verify.checks.memory.bench import Job, out_of_memory
+from verify.checks.memory.bench import Job, Late, out_of_memory
 from verify.commands import batch
 from verify.device import limits
 from verify.model.check import UsageError
@@ -256,6 +256,26 @@ def test_a_search_without_time_tries_one_batch(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(batches, "Bencher", Ready)
     found = batches.run(Job("small"), Place("cuda"), maximum=64, seconds=0.0)
     assert [trial.batch for trial in found.search.trials] == [1]
+    assert "time limit was reached" in found.search.ended
+
+
+@pytest.mark.parametrize("ended", [0, 2])
+def test_a_trial_that_does_not_end_in_time_ends_the_search(
+    ended: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Busy(Ready):
+        def measure(self, size: int, limit_s: float) -> BatchTrial:
+            if len(self.asked) == ended:
+                raise Late("no answer")
+            return super().measure(size, limit_s)
+
+    monkeypatch.setattr(batches, "Bencher", Busy)
+    if not ended:
+        with pytest.raises(Late):
+            batches.run(Job("small"), Place("cuda"), maximum=64, seconds=60)
+        return
+    found = batches.run(Job("small"), Place("cuda"), maximum=64, seconds=60)
+    assert [trial.batch for trial in found.search.trials] == [1, 2]
     assert "time limit was reached" in found.search.ended
 
 

@@ -13,13 +13,19 @@ from tests.unit.verify.checks.test_judges import holds
 from verify.backends.pytorch import Place
 from verify.checks.memory import batches
 from verify.checks.memory.batches import Mode
-from verify.checks.memory.bench import Job
-from verify.checks.memory.free import HeldMemory, judge_batches, judge_free, search_batch
+from verify.checks.memory.bench import Job, Late, Refused
+from verify.checks.memory.free import (
+    HeldMemory,
+    check_batch,
+    judge_batches,
+    judge_free,
+    search_batch,
+)
 from verify.checks.memory.leaks import TOLERANCE, MemorySeries, judge_leak, slope, thinned
 from verify.checks.memory.patterns import KeptBlocks, judge_patterns
 from verify.device import limits, same_gpu
 from verify.device.telemetry import GpuProcess, GpuState
-from verify.model.check import Status
+from verify.model.check import Context, Status
 from verify.workloads.batching import MAXIMUM, NOTHING, BatchTrial, Search
 
 PASS, FAIL, SKIP = Status.PASS, Status.FAIL, Status.SKIP
@@ -158,6 +164,22 @@ def test_the_first_batch_is_large_where_it_fits(
     found = search_batch(Job("resnet50"), Place(kind))
     assert asked == ranges
     assert (found.search.largest is None) == (room == 0)
+
+
+@cases(
+    "error status",
+    ("a busy machine is no fault", Late("resnet50: no answer in 195 s"), SKIP),
+    ("a step that fails is one", Refused("resnet50 fails at batch 1"), FAIL),
+)
+def test_a_search_that_ends_early(
+    error: Refused, status: Status, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*_: Any, **__: Any) -> Mode:
+        raise error
+
+    monkeypatch.setattr(batches, "look", lambda _: (None, Place("cuda")))
+    monkeypatch.setattr(batches, "run", run)
+    holds(check_batch(Context()), status, str(error))
 
 
 A, B = GpuState(0, "A100", "GPU-aa"), GpuState(1, "A100", "GPU-bb")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -121,6 +122,7 @@ class _Ran(NamedTuple):
     last: List[Any]
 
 
+@functools.lru_cache(maxsize=None)  # the CPU's are the same for every GPU
 def _steps(place: Any, dtype: str, count: int) -> _Ran:
     """Without TF32: with it fp32 and float64 would differ by far more than fp32 rounds."""
     trainer = place.backend.trainer(place, smooth(), dtype=dtype, rate=0.05, exact=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from images.oci.sources import LayerSource
+from images.store.store import Store
 from provision.catalog.catalog import Catalog
 from provision.errors import NothingCompatibleError
 from provision.lock.labels import targets_of
@@ -18,7 +19,6 @@ from provision.resolve.rules.gpu_code import code_blocker, code_for
 
 if TYPE_CHECKING:
     from images.layers.cut import LibraryCut
-    from images.store.store import Store
 
 LICENCE = (
     "--cut modifies libraries, and NVIDIA's licences allow neither modifying its libraries nor "

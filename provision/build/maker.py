@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from images.engines.runner import Runner
 from images.oci.model import Descriptor
@@ -14,11 +14,9 @@ from images.oci.sources import Image
 from provision.build.base import PinnedBase
 from provision.build.cut import CutReport
 from provision.build.destination import Destination
+from provision.build.loading import LoadVerdict
 from provision.lock.lockfile import Lock
 from provision.model.plan import Plan
-
-if TYPE_CHECKING:
-    from provision.build.loading import LoadVerdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from provision.build.base import BuildSettings
 from provision.build.destination import Destination
 from provision.build.documents import Documenting
 from provision.build.maker import MadeImage
+from provision.build.packing import Making
+from provision.build.project.code import ProjectCode
 from provision.catalog.catalog import Catalog
 from provision.lock.lockfile import Lock
 from provision.model.plan import Plan, Request
 from provision.sources.find import Project
 from provision.verification.suite import SuiteRequest
-
-if TYPE_CHECKING:
-    from provision.build.packing import Making
-    from provision.build.project.code import ProjectCode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

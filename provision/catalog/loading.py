@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING
@@ -12,7 +13,6 @@ from provision.catalog.catalog_tables import ON_DEMAND
 from provision.catalog.data_files import DATA, DataFiles, overlay_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from provision.catalog.overlay import Overlay

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from provision.cli.option import retyped
-
-if TYPE_CHECKING:
-    from provision.model.plan import Gpu, HostFacts
+from provision.model.plan import Gpu, HostFacts
 
 
 def request_words(args: argparse.Namespace, hosts: Sequence[HostFacts] = ()) -> str:
@@ -17,8 +15,6 @@ def request_words(args: argparse.Namespace, hosts: Sequence[HostFacts] = ()) -> 
     options of a plan. `hosts`: a host of standard input, which cannot be read again,
     is named by its driver and its GPUs.
     """
-    import shlex
-
     if args.host == ["-"] and len(hosts) == 1 and hosts[0].driver and hosts[0].gpus:
         gpus = dict.fromkeys(map(_gpu_word, hosts[0].gpus))
         args = argparse.Namespace(**{**vars(args), "host": [], "gpus": list(filter(None, gpus))})

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from images.errors import Failure
 from provision.cli.registry import part_of
 from provision.errors import Exit
-
-if TYPE_CHECKING:
-    from provision.output.console import Console
+from provision.output.console import Console
 
 # Usage errors have been explained already; nothing that ran has failed.
 _NOT_ASKED = frozenset({Exit.USAGE, Exit.NOTHING_COMPATIBLE, Exit.BUG})

@@ -14,6 +14,7 @@ import itertools
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
@@ -25,6 +26,7 @@ from provision.cli.consult import Explanation, causes_of_failure, tell
 from provision.cli.parser import build_parser, parse
 from provision.cli.registry import Command, names, part_of
 from provision.errors import BadInputError, Exit
+from provision.model.request import quoted
 from provision.output import style
 from provision.output.console import Console
 from provision.output.invocation import begin
@@ -92,7 +94,6 @@ def main(
 def _refuse_unknown(word: str) -> NoReturn:
     """Refuse a first word that is no command and names nothing to look at. BadInputError."""
     from images.text.suggestions import alike, did_you_mean
-    from provision.model.request import quoted
 
     raise BadInputError(
         f"{quoted(word)} names no command, file or directory.",
@@ -112,8 +113,6 @@ def _leave_whatever_happens() -> None:
     (of connections, in urllib3) is then never released, and the finalizer that needs it waits
     forever. Our own cleanup has been done when this is called.
     """
-    import threading
-
     last_resort = threading.Timer(LEAVE_WITHIN_S, os._exit, (_interrupted_code(),))
     last_resort.daemon = True
     last_resort.start()

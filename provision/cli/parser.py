@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -62,8 +63,6 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     found, rest = parser.parse_known_args(words[:end])
     found.words = list(words[end + 1 :])
     if rest:
-        import shlex
-
         typed = [word for word in words[:end] if word not in rest]
         raise BadInputError(
             f"{words[0]} does not know {printable(shlex.join(rest), limit=100)}.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from images.text.printable import printable
 from provision.errors import BadInputError
 from provision.model.request import quoted
 
@@ -98,8 +99,6 @@ def today() -> str:
 def output_folder(text: str) -> Path:
     """The directory of --output, made if it is not there. BadInputError: it cannot be."""
     from pathlib import Path
-
-    from images.text.printable import printable
 
     folder = Path(text)
     shown = printable(text, limit=100)

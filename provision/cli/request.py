@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from provision.cli.option import option
 from provision.errors import BadInputError
 from provision.model.plan import TITLES, HostFacts, Request
-from provision.model.request import parse_request
+from provision.model.request import parse_request, with_apt
 
 if TYPE_CHECKING:
     from provision.catalog.catalog import Catalog
@@ -129,7 +129,6 @@ def read_request_for(
     if project is None:
         return given
     from provision.build.project.request import request_of, with_locked_cuda
-    from provision.model.request import with_apt
     from provision.resolve import resolve
     from provision.sources.declaration import pythons_of
 

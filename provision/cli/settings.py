@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from provision.cli.option import option, retyped
 from provision.cli.paths import image_home, read_reference, state_directory, wheel_home
 from provision.errors import BadInputError
-from provision.model.request import quoted
+from provision.model.request import parse_snapshot, quoted
+from provision.output.console import Console
 
 if TYPE_CHECKING:
     from provision.build.base import BuildSettings
     from provision.catalog.catalog import Catalog
-    from provision.output.console import Console
     from provision.verification.subject import ImagePlaces
 
 
@@ -100,8 +100,6 @@ def read_settings(args: argparse.Namespace) -> BuildSettings:
 
 
 def _read_snapshot(args: argparse.Namespace) -> str | None:
-    from provision.model.request import parse_snapshot
-
     text = getattr(args, "snapshot", None)
     return None if text is None else parse_snapshot(text, time.time())
 

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from packaging.utils import canonicalize_name
 
 from images.errors import Failure
+from provision.cli.hosts import this_host
+from provision.cli.settings import read_catalog
 from provision.errors import Exit
+from provision.host import in_short
+from provision.model.plan import HostFacts, Plan, Request
+from provision.output.console import Console
 from provision.output.stdout import print_result
 from provision.output.text import LABEL, row
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from provision.model.plan import HostFacts, Plan
-    from provision.output.console import Console
+from provision.resolve import resolve
+from provision.resolve.packages import FRAMEWORKS
+from provision.sources.find import read_project
 
 ELSEWHERE = "provision plan --gpu 'RTX 4090' --driver 580.95.05"
 
 
 def do_start(console: Console) -> int:
     """Read this machine, plan for it, and print what to type."""
-    from provision.cli.hosts import this_host
-    from provision.cli.settings import read_catalog
-    from provision.model.plan import Request
-    from provision.resolve import resolve
-
     facts = this_host()
     print_result(
         start_text(
@@ -39,8 +38,6 @@ def do_start(console: Console) -> int:
 
 def start_text(facts: HostFacts, planned: Callable[[], Plan], *, has_project: bool) -> str:
     """The text; `planned` is called only where a plan for this machine makes sense."""
-    from provision.host import in_short
-
     system = " ".join(filter(None, (facts.os_id, facts.os_version)))
     rows = [("machine", ", ".join(filter(None, (in_short(facts), system, facts.arch))))]
     if facts.gpus == ():
@@ -76,11 +73,6 @@ def start_text(facts: HostFacts, planned: Callable[[], Plan], *, has_project: bo
 
 def has_project(directory: Path) -> bool:
     """Whether a project here requires a framework, so that `provision build .` serves it."""
-    from packaging.utils import canonicalize_name
-
-    from provision.resolve.packages import FRAMEWORKS
-    from provision.sources.find import read_project
-
     try:
         declared = read_project(directory).declared
     except Failure:  # no project, or one that `build` would refuse with its reason

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Literal, TypeAlias
 
+from provision.doctor.mending.effects import effects
 from provision.doctor.model import Cause, Diagnosis, Evidence, Facts, Fix, LogOrigin
 from provision.doctor.overview import overview
 
@@ -129,8 +130,6 @@ def _evidence(evidence: Evidence) -> dict[str, str]:
 
 
 def _fix(fix: Fix) -> dict[str, Any]:
-    from provision.doctor.mending.effects import effects
-
     return {
         "for": list(fix.on),
         "note": fix.note or None,

@@ -9,13 +9,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from posixpath import commonpath, dirname
-from typing import TYPE_CHECKING
 
+from images.inspect.archive import WheelArchive
+from images.inspect.remote import is_url, open_url
 from images.wheels.directory import Member
 from provision.lock.runtimes import WAIT_S
 
-if TYPE_CHECKING:
-    from images.inspect.archive import WheelArchive
 _COMPILED = re.compile(r"\.(so(\.\d+)*|a|cubin|fatbin)$")
 _COMPILER = b"cpp_extension"
 _MOST_MODULES = 64
@@ -24,9 +23,6 @@ _MOST_BYTES = 1 << 20  # of one module
 
 def compiles_cuda(address: str, *, ca_bundle: Path | None) -> bool:
     """Whether the wheel at an address does. Failure: it cannot be read in parts."""
-    from images.inspect.archive import WheelArchive
-    from images.inspect.remote import is_url, open_url
-
     if not is_url(address) or "-any.whl" not in address:
         return False
     source = open_url(address, ca_bundle=ca_bundle, patience_s=WAIT_S, parts_only=True)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -26,9 +26,6 @@ from images.net.errors import BrokenOff
 from images.net.http import HttpClient
 from images.net.retries import Retries, Tries
 from provision.model.plan import TITLES, Plan, Warned
-
-if TYPE_CHECKING:
-    from packaging.requirements import Requirement
 
 _FOR_DEVELOPERS = re.compile(
     r"(.*[-_.])?(all[-_.])?(dev|devel|develop|development|ci|lint|linting|quality|style|typing|mypy"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from images.net.address import shown_url
+from images.store.store import Store
 from provision.lock.lockfile import parse_lock
 from provision.version import VERSION
 
@@ -44,8 +45,6 @@ class WheelFacts:
         """The facts of a kind, JSON values, by address: `read` gets the addresses whose facts are
         not known, and what it leaves out is read again next time.
         """
-        from images.store.store import Store
-
         wanted = dict.fromkeys(addresses)
         new = [address for address in wanted if (kind, address) not in self._known]
         with contextlib.ExitStack() as held:

@@ -12,15 +12,17 @@ import contextlib
 import re
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from images.errors import Failure
+from images.inspect.archive import WheelArchive
+from images.inspect.coverage import cover
+from images.inspect.fatbin import FatbinScanner
+from images.inspect.model import Capability, LibraryCode
+from images.inspect.remote import is_url, open_url
 from images.wheels.directory import Member
 from provision.lock.runtimes import READ_BYTES, WAIT_S, own_libraries, versions_in
 
-if TYPE_CHECKING:
-    from images.inspect.archive import WheelArchive
-    from images.inspect.model import Capability
 MOST_BYTES = 64 << 20
 """How much is read of the wheel of a package that was not requested itself."""
 
@@ -46,9 +48,6 @@ def missing_code(
     runtime ("12"). None: each has some, or there is no device code, or it cannot be read, or not
     within `most` bytes.
     """
-    from images.inspect.archive import WheelArchive
-    from images.inspect.remote import is_url, open_url
-
     if not is_url(address) or not gpus:
         return None
     try:
@@ -88,10 +87,6 @@ def _in_library(
     goes_on: Callable[[], bool],
 ) -> MissingCode | None:
     """The same for one library; None: it would take too much."""
-    from images.inspect.coverage import cover
-    from images.inspect.fatbin import FatbinScanner
-    from images.inspect.model import LibraryCode
-
     scanner, passed, seen = FatbinScanner(member.size), 0, 0
     left, targets = gpus, set[str]()
     with contextlib.closing(_pieces(archive, member, runtime)) as pieces:

@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from images.errors import Failure
+from images.inspect.archive import WheelArchive
+from images.inspect.remote import open_url
+from images.inspect.source import open_file
 from images.store.local import local_path
 from provision.lock.facts import WheelFacts
 from provision.lock.lockfile import Lock
@@ -73,9 +76,6 @@ def modules_in(members: Iterable[str]) -> frozenset[str]:
 
 
 def _remote(url: str, ca_bundle: Path | None) -> frozenset[str] | None:
-    from images.inspect.archive import WheelArchive
-    from images.inspect.remote import open_url
-
     try:
         source = open_url(url, ca_bundle=ca_bundle, patience_s=_WAIT_S, parts_only=True)
     except Failure:
@@ -89,9 +89,6 @@ def _remote(url: str, ca_bundle: Path | None) -> frozenset[str] | None:
 
 
 def _local(path: Path) -> frozenset[str] | None:
-    from images.inspect.archive import WheelArchive
-    from images.inspect.source import open_file
-
     try:
         source = open_file(str(path))
         return modules_in(WheelArchive(source).members)

@@ -16,15 +16,17 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from images.inspect.archive import WheelArchive
+from images.inspect.dynamic import DynamicReader, ElfFile
+from images.inspect.fatbin import MAGIC
+from images.inspect.remote import is_url, open_url
+from images.inspect.segments import DamagedElf
 from images.wheels.directory import Member
 from provision.catalog.pairs import exact_cudas, numbers_of
 from provision.lock.lockfile import parse_lock
 
-if TYPE_CHECKING:
-    from images.inspect.archive import WheelArchive
-    from images.inspect.dynamic import ElfFile
 _NAMED = re.compile(
     rb"\0(lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink)\.so\.(\d+)(?:\.\d+)*)(?=\0)"
 )
@@ -79,9 +81,6 @@ def needed_cuda(
     """The CUDA that a wheel needs; None: none. `most`: how many libraries are read for what they
     need, the smallest first. Failure: it cannot be read in parts.
     """
-    from images.inspect.archive import WheelArchive
-    from images.inspect.remote import is_url, open_url
-
     if not is_url(address):
         return None
     source = open_url(address, ca_bundle=ca_bundle, patience_s=WAIT_S, parts_only=True)
@@ -163,10 +162,6 @@ def _opened(archive: WheelArchive, member: Member, goes_on: Callable[[], bool]) 
     """The libraries that one names before its device code, by their CUDA; {}: none, or it cannot
     open any, or `goes_on` ended it.
     """
-    from images.inspect.dynamic import DynamicReader
-    from images.inspect.fatbin import MAGIC
-    from images.inspect.segments import DamagedElf
-
     reader = DynamicReader(member.size)
     found: dict[str, str] = {}
     end, passed = b"", 0

@@ -7,14 +7,16 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import tomli_w
-from packaging.pylock import PackageWheel, PylockSelectError
-from packaging.tags import compatible_tags, cpython_tags
+from packaging.markers import Environment
+from packaging.pylock import PackageWheel, Pylock, PylockSelectError
+from packaging.tags import Tag, compatible_tags, cpython_tags
 
 from images.net.address import shown_url
 from images.net.errors import BrokenOff
+from images.net.http import HttpClient
 from images.net.logins import authorization
 from images.net.retries import Retries, Tries
 from provision.errors import LockFileError
@@ -23,11 +25,6 @@ from provision.lock.lockfile import clip, parse_lock
 from provision.model.environment import environment_of
 from provision.model.plan import Plan
 from provision.model.planfile import TOOL, plan_to_json, without_nulls
-
-if TYPE_CHECKING:
-    from packaging.markers import Environment
-    from packaging.pylock import Pylock
-    from packaging.tags import Tag
 
 _HEAD_TIMEOUT_S = 15.0
 
@@ -134,8 +131,6 @@ def _add_sizes(
     logins: Mapping[str, tuple[str, str]],
 ) -> None:
     """Query the sizes that the index did not give; a server that does not answer is not retried."""
-    from images.net.http import HttpClient
-
     missing = [wheel for wheel in wheels if "size" not in wheel]
     if not missing:
         return

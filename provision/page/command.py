@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gzip
 from pathlib import Path
 
 from provision.cli.paths import output_folder
@@ -10,6 +11,7 @@ from provision.cli.settings import read_catalog
 from provision.errors import Exit
 from provision.output.console import Console
 from provision.output.stdout import print_json, print_result
+from provision.page.changes import read_page
 
 EXAMPLES = (
     "provision catalog page --output site    # then open site/index.html",
@@ -34,10 +36,7 @@ def options(verb: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """The page with the answers for all GPUs of the catalog, in one file."""
-    import gzip
-
     from provision.output.files import refuse_unwritable, write_named
-    from provision.page.changes import read_page
     from provision.page.site import page
 
     path = output_folder(args.output) / "index.html"

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from packaging.version import Version
+
 from provision.catalog.catalog import Catalog
 from provision.catalog.pairs import may_go_with, pairs_of, versions_for
 from provision.model.environment import environment_of, is_met
@@ -22,7 +24,6 @@ from provision.resolve.specifiers import version as version_of
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
-    from packaging.version import Version
 
 EVERYWHERE = ("pip",)  # users run pip in an image
 FOR_COMPILING = ("ninja", "setuptools")  # torch.utils.cpp_extension needs them

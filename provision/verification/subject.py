@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+from images.engines.docker_errors import NoEngineError
 from images.engines.emulation import check_runs, emulator_of, runs_natively
 from images.engines.squashfs import ENDINGS
 from images.errors import Failure
@@ -270,7 +271,6 @@ def nowhere(
 ) -> Failure:
     """The failure for an image that was not found: where it was looked for, and similar names."""
     from images.assembly.opening import parse_place
-    from images.engines.docker_errors import NoEngineError
     from images.registry.errors import ImageNotFoundError
 
     place = parse_place(text)

@@ -10,13 +10,13 @@ import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from posixpath import dirname
-from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
 from images.text.data import data_table
 from images.text.printable import printable
 from provision.build.base import BuildSettings
+from provision.build.project.code import ProjectCode
 from provision.build.project.imports import (
     MOST_FILES,
     MOST_IN_ALL,
@@ -29,8 +29,6 @@ from provision.lock.modules import modules_of
 from provision.output.console import Console
 from provision.sources.errors import ProjectIncompleteError
 
-if TYPE_CHECKING:
-    from provision.build.project.code import ProjectCode
 _table = data_table(__file__, "import_names.json")
 _MOST_SHOWN = 6
 _MOST_UNREAD = 3

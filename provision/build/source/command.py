@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from images.engines.emulation import check_runs
@@ -39,9 +40,6 @@ from provision.build.work import BuildJob
 from provision.errors import BadInputError
 from provision.model.plan import ComputeCapability, HostFacts, Plan
 from provision.output.console import Console
-
-if TYPE_CHECKING:
-    from packaging.requirements import Requirement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from packaging.requirements import Requirement
 
 from images.errors import Failure
 from images.oci.sources import Image
@@ -54,9 +55,6 @@ from provision.model.environment import requirement_of
 from provision.model.plan import PackageIndexes, Plan
 from provision.output.console import Console
 from provision.verification.subject import prepared, runner_here
-
-if TYPE_CHECKING:
-    from packaging.requirements import Requirement
 
 EPOCH = 1_700_000_000
 _FRONTEND = ("pip", "setuptools", "wheel")

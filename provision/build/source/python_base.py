@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from images.assembly.opening import open_image
 from images.errors import Failure
 from images.oci.archive_reader import open_archive
 from images.oci.model import host_platform, platform_of
 from images.oci.sources import Image
+from images.store.store import Store
 from provision.build.base import BuildSettings, base_from_lock, has_python, make_bootstrap
 from provision.errors import Exit
 from provision.model.plan import Plan
 from provision.output.console import Console
-
-if TYPE_CHECKING:
-    from images.store.store import Store
 
 
 class NoBuildBaseError(Failure):

@@ -5,19 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
+from images.inspect.image import Inspection, inspect_wheel
 from images.text.printable import printable
 from provision.build.source.key import WheelKey, too_new
 from provision.build.source.rules import BuiltWheelUnfitError
 from provision.lock.wheels import image_tags
 from provision.model.plan import ComputeCapability, Gpu, Plan
 from provision.verification.inspection.code import judge_code
-
-if TYPE_CHECKING:
-    from images.inspect.image import Inspection
 
 _GLIBC = re.compile(r"GLIBC_(\d+(?:\.\d+)+)")  # of "GLIBC_2.34 (by /x.so)"
 
@@ -76,6 +73,4 @@ def needed_glibc(found: Inspection) -> str | None:
 
 def inspect(wheel: Path) -> Inspection:
     """Read a wheel on this machine."""
-    from images.inspect.image import inspect_wheel
-
     return inspect_wheel(str(wheel))

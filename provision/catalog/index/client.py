@@ -12,6 +12,8 @@ from typing import TypeVar
 from packaging.version import Version
 
 from images.errors import Failure
+from images.inspect.archive import WheelArchive
+from images.inspect.remote import open_url
 from provision.catalog.index.fetch import THREADS, AbsentError, PageFetcher, SourceError
 from provision.catalog.index.pages import ACCEPT, Page, PageError, parse_page
 from provision.catalog.index.wheels import (
@@ -84,9 +86,6 @@ class Index:
         """A file of a wheel, read with range requests. SourceError: missing, damaged, or the server
         supports no ranges.
         """
-        from images.inspect.archive import WheelArchive
-        from images.inspect.remote import open_url
-
         fetcher = self.fetcher
         try:
             source = open_url(

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from provision.catalog.refresh.current_rows import Row
 from provision.output.text import row as labelled
 
 if TYPE_CHECKING:
-    from provision.catalog.refresh.current_rows import Row
     from provision.catalog.refresh.model import CatalogSource, Kind, Refreshed
 
 _MOST_SENTENCES = 40

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from provision.cli.commands.lock import plan_options
@@ -24,11 +28,14 @@ from provision.cli.paths import absolute_file, image_home, record_home
 from provision.cli.project import read_project_with_code
 from provision.cli.request import read_request_for
 from provision.cli.settings import builder_option, read_catalog, read_settings, read_tag
+from provision.cli.sizes import store_limit
 from provision.cli.suite import key_option, read_asked, suite_options
 from provision.errors import BadInputError
 from provision.model.plan import HostFacts
+from provision.model.request import parse_requirement
 from provision.output.console import Console
 from provision.output.stdout import print_json, print_result
+from provision.sources.errors import ProjectError
 
 if TYPE_CHECKING:
     from provision.build.work import BuildJob
@@ -111,10 +118,6 @@ def build_image(
     """Build what the options of `build` say; returns the account and the exit code. `again`: see
     `BuildJob`.
     """
-    import dataclasses
-    from contextlib import ExitStack
-    from functools import cache
-
     from images.store.locks import present
     from provision.build.job import build
 
@@ -143,8 +146,6 @@ def refuse_beside_lock(args: argparse.Namespace, decided_by: str) -> None:
     """Refuse the options that a lock has decided. BadInputError: one is given. --with may repeat
     the address of a wheel: a lock has it without login and query.
     """
-    from provision.model.request import parse_requirement
-
     given = given_options(args, "locked")
     whole = all(" @ " in parse_requirement(word)[0] for word in args.companions)
     if whole and decided_by == "--lock" and "--with" in given:
@@ -160,13 +161,10 @@ def _read_build(
     args: argparse.Namespace, catalog: Catalog, hosts: Callable[[], Sequence[HostFacts]]
 ) -> BuildJob:
     """One build, with all its options. `hosts` are those that it is for."""
-    from pathlib import Path
-
     from provision.build.destination import read_destination
     from provision.build.documents import Documenting
     from provision.build.packing import Making
     from provision.build.work import BuildJob
-    from provision.cli.sizes import store_limit
 
     destination = read_destination(args.output, args.push)
     if args.push is not None and args.tag is not None:
@@ -218,7 +216,6 @@ def _addresses(directory: str) -> tuple[str, ...]:
     """The whole addresses that a project names, for a lock that has them without login and query.
     The lock decides everything else, also for a project that cannot be read.
     """
-    from provision.sources.errors import ProjectError
     from provision.sources.find import project_path, read_project
 
     place = project_path(directory)

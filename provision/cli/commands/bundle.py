@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,18 +17,19 @@ from provision.cli.request import read_request
 from provision.cli.settings import read_catalog, read_settings
 from provision.cli.sizes import store_limit
 from provision.errors import BadInputError, Exit
+from provision.lock.lockfile import read_lock_file, refuse_unlocked
+from provision.model.plan import HostFacts, PackageIndexes
+from provision.model.planfile import plan_to_json
+from provision.output.console import Console
+from provision.output.files import refuse_unwritable
 from provision.output.stdout import print_either
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from provision.build.base import BuildSettings, UnpackedBundle
     from provision.build.maker import LockedImage
     from provision.build.offline.bundlefile import BundledFile
     from provision.build.offline.tool import PackedTool
     from provision.catalog.catalog import Catalog
-    from provision.model.plan import HostFacts
-    from provision.output.console import Console
 
 
 EXAMPLES = (
@@ -58,8 +59,6 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """Write a bundle, or check one."""
     from images.store.locks import present
     from provision.build.offline.pack import pack, refuse_unpackable
-    from provision.model.planfile import plan_to_json
-    from provision.output.files import refuse_unwritable
 
     if args.check is not None:
         return _check(args, console)
@@ -112,9 +111,6 @@ def _locked(
     from provision.build.maker import LockedImage
     from provision.build.offline.pack import refuse_unpackable
     from provision.build.source.source_wheels import with_built_wheels
-    from provision.lock.lockfile import read_lock_file, refuse_unlocked
-    from provision.model.plan import PackageIndexes
-    from provision.output.files import refuse_unwritable
 
     refuse_beside_lock(args, "--lock")
     if args.project is not None:
@@ -148,7 +144,6 @@ def _start(name: str, tool: PackedTool | None) -> list[str]:
 
 def _check(args: argparse.Namespace, console: Console) -> int:
     from provision.build.offline.reader import open_bundle
-    from provision.model.planfile import plan_to_json
 
     if args.output is not None or args.lock is not None or args.with_tool:
         raise BadInputError(

@@ -20,13 +20,13 @@ from images.system.ownership import another_owner
 from provision.cli.commands.ls import image_json, image_table, images_here, skipped_json
 from provision.cli.paths import image_home, record_home, state_directory
 from provision.errors import Exit
+from provision.output.console import Console
 from provision.output.prompt import confirm
 from provision.output.stdout import print_either
 from provision.output.text import listed, row, table
 
 if TYPE_CHECKING:
     from images.engines.listing import EngineImages
-    from provision.output.console import Console
     from provision.verification.own_images import OwnImages
 
 _CACHE = {

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from provision.cli.render.host import describe_host
 from provision.errors import Exit
+from provision.model.facts import host_to_json
 from provision.output.console import Console
 from provision.output.stdout import print_either
 
@@ -14,9 +16,7 @@ EXAMPLES = ("provision detect", "provision detect --json > host.json")
 def run(args: argparse.Namespace, console: Console) -> int:
     """Read it, and print it."""
     del console
-    from provision.cli.render.host import describe_host
     from provision.host import detect
-    from provision.model.facts import host_to_json
 
     facts = detect()
     print_either(args.json, host_to_json(facts), lambda: describe_host(facts))

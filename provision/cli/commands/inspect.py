@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from images.errors import Failure
+from images.oci.errors import ImagePlaceError
 from images.system.scratch import scratch_directory
+from images.text.suggestions import alike, did_you_mean, no_such, or_nearby
 from provision.cli.hosts import gpu_option, what_if_gpu
 from provision.cli.option import option
 from provision.cli.paths import absolute_file, image_home, state_directory
@@ -178,8 +180,6 @@ def _opened(
 
 def _refuse_missing_file(text: str) -> None:
     """A name that looks like a file is not looked up in a registry."""
-    from images.oci.errors import ImagePlaceError
-    from images.text.suggestions import no_such, or_nearby
     from provision.verification.subject import is_image_file, looks_like_file
 
     if not looks_like_file(text):
@@ -202,7 +202,6 @@ def _refuse_missing_file(text: str) -> None:
 def _say_where_it_is_not(text: str, failure: Failure) -> None:
     """A bare name is looked up in a registry last; its answer alone would mislead."""
     from images.oci.layout_reader import names_in
-    from images.text.suggestions import alike, did_you_mean
 
     failure.message = f"There is no image {text} on this machine. {failure.message}"
     near = did_you_mean(alike(text, names_in(image_home())))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING
 
 from provision.cli.hosts import host_options, read_hosts
@@ -12,6 +14,7 @@ from provision.cli.project import project_argument, read_project_option
 from provision.cli.request import read_request_for, request_options
 from provision.cli.settings import base_options, network_options, read_catalog, read_settings
 from provision.errors import BadInputError, Exit
+from provision.model.planfile import plan_to_json
 from provision.model.request import quoted
 from provision.output.console import Console
 from provision.output.stdout import print_json, print_result
@@ -44,11 +47,9 @@ def plan_options(verb: argparse.ArgumentParser, *, with_project: bool = True) ->
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Plan, pin the base, choose the wheels, write the file."""
-    import shlex
     from pathlib import Path
 
     from provision.lock.lockfile import write_lock
-    from provision.model.planfile import plan_to_json
     from provision.output.files import refuse_unwritable
 
     output = Path(args.output)
@@ -85,8 +86,6 @@ def make_lock(
     args: argparse.Namespace, console: Console, *, refuse: Callable[[Project | None], None]
 ) -> LockedImage:
     """Plan, pin the base and choose the wheels. `refuse` is called before the network is used."""
-    from functools import cache
-
     from provision.build.base import (
         PlanInputs,
         pin_base,

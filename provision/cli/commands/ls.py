@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from images.store.errors import in_units
 from provision.cli.paths import image_home, record_home, state_directory
 from provision.errors import Exit
+from provision.output.console import Console
 from provision.output.stdout import print_either
 from provision.output.text import table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from provision.output.console import Console
     from provision.verification.own_images import OwnImage, OwnImages
 
 _NONE = "no images; provision build makes one"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
+from provision.cli.command_line import request_words
 from provision.cli.hosts import host_options, read_hosts
 from provision.cli.option import option
 from provision.cli.project import project_argument, read_project_option
@@ -13,6 +15,7 @@ from provision.cli.request import read_request_for, request_options
 from provision.cli.settings import network_options, read_catalog
 from provision.errors import BadInputError, Exit, exit_of_refusal
 from provision.model.plan import Cell, HostFacts, Plan
+from provision.model.planfile import matrix_to_json, plan_to_json
 from provision.output.console import Console
 from provision.output.stdout import print_document, print_json, print_result
 
@@ -52,9 +55,6 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """A plan, or why nothing fits, for what a project declares if one is named; with --matrix
     every build and whether it fits; with --format how to install it without a container.
     """
-    from functools import cache
-
-    from provision.model.planfile import matrix_to_json, plan_to_json
     from provision.resolve import matrix, resolve
 
     install = _read_format(args)
@@ -104,7 +104,6 @@ def _installing(
     args: argparse.Namespace, plan: Plan, catalog: Catalog, hosts: Sequence[HostFacts]
 ) -> Installing:
     """What to type for a plan. Where more is needed than commands, --format says it."""
-    from provision.cli.command_line import request_words
     from provision.cli.render.install import host_install, is_alone, pip_commands
     from provision.cli.render.plan import Installing
     from provision.resolve.builds import build_of

@@ -14,12 +14,12 @@ from provision.cli.commands.ls import image_json, image_table, images_here, skip
 from provision.cli.paths import image_home, record_home, state_directory
 from provision.errors import BadInputError, Exit
 from provision.model.request import quoted
+from provision.output.console import Console
 from provision.output.prompt import confirm
 from provision.output.stdout import print_either
 from provision.output.text import listed, row
 
 if TYPE_CHECKING:
-    from provision.output.console import Console
     from provision.verification.own_images import OwnImage, OwnImages, Removal
 
 

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, cast
 from images.engines.docker_errors import NoEngineError
 from images.engines.spec import Bind, Foreground, Port, RunJob
 from images.system.errors import NoProgramError
+from images.system.foreground import is_terminal
 from images.text.suggestions import no_such
 from provision.cli.hosts import this_host
 from provision.cli.option import option
+from provision.cli.parser import parse
 from provision.cli.settings import image_argument, read_catalog, read_image, read_places
 from provision.cli.sizes import parse_size
 from provision.errors import BadInputError, Exit
@@ -99,7 +101,6 @@ def options(verb: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Find the image, and run the command in it to its end."""
-    from images.system.foreground import is_terminal
     from provision.lock.labels import cut_of
     from provision.verification.cut import refuse_other_gpus
     from provision.verification.subject import find_subject, ready
@@ -154,7 +155,6 @@ def build_project(args: argparse.Namespace, console: Console) -> tuple[str, int]
     code. It is tested if no image with these packages was tested here.
     """
     from provision.cli.commands.build import build_image
-    from provision.cli.parser import parse
     from provision.cli.render.build import describe_build
 
     if args.engine is not None:

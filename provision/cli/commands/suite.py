@@ -6,8 +6,11 @@ import argparse
 import os
 import sys
 
+from images.system.foreground import attend, is_terminal
+from provision.cli.parser import parse
 from provision.output.console import Console
 from provision.output.invocation import as_called
+from provision.verification.suite import suite_directory
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
@@ -18,11 +21,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     asks_help = not {"-h", "--help"}.isdisjoint(rest)
     if name == "batch" and rest and not rest[0].startswith("-") and not asks_help:
         from provision.cli.commands import run as run_command
-        from provision.cli.parser import parse
 
         return run_command.run(parse(["run", rest[0], "--", "verify", name, *rest[1:]]), console)
-    from images.system.foreground import attend, is_terminal
-    from provision.verification.suite import suite_directory
 
     argv = [sys.executable, str(suite_directory()), name, *rest]
     called = as_called(f"provision {name}").removesuffix(f" {name}")

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from images.inspect.image import Inspection
 from images.text.printable import printable
 from provision.lock.labels import targets_of
 from provision.model.plan import TITLES, Gpu
 from provision.output.text import row, table
 from provision.verification.inspection.outcome import gpu_words, in_units
 from provision.verification.inspection.packages import cut_label, plan_label
-
-if TYPE_CHECKING:
-    from images.inspect.image import Inspection
 
 _MOST_SHARES = 6
 _MOST_LIBRARIES = 8

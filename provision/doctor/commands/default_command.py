@@ -15,7 +15,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from provision.doctor.commands.inputs import is_error_text
 from provision.doctor.commands.stdin import begun
+from provision.doctor.lint import is_of_a_kind, kind_of, kind_of_text
+from provision.errors import HostFileError
 
 _MOST = 1 << 20  # bytes of a text that are looked at
 _PROJECTS = frozenset({"requirements", "pyproject", "environment", "pixi"})
@@ -23,8 +26,6 @@ _PROJECTS = frozenset({"requirements", "pyproject", "environment", "pixi"})
 
 def is_given(word: str) -> bool:
     """Whether a first word is no command but something to look at: a file, -, or a text."""
-    from provision.doctor.commands.inputs import is_error_text
-
     if word == "-" or "\n" in word:
         return True
     if word.startswith("-"):
@@ -64,8 +65,6 @@ def _opened(given: str, stack: ExitStack) -> BinaryIO:
 
 def of_path(path: str) -> tuple[str, ...]:
     """The command for a file or a directory of this machine."""
-    from provision.doctor.lint import is_of_a_kind, kind_of, kind_of_text
-
     place = Path(path)
     if place.is_dir():
         if (place / "oci-layout").is_file():
@@ -92,7 +91,6 @@ def of_text(text: str) -> tuple[str, ...]:
 
 def _is_host(text: str) -> bool:
     """Whether a text has facts of a machine."""
-    from provision.errors import HostFileError
     from provision.host.pasted import parse_host_text
 
     if not text.lstrip().startswith("{") and "NVIDIA" not in text and "GPU 0: " not in text:

@@ -10,11 +10,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
+from images.text.suggestions import alike, did_you_mean, no_such, or_nearby
 from provision.cli.hosts import gpu_option, this_host
 from provision.cli.option import option
 from provision.cli.paths import mended_home
 from provision.cli.settings import network_options, read_places
+from provision.doctor import diagnose, load
+from provision.doctor.causes import explained
 from provision.doctor.commands.inputs import STDIN, meant_by, name_of_log, opened
+from provision.doctor.model import Diagnosis, Facts, FactsOf
 from provision.errors import BadInputError, Exit
 from provision.model.request import quoted
 from provision.output.console import Console
@@ -22,7 +26,6 @@ from provision.output.stdout import print_json, print_result
 
 if TYPE_CHECKING:
     from provision.doctor.account import Kind, Place
-    from provision.doctor.model import Diagnosis, Facts, FactsOf
 
 COLLECT, EXPLAIN = "collect", "explain"
 
@@ -120,7 +123,6 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
 
 def _undo(path: Path, args: argparse.Namespace, console: Console) -> int:
-    from provision.doctor import load
     from provision.doctor.mending import local_io, undo
 
     _refuse_missing_journal(path)
@@ -128,8 +130,6 @@ def _undo(path: Path, args: argparse.Namespace, console: Console) -> int:
 
 
 def _refuse_missing_journal(path: Path) -> None:
-    from images.text.suggestions import no_such, or_nearby
-
     if not os.path.exists(path):  # noqa: PTH110  Path's raises for a name that is too long
         kept = or_nearby(mended_home() / path.name, f"Journals are kept in {mended_home()}")
         raise BadInputError(no_such("journal", path), fix=or_nearby(path, kept))
@@ -152,7 +152,6 @@ class _DoctorInput:
 
 
 def _diagnose(image: str | None, args: argparse.Namespace, console: Console) -> int:
-    from provision.doctor import diagnose
     from provision.doctor.account import (
         MACHINES,
         account,
@@ -286,7 +285,6 @@ def _gpus_of(facts: Facts) -> Facts:
 
 
 def _mend(diagnosis: Diagnosis, args: argparse.Namespace, console: Console) -> int:
-    from provision.doctor import load
     from provision.doctor.mending import local_io, mend
 
     causes = diagnosis.causes
@@ -305,10 +303,7 @@ def _mend(diagnosis: Diagnosis, args: argparse.Namespace, console: Console) -> i
 
 
 def _explain(codes: Sequence[str], args: argparse.Namespace) -> int:
-    from images.text.suggestions import alike, did_you_mean
-    from provision.doctor import load
     from provision.doctor.account import causes_json
-    from provision.doctor.causes import explained
     from provision.doctor.commands.text import describe_known, list_known
 
     known = load()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,21 +12,22 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from provision.catalog.catalog import Catalog
 from provision.cli.hosts import what_if_gpu
 from provision.cli.settings import read_catalog
 from provision.doctor.commands import stdin
 from provision.doctor.lint import describe_findings, findings_json, lint, lint_file, to_sarif
 from provision.doctor.lint.findings import RuleHit
 from provision.errors import BadInputError, Exit
-from provision.model.plan import PACKAGES, RUNS, Framework, HostFacts, PlanError, Request
+from provision.model.plan import PACKAGES, RUNS, Framework, HostFacts, Plan, PlanError, Request
 from provision.model.request import parse_driver
+from provision.output.console import Console
+from provision.output.files import refuse_unwritable, write_whole
 from provision.output.stdout import print_json, print_result
+from provision.version import VERSION
 
 if TYPE_CHECKING:
-    from provision.catalog.catalog import Catalog
     from provision.doctor.lint.installed import InstalledFramework
-    from provision.model.plan import Plan
-    from provision.output.console import Console
 
 _FOR_CPUS: dict[Framework, str] = {
     "pytorch": "torch-cpu-wheel",
@@ -50,9 +52,6 @@ class HostAnswer:
 
 def do_lint(paths: Sequence[str], args: argparse.Namespace, console: Console) -> int:
     """Prints the findings of files, and with --gpu or --driver which framework runs there."""
-    from provision.output.files import refuse_unwritable, write_whole
-    from provision.version import VERSION
-
     if args.logs or args.bundle or args.fix:
         raise BadInputError(
             f"--log, --bundle and --fix cannot be used with a file to check ({paths[0]}).",
@@ -72,8 +71,6 @@ def do_lint(paths: Sequence[str], args: argparse.Namespace, console: Console) ->
         else:
             findings += lint_file(Path(path), catalog, of_host)
     if args.sarif is not None:
-        import json
-
         text = json.dumps(to_sarif(findings, VERSION), indent=2) + "\n"
         write_whole(Path(args.sarif), text.encode())
     if args.json:

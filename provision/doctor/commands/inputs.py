@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from images.text.printable import printable
+from images.text.suggestions import no_such, or_nearby
+from provision.doctor.reasons import reads_like_a_reason
 from provision.errors import BadInputError
 
 STDIN = "-"
@@ -58,8 +60,6 @@ def is_error_text(text: str) -> bool:
     """Whether an argument that names no file is an error message itself: of several words, which
     no image's name has, or one that only programs that fail print.
     """
-    from provision.doctor.reasons import reads_like_a_reason
-
     if len(text.split()) < _WORDS_OF_A_NAME:
         is_shouted = text[:1].isupper() and reads_like_a_reason(text)  # "Killed"
         return is_shouted or _ERROR_NAME.fullmatch(text) is not None
@@ -70,8 +70,6 @@ def is_error_text(text: str) -> bool:
 
 def no_file(text: str, otherwise: str) -> UnreadableLogError:
     """The error that there is no such file, with one that has nearly its name, or a fix."""
-    from images.text.suggestions import no_such, or_nearby
-
     shown = printable(text, limit=200)
     return UnreadableLogError(no_such("file", shown), fix=or_nearby(text, otherwise))
 

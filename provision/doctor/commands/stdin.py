@@ -6,10 +6,10 @@ import io
 import sys
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
+from provision.doctor.lint import LIMIT_BYTES, Kind, kind_of_text
+
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-    from provision.doctor.lint import Kind
 
 NAME = "standard input"
 
@@ -47,8 +47,6 @@ def kind_of_stdin() -> Kind | None:
     """The kind of file that standard input is, from its content; None: a log. It can still be read
     from where it was.
     """
-    from provision.doctor.lint import LIMIT_BYTES, kind_of_text
-
     stream = sys.stdin.buffer
     if stream.seekable():
         place = stream.tell()

@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
 from provision.doctor.account import COLLECT, Place, Verdict
+from provision.doctor.mending.effects import changes_anything, warning
 from provision.doctor.model import Cause, Diagnosis, Evidence, Fix
 from provision.doctor.overview import OverviewLine
 from provision.output import chinese
@@ -270,8 +271,6 @@ def _seen(evidence: Evidence) -> str:
 
 def _check_first(cause: Cause, shown: Sequence[Fix]) -> Iterator[str]:
     """The check of a cause, if one of the fixes that follow changes something."""
-    from provision.doctor.mending.effects import changes_anything
-
     if any(changes_anything(fix.run) for fix in shown):
         says = "Go on only if it shows the problem. Run it again after the fix."
         yield from _check("check first", cause, says)
@@ -284,8 +283,6 @@ def _check(name: str, cause: Cause, says: str = "") -> Iterator[str]:
 
 
 def _commands(fix: Fix) -> Iterator[str]:
-    from provision.doctor.mending.effects import warning
-
     if fix.run:
         if said := warning(fix.run):
             yield from row("", said)

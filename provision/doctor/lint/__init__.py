@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from images.text.suggestions import no_such, or_nearby
+from provision.catalog.catalog import Catalog
 from provision.doctor.lint.findings import LintFinding, RuleHit, finding
 from provision.doctor.lint.sarif import to_sarif
 from provision.doctor.lint.show import describe_findings, findings_json
@@ -21,7 +22,6 @@ from provision.doctor.lint.silence import without_silenced
 from provision.errors import BadInputError
 
 if TYPE_CHECKING:
-    from provision.catalog.catalog import Catalog
     from provision.doctor.lint.installed import InstalledFramework
 
     HostRule: TypeAlias = Callable[[InstalledFramework], Iterable[RuleHit]]

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from provision.catalog.catalog import Catalog
+from provision.catalog.rows.bases import CudaImage
 from provision.doctor.lint.dockerfile import Dockerfile, Stage
 from provision.doctor.lint.findings import RuleHit, table
 from provision.doctor.lint.images import CudaBase, cuda_base
 from provision.sources.packages import Position
-
-if TYPE_CHECKING:
-    from provision.catalog.catalog import Catalog
-    from provision.catalog.rows.bases import CudaImage
 
 
 def base_rules(file: Dockerfile, catalog: Catalog) -> Iterator[RuleHit]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from images.text.tokens import find_tokens
 from provision.doctor.lint.findings import RuleHit, table
@@ -12,10 +11,8 @@ from provision.doctor.lint.images import python_of, system_of
 from provision.doctor.lint.installs import Install, system_install
 from provision.doctor.lint.shell import ShellCommand
 from provision.doctor.lint.stage import StageView
+from provision.model.plan import ComputeCapability
 from provision.sources.packages import Position, RequestedPackage
-
-if TYPE_CHECKING:
-    from provision.model.plan import ComputeCapability
 
 StageRule = Callable[[StageView], Iterator[RuleHit]]
 

@@ -6,16 +6,13 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
+from provision.catalog.catalog import Catalog
 from provision.doctor.lint.base_rules import judge_image
 from provision.doctor.lint.env_rules import capabilities_without_compute
 from provision.doctor.lint.findings import RuleHit, table
 from provision.sources.packages import Position
 from provision.sources.yaml import YamlNode, read_yaml
-
-if TYPE_CHECKING:
-    from provision.catalog.catalog import Catalog
 
 _LAUNCHERS = frozenset(["torchrun", "deepspeed", "accelerate"])
 _CDI = re.compile(r"nvidia\.com/\w+=.*")

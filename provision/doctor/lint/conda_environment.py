@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from provision.catalog.catalog import Catalog
 from provision.doctor.lint.findings import RuleHit, table
 from provision.doctor.lint.installs import Install
 from provision.doctor.lint.package_rules import judge_install
@@ -19,9 +19,6 @@ from provision.sources.conda import CondaSpec, conda_specifier, read_spec
 from provision.sources.declaration import allowed_by
 from provision.sources.packages import Position
 from provision.sources.yaml import YamlNode, read_yaml
-
-if TYPE_CHECKING:
-    from provision.catalog.catalog import Catalog
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
+from provision.catalog.catalog import Catalog
 from provision.doctor.lint.dockerfile import Dockerfile, Instruction, Stage
 from provision.doctor.lint.findings import RuleHit, table
 from provision.doctor.lint.images import cuda_base
 from provision.doctor.lint.installs import pip_install
 from provision.doctor.lint.setting import NO_GPUS
 from provision.sources.packages import Position
-
-if TYPE_CHECKING:
-    from provision.catalog.catalog import Catalog
 
 
 def env_rules(file: Dockerfile, _: Catalog) -> Iterator[RuleHit]:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from provision.catalog.catalog import Catalog
+from provision.catalog.rows import Arch
 from provision.doctor.lint.installs import Install
 from provision.doctor.lint.setting import Setting
 from provision.doctor.lint.torch_build import installed_build
 from provision.model.plan import PACKAGES, Framework
 from provision.sources.packages import Position, RequestedPackage
-
-if TYPE_CHECKING:
-    from provision.catalog.catalog import Catalog
-    from provision.catalog.rows import Arch
 
 _EXTRA = re.compile(r"cuda(\d+)")
 

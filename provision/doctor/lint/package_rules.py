@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from provision.catalog.catalog import Catalog
 from provision.doctor.lint.findings import Level, RuleHit, table
 from provision.doctor.lint.installs import Install
 from provision.doctor.lint.pair_rules import RULES as PAIR_RULES
@@ -30,9 +30,6 @@ from provision.doctor.lint.tensorflow_rules import (
 )
 from provision.doctor.lint.torch_build import default_build, default_tag, installed_build
 from provision.sources.packages import RequestedPackage
-
-if TYPE_CHECKING:
-    from provision.catalog.catalog import Catalog
 
 _CUDA_TAG = re.compile(r"cu\d+")
 COMPANIONS = ("torchvision", "torchaudio")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from provision.catalog.catalog import Catalog
 from provision.catalog.pairs import cudas_beside, exact_cudas, pairs_of, versions_for
 from provision.doctor.lint.build_rules import imports_torch
 from provision.doctor.lint.findings import RuleHit, table
@@ -16,9 +17,6 @@ from provision.doctor.lint.installs import Install
 from provision.doctor.lint.setting import CUDA_PACKAGE, PackageRule, Setting, lower_bound
 from provision.doctor.lint.torch_build import installed_build, newest_of
 from provision.sources.packages import RequestedPackage
-
-if TYPE_CHECKING:
-    from provision.catalog.catalog import Catalog
 
 _LINKS = re.compile(
     r"torch-(?P<a>\d+\.\d+)\.\d+(?:\+|%2B)(?P<tag>cu\d+|cpu)|/(?P<tag2>cu\d+|cpu)/torch-?(?P<b>\d+\.\d+)"

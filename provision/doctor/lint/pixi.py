@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from provision.catalog.catalog import Catalog
 from provision.doctor.lint.conda_environment import judge_channels
 from provision.doctor.lint.findings import RuleHit, table
 from provision.sources.conda import CondaSpec
 from provision.sources.files import line_of, read_toml
 from provision.sources.files import table as table_of
 from provision.sources.packages import Position
-
-if TYPE_CHECKING:
-    from provision.catalog.catalog import Catalog
 
 
 def judge_pixi(path: str, text: str, _: Catalog) -> Iterator[RuleHit]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from packaging.specifiers import InvalidSpecifier
 
+from provision.catalog.catalog import Catalog
 from provision.doctor.lint.findings import RuleHit
 from provision.doctor.lint.installs import Install
 from provision.doctor.lint.package_rules import COMPANIONS, judge_install
@@ -17,9 +18,6 @@ from provision.sources.declaration import allowed_by
 from provision.sources.packages import IndexSource, Position, RequestedPackage, read_package
 from provision.sources.poetry import PoetryDependency
 from provision.sources.pyproject_file import PyprojectFile
-
-if TYPE_CHECKING:
-    from provision.catalog.catalog import Catalog
 
 
 def judge_pyproject(path: str, text: str, catalog: Catalog) -> Iterator[RuleHit]:

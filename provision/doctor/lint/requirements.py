@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from provision.catalog.catalog import Catalog
 from provision.doctor.lint.findings import RuleHit
 from provision.doctor.lint.installs import Install
 from provision.doctor.lint.package_rules import judge_install
 from provision.doctor.lint.setting import Setting, setting_by_name
 from provision.sources.packages import Position
 from provision.sources.requirements import FILES, INDEXES, read_lines
-
-if TYPE_CHECKING:
-    from provision.catalog.catalog import Catalog
 
 _OPTIONS = INDEXES | FILES | {"--editable", "--no-index"}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from provision.catalog.catalog import Catalog
 from provision.doctor.lint.build_rules import RULES as BUILD_RULES
 from provision.doctor.lint.dockerfile import Dockerfile
 from provision.doctor.lint.findings import RuleHit, table
@@ -17,9 +17,6 @@ from provision.doctor.lint.shell import ExpandedWord
 from provision.doctor.lint.stage import StageView
 from provision.doctor.lint.torch_build import chosen_tag, installed_build
 from provision.sources.packages import RequestedPackage
-
-if TYPE_CHECKING:
-    from provision.catalog.catalog import Catalog
 
 _SEPARATOR = re.compile(r"[-_.]+")
 _REPOSITORY = re.compile(

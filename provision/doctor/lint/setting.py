@@ -5,17 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from provision.catalog.catalog import Catalog
+from provision.catalog.rows import Arch
 from provision.doctor.lint.findings import RuleHit, table
 from provision.doctor.lint.installs import Install
 from provision.sources.packages import RequestedPackage
-
-if TYPE_CHECKING:
-    from provision.catalog.catalog import Catalog
-    from provision.catalog.rows import Arch
 
 CUDA_PACKAGE = re.compile(r"nvidia-[a-z-]+-cu(?P<major>\d\d)")
 _CPUS = re.compile(r"cpu|rocm|xpu|hpu|(?<![a-z])amd(?![a-z\d])")

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
+from provision.catalog.catalog import Catalog
+from provision.catalog.rows import Arch
 from provision.doctor.lint.dockerfile import Stage, StageStep
 from provision.doctor.lint.findings import table
 from provision.doctor.lint.images import CudaBase, cuda_base, python_of, system_of, system_python_of
@@ -20,11 +21,6 @@ from provision.doctor.lint.installs import (
 from provision.doctor.lint.setting import NO_GPUS, Setting, needs_gpu, setting_by_name
 from provision.doctor.lint.shell import ShellCommand
 from provision.doctor.lint.torch_build import installed_build
-
-if TYPE_CHECKING:
-    from provision.catalog.catalog import Catalog
-    from provision.catalog.rows import Arch
-
 
 _PYTHON_PIP = re.compile(r"(?:python|pip)(3\.\d+)")
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from provision.catalog.catalog import Catalog
+from provision.catalog.rows.frameworks import TensorflowRelease
 from provision.doctor.lint.findings import RuleHit, table
 from provision.doctor.lint.installs import Install
 from provision.doctor.lint.setting import Setting, capped
-
-if TYPE_CHECKING:
-    from provision.catalog.catalog import Catalog
-    from provision.catalog.rows.frameworks import TensorflowRelease
 
 
 def tensorflow_gpu(install: Install, setting: Setting, catalog: Catalog) -> Iterator[RuleHit]:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from packaging.version import Version
 
+from provision.catalog.catalog import Catalog
+from provision.catalog.rows import Arch
+from provision.catalog.rows.frameworks import TorchBuild
 from provision.doctor.lint.installs import Install
 from provision.doctor.lint.setting import Setting
 from provision.sources.packages import RequestedPackage
-
-if TYPE_CHECKING:
-    from provision.catalog.catalog import Catalog
-    from provision.catalog.rows import Arch
-    from provision.catalog.rows.frameworks import TorchBuild
 
 
 def installed_build(install: Install, setting: Setting, catalog: Catalog) -> TorchBuild | None:

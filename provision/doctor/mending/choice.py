@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from provision.doctor.diagnose import diagnose
 from provision.doctor.knowledge import Knowledge
 from provision.doctor.mending.shell import commands, needs_sudo
 from provision.doctor.model import Cause, Fix
@@ -61,8 +62,6 @@ def other_cause(cause: Cause, output: str, knowledge: Knowledge) -> Cause | None
     """What the output of a failed confirming command shows instead of the cause, if anything: not
     the cause itself, and not what follows from it.
     """
-    from provision.doctor.diagnose import diagnose
-
     found = diagnose([("", output)], knowledge=knowledge).causes
     shipped = knowledge.by_code[cause.code]
     if not found or {cause.code, *shipped.beats} & {one.code for one in found}:

@@ -7,6 +7,7 @@ program or a file that hangs costs only the facts of its own probe.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -142,6 +143,4 @@ def _probe(probe: Probe, machine: ProbedMachine, kept: dict[str, Fact]) -> None:
         for name, value in probe(machine):
             kept.setdefault(name, value)
     except Exception:  # a file of another machine may break any reader
-        import logging
-
         logging.getLogger(__name__).debug("%s failed", probe.__qualname__, exc_info=True)

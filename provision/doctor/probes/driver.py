@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from provision.catalog.loading import load
 from provision.doctor.probes import commands
 from provision.doctor.probes.fact import Found, fact
 from provision.doctor.probes.packages import branches_mixed, is_driver, read_packages
@@ -171,8 +172,6 @@ def has_open_modules_only(version: str | None) -> bool | None:
     """Whether the driver's branch has no proprietary modules; None if the catalogue does not know
     the branch.
     """
-    from provision.catalog.loading import load
-
     catalog = load()
     if version is None or not catalog.is_known_branch(version):
         return None

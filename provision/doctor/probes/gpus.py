@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from provision.catalog.catalog import Catalog
+from provision.catalog.loading import load
+from provision.catalog.rows.nvidia import OpenModules
 from provision.doctor.probes import commands
 from provision.doctor.probes.fact import Found, fact
 from provision.doctor.probes.smi import WHERE, Smi, any_of, names_of, read_smi, worst_mode
@@ -22,10 +24,6 @@ from provision.host.proc import (
     read_wsl,
 )
 from provision.host.source_facts import one_line
-
-if TYPE_CHECKING:
-    from provision.catalog.catalog import Catalog
-    from provision.catalog.rows.nvidia import OpenModules
 
 _LSPCI = re.compile(r"^[0-9a-f:.]+ [^\[]*\[03(?:00|02)\]:.*?\[([^\]]+)\] \[10de:[0-9a-f]{4}\]")
 _LINE_LIMIT = 512
@@ -108,7 +106,6 @@ def probe_names(machine: ProbedMachine) -> Iterator[Found]:
     yield from fact("gpu.names", names or None, where)
     if not names:
         names, where = _names_by_lspci(machine)
-    from provision.catalog.loading import load
 
     catalog = load()
     told = _capabilities_by_nvml(machine)

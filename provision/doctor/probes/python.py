@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from provision.catalog.loading import load
 from provision.doctor.probes import commands
 from provision.doctor.probes.fact import Found, fact
 from provision.host.machine import ProbedMachine
@@ -108,8 +109,6 @@ def _torch(machine: ProbedMachine) -> Iterator[Found]:
         yield from fact("torch.cpu", not cuda and not told.get("hip"), path if told else where)
     vision = installed(machine, "torchvision")
     if vision is not None:
-        from provision.catalog.loading import load
-
         release = load().torch_release(version.partition("+")[0])
         wanted = release.torchvision if release is not None else None
         yield from fact("torchvision.mismatch", is_mismatch(version, vision[0], wanted), vision[1])

@@ -4,7 +4,9 @@ It is not imported here. Its syntax is that of Python 3.0, so that an older one 
 too old. `@...@` is filled in by `program`. Nothing is written on the node.
 """
 
+import os
 import sys
+import zlib
 
 MARK = "@MARK@"
 PAYLOAD = "@PAYLOAD@"
@@ -20,12 +22,9 @@ def say(text):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
 
 def run():  # type: ignore[no-untyped-def]  # noqa: ANN201
     import base64
-    import importlib
     import importlib.abc
     import importlib.util
     import json
-    import os
-    import zlib
 
     sources = json.loads(zlib.decompress(base64.b64decode(PAYLOAD)).decode("utf-8"))
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from posixpath import basename
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from images.inspect.coverage import Coverage
+from images.inspect.image import Inspection
+from images.inspect.model import LibraryCode
 from provision.lock.labels import targets_of
 from provision.model.plan import Gpu
 from provision.verification.inspection.outcome import (
@@ -21,11 +24,6 @@ from provision.verification.inspection.outcome import (
     yes,
 )
 from provision.verification.inspection.packages import cut_label
-
-if TYPE_CHECKING:
-    from images.inspect.coverage import Coverage
-    from images.inspect.image import Inspection
-    from images.inspect.model import LibraryCode
 
 _HARDLY = 0.5
 

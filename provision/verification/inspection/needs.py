@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from posixpath import basename, dirname
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from images.inspect.image import Inspection
+from images.inspect.known_libraries import debian_packages, find_known
+from images.inspect.loader import NeededLibrary
+from images.inspect.needs import Needs
 from provision.verification.inspection.outcome import (
     InspectionOutcome,
     and_more,
@@ -15,11 +19,6 @@ from provision.verification.inspection.outcome import (
     table,
     tables,
 )
-
-if TYPE_CHECKING:
-    from images.inspect.image import Inspection
-    from images.inspect.loader import NeededLibrary
-    from images.inspect.needs import Needs
 
 APT_GET = "/usr/bin/apt-get"
 _NOT_HERE = {"missing", "elsewhere"}
@@ -133,8 +132,6 @@ def _bring(found: Inspection, failed: Sequence[NeededLibrary]) -> str:
 
 def _debian(failed: Sequence[NeededLibrary]) -> list[str]:
     """The Debian packages that have the missing libraries; [] if that of the first is not known."""
-    from images.inspect.known_libraries import debian_packages
-
     if failed[0].status != "missing" or not debian_packages([failed[0].name]):
         return []
     return [*debian_packages(need.name for need in failed if need.status == "missing")]
@@ -158,8 +155,6 @@ def _needs_table(found: Inspection, needs: Needs) -> dict[str, Any] | None:
 
 
 def _optional_table(found: Inspection, needs: Needs) -> dict[str, Any] | None:
-    from images.inspect.known_libraries import find_known
-
     def why(need: NeededLibrary) -> str:
         row = find_known(need.name, "optional", need.file)
         return row.what if row else "nothing essential loads it"

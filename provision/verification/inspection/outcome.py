@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from images.inspect.image import Inspection
 from provision.model.plan import Gpu
-
-if TYPE_CHECKING:
-    from images.inspect.image import Inspection
 
 Status = Literal["pass", "fail", "skip"]
 _MOST_ROWS = 1000

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from images.inspect.image import Inspection
 from provision.errors import BadInputError
 from provision.lock.labels import PLAN, cut_of, labels_in, plan_of
 from provision.model.plan import PACKAGES, TITLES, ComputeCapability, Plan
@@ -16,9 +17,6 @@ from provision.verification.inspection.outcome import (
     table,
     tables,
 )
-
-if TYPE_CHECKING:
-    from images.inspect.image import Inspection
 
 
 def judge_packages(found: Inspection) -> InspectionOutcome:

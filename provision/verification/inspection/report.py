@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from images.inspect.image import Inspection
 from provision.model.plan import TITLES, Framework, Gpu
 from provision.verification.inspection.code import judge_code
 from provision.verification.inspection.needs import judge_needs
@@ -14,9 +15,6 @@ from provision.verification.inspection.outcome import InspectionOutcome
 from provision.verification.inspection.packages import judge_packages, tell_sizes
 from provision.verification.inspection.symbols import judge_symbols
 from provision.verification.inspection.versions import judge_versions, provided_versions
-
-if TYPE_CHECKING:
-    from images.inspect.image import Inspection
 
 NEEDS, VERSIONS, CODE = "inspect.needs", "inspect.glibc", "inspect.architectures"
 SYMBOLS, PACKAGES, SIZES = "inspect.symbols", "inspect.packages", "inspect.sizes"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from posixpath import basename
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from images.inspect.image import Inspection
+from images.inspect.loader import SymbolMissing
+from images.inspect.packages import Distribution
 from provision.verification.inspection.mangled import readable
 from provision.verification.inspection.outcome import (
     InspectionOutcome,
@@ -19,11 +22,6 @@ from provision.verification.inspection.outcome import (
     tables,
     yes,
 )
-
-if TYPE_CHECKING:
-    from images.inspect.image import Inspection
-    from images.inspect.loader import SymbolMissing
-    from images.inspect.packages import Distribution
 
 _MOST_SHOWN = 160
 

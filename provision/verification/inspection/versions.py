@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from posixpath import basename
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from images.inspect.image import Inspection
+from images.inspect.tree import ImageFile
+from images.inspect.versions import newest_of
 from provision.verification.inspection.outcome import (
     InspectionOutcome,
     and_more,
@@ -15,9 +18,6 @@ from provision.verification.inspection.outcome import (
     tables,
     yes,
 )
-
-if TYPE_CHECKING:
-    from images.inspect.image import Inspection
 
 
 def judge_versions(found: Inspection) -> InspectionOutcome:
@@ -126,9 +126,6 @@ def _promised(tags: Sequence[str]) -> tuple[int, ...] | None:
 
 def provided_versions(found: Inspection) -> dict[str, str]:
     """The newest versions that the image's own runtime libraries have, by series."""
-    from images.inspect.tree import ImageFile
-    from images.inspect.versions import newest_of
-
     best: dict[str, str] = {}
     wanted = {"libc.so.6": "GLIBC_0", "libstdc++.so.6": "GLIBCXX_0"}
     for path, node in found.contents.tree.walk():

@@ -20,12 +20,12 @@ from provision.cli.settings import (
 )
 from provision.cli.sizes import parse_size
 from provision.errors import BadInputError, Exit
+from provision.model.plan import ComputeCapability, Plan
 from provision.model.request import quoted
 from provision.output.console import Console
 from provision.output.stdout import print_document, print_json
 
 if TYPE_CHECKING:
-    from provision.model.plan import ComputeCapability, Plan
     from provision.output.export.deployment import Deployment, ImageSource
 
 _MOST_GPUS, _MOST_NODES = 1024, 100_000

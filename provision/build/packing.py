@@ -137,7 +137,8 @@ def first_files(recipe: Recipe, recording: ImportRecording) -> tuple[str, ...] |
     try:
         found = _record(recipe, key, recording)
     except Failure as failure:
-        if not isinstance(failure, _unable()):
+        # these say that the image cannot be run here, and nothing about the image
+        if not isinstance(failure, (NoRunnerError, OtherMachineError, DiskFullError, SandboxError)):
             raise
         console.warn(
             f"The image has no landmark, since this machine cannot run it: {failure.message}",
@@ -148,11 +149,6 @@ def first_files(recipe: Recipe, recording: ImportRecording) -> tuple[str, ...] |
     if found is not None:
         recording.store.remember_facts(_FACTS, key, {"files": list(found)})
     return found
-
-
-def _unable() -> tuple[type[Failure], ...]:
-    """What says that the image cannot be run here, and nothing about the image."""
-    return (NoRunnerError, OtherMachineError, DiskFullError, SandboxError)
 
 
 def _record(recipe: Recipe, key: str, recording: ImportRecording) -> tuple[str, ...] | None:

@@ -51,7 +51,7 @@ def pairs_of(package: str) -> tuple[TorchPair, ...]:
 def versions_for(package: str, release: str) -> str | None:
     """The versions of a package for a release of PyTorch: ">=0.3,<0.6". None: any, or unknown."""
     fitting = [pair.versions for pair in pairs_of(package) if release in pair.torch]
-    return _text(fitting[-1]) if fitting else None
+    return ",".join(sorted(map(str, fitting[-1]), reverse=True)) if fitting else None
 
 
 def may_go_with(package: str, wanted: SpecifierSet, release: str) -> bool:
@@ -93,7 +93,3 @@ def _overlap(one: SpecifierSet, other: SpecifierSet) -> bool:
     bounds = [clause.version.removesuffix(".*") for clause in (*one, *other)]
     tried = [version for bound in bounds for version in (bound, f"{bound.partition('+')[0]}.0.1")]
     return any(one.contains(v, prereleases=True) and v in other for v in tried)
-
-
-def _text(versions: SpecifierSet) -> str:
-    return ",".join(sorted(map(str, versions), reverse=True))

@@ -33,7 +33,7 @@ def narrowed(fixes: Sequence[Fix]) -> tuple[Fix, ...]:
     exclusive = tuple(fix for fix in fixes if EXCLUSIVE & set(fix.on))
     if exclusive:
         return exclusive
-    own = any(_names_distribution(fix) for fix in fixes)
+    own = any(set(fix.on) - FAMILIES - EXCLUSIVE - _ENGINES for fix in fixes)
     return tuple(fix for fix in fixes if not (own and fix.on and set(fix.on) <= FAMILIES))
 
 
@@ -47,7 +47,3 @@ def _most_used(fix: Fix) -> int:
     return min(
         (order.index(name) + 1 if name in order else len(order) + 1 for name in fix.on), default=0
     )
-
-
-def _names_distribution(fix: Fix) -> bool:
-    return bool(set(fix.on) - FAMILIES - EXCLUSIVE - _ENGINES)

@@ -61,7 +61,7 @@ def _gpu(facts: Facts) -> OverviewLine:
         return _reading("gpu", "unknown: the PCI bus cannot be read here", facts, "gpu.count")
     if count == 0:
         return _reading("gpu", "no NVIDIA GPU on the PCI bus", facts, "gpu.count")
-    says = f"{_gpus(count)} on the PCI bus"
+    says = f"{count} NVIDIA GPU{'' if count == 1 else 's'} on the PCI bus"
     if _none_in_container(facts):
         says += ", none in this container"
     elif _words(facts, "gpu.bound_to") == ("vfio-pci",):
@@ -164,10 +164,6 @@ def _none_in_container(facts: Facts) -> bool:
         and not _is(facts, "device.dxg")
         and bool(_number(facts, "gpu.count") or _word(facts, "driver.version"))
     )
-
-
-def _gpus(count: int) -> str:
-    return "1 NVIDIA GPU" if count == 1 else f"{count} NVIDIA GPUs"
 
 
 def _reading(

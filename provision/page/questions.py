@@ -12,7 +12,7 @@ from provision.catalog.catalog import Catalog
 from provision.catalog.rows.gpus import GpuModel
 from provision.catalog.rows.nvidia import DriverBranch
 from provision.model.plan import TITLES, Framework, Gpu, HostFacts, Request
-from provision.resolve.builds import Build, builds_of
+from provision.resolve.builds import builds_of
 from provision.resolve.rules.base import python_tags_of
 from provision.resolve.specifiers import version
 
@@ -115,7 +115,7 @@ def choices(catalog: Catalog) -> tuple[Choices, ...]:
 
 
 def _choices(framework: Framework, arch: str, catalog: Catalog) -> Choices:
-    builds = [b for b in builds_of(framework, arch, catalog) if _is_offered(b)]
+    builds = [b for b in builds_of(framework, arch, catalog) if not (b.prerelease or b.yanked)]
     offered = {row.python for row in catalog.python_images if row.confidence == "confirmed"}
     pythons = {python for build in builds for python in python_tags_of(build)} & offered
     return Choices(
@@ -124,10 +124,6 @@ def _choices(framework: Framework, arch: str, catalog: Catalog) -> Choices:
         (None, *sorted({build.cuda for build in builds}, key=version, reverse=True)),
         (None, *sorted(pythons, key=version, reverse=True)),
     )
-
-
-def _is_offered(build: Build) -> bool:
-    return not build.prerelease and not build.yanked
 
 
 def host_of(gpu: GpuModel, driver: str | None, arch: str) -> HostFacts:

@@ -146,7 +146,8 @@ def image_engines() -> dict[Where, Callable[[], EngineImages]]:
 
 def is_whole(history: Sequence[str]) -> bool:
     """Whether the last steps of an image are ours: a user's image on top of ours has more steps."""
-    steps = [_shown(step) for step in history]
+    # engines write "/bin/sh -c #(nop)  CMD ..." for a setting
+    steps = [step.rpartition("#(nop)")[2].strip() for step in history]
     after = list(takewhile(lambda step: not _writes_ours(step), reversed(steps)))
     if len(after) == len(steps):
         return False
@@ -163,11 +164,6 @@ def is_base(history: Sequence[str]) -> bool:
 def verdict_of(home: Path, image_id: str) -> str:
     """The verdict of the last test of an image on this machine; "untested" if nothing says so."""
     return (image_id and last_verdict(home, image_id)) or "untested"
-
-
-def _shown(step: str) -> str:
-    """A step without what an engine writes before a setting ("/bin/sh -c #(nop)  CMD ...")."""
-    return step.rpartition("#(nop)")[2].strip()
 
 
 def _writes_ours(step: str) -> bool:

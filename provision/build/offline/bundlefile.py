@@ -73,7 +73,7 @@ def write_bundle(path: Path, parts: Sequence[PackedPart], on_bytes: OnBytes) -> 
         ) from error
     entry = BundledFile(path=LIST, size=len(listed), sha256=hashlib.sha256(listed).hexdigest())
     all_parts = (PackedPart(file=entry, content=listed), *parts)
-    total = _total(entry, [part.file for part in parts])
+    total = sum(map(_room, [entry, *(part.file for part in parts)])) + len(_END)
     free = shutil.disk_usage(path.parent).free
     if free < total:
         raise DiskFullError(
@@ -144,10 +144,6 @@ def _list_of(files: Sequence[BundledFile]) -> bytes:
     ]
     listed = {"schema": SCHEMA, "made-by": f"gpu-provision {VERSION}", "files": rows}
     return json.dumps(listed, indent=1).encode("ascii") + b"\n"
-
-
-def _total(entry: BundledFile, files: Sequence[BundledFile]) -> int:
-    return sum(_room(one) for one in (entry, *files)) + len(_END)
 
 
 def _room(file: BundledFile) -> int:

@@ -91,11 +91,8 @@ def _notes(files: Mapping[str, FileImports], paths: Sequence[str]) -> Iterator[s
 
 def _counted(paths: Sequence[str]) -> str:
     few = ", ".join(printable(one, limit=80) for one in paths[:_MOST_UNREAD])
-    return f"{len(paths):,} file{'' if len(paths) == 1 else 's'} ({few}{_dots(paths)})"
-
-
-def _dots(paths: Sequence[str]) -> str:
-    return ", ..." if len(paths) > _MOST_UNREAD else ""
+    more = ", ..." if len(paths) > _MOST_UNREAD else ""
+    return f"{len(paths):,} file{'' if len(paths) == 1 else 's'} ({few}{more})"
 
 
 def _kept_out(imports: Sequence[Import], code: ProjectCode) -> dict[str, str]:

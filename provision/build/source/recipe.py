@@ -81,7 +81,8 @@ def build_requirements(
         )
     solution = Solution(text=text, plan=plan)
     found = lock_of(solution, ca_bundle=settings.ca, offline=settings.offline).wheels
-    asked = {_name_of(line) for line in missing} - {PACKAGES[plan.framework]}
+    asked = {canonicalize_name(Requirement(line).name) for line in missing}
+    asked.discard(canonicalize_name(PACKAGES[plan.framework]))
     return tuple(wheel for wheel in found if wheel.name not in there or wheel.name in asked)
 
 
@@ -193,7 +194,3 @@ def _compiler(made: Path) -> tuple[str, ...]:
 def _is_file(path: Path) -> bool:
     """Whether it is a file, and no link: the image's programs wrote it."""
     return path.is_file() and not path.is_symlink() and not path.parent.is_symlink()
-
-
-def _name_of(line: str) -> str:
-    return canonicalize_name(Requirement(line).name)

@@ -65,8 +65,8 @@ def source_only(
     parts += [f"And {more} more."] if more else []
     kind = MakersIndexError if silent else SourceOnlyError
     return kind(
-        f"The index has only the source of {_names(blocked)}, and no wheel for {plan.arch}. "
-        f"{' '.join(parts)}",
+        f"The index has only the source of {_and([one.name for one in blocked])}, and no wheel for "
+        f"{plan.arch}. {' '.join(parts)}",
         fix=_fix(blocked, plan, typed, others, plans, asked, lacks),
     )
 
@@ -133,10 +133,6 @@ def _described(one: NotBuilt) -> str:
     by = f" ({one.chain.replace('`', '')})" if one.chain else ""
     why = one.message.rstrip(".")
     return f"{one.name} {one.version}{by}: {printable(why, limit=300)}."
-
-
-def _names(packages: Sequence[NotBuilt]) -> str:
-    return _and([one.name for one in packages])
 
 
 def _and(found: Iterable[str]) -> str:

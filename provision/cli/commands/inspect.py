@@ -7,7 +7,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,7 +70,11 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """Read it, judge it, print it; the exit code is the verdict's."""
     from provision.verification.report_files import refuse_unusable, write_failure, write_files
 
-    files = _files(args)
+    files = {
+        name: absolute_file(f"--{name}", text)
+        for name in _FILES
+        if (text := getattr(args, name)) is not None
+    }
     refuse_unusable(files, None)
     catalog = read_catalog(console)
     gpus = [what_if_gpu(text, catalog) for text in args.gpus]
@@ -224,14 +228,6 @@ def _saved(name: str, directory: Path, console: Console) -> Path | None:
     archive = directory / "image.tar"
     engine.save(name, archive)
     return archive
-
-
-def _files(args: argparse.Namespace) -> Mapping[str, Path]:
-    return {
-        name: absolute_file(f"--{name}", text)
-        for name in _FILES
-        if (text := getattr(args, name)) is not None
-    }
 
 
 def _platform(arch: str | None) -> Platform | None:

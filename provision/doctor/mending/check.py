@@ -112,7 +112,10 @@ def _problems_of_command(command: str, fix: Fix) -> Iterator[str]:
     for asks, quiet in _ASKS:
         if asks.search(command) and not quiet.search(command):
             yield f"`{shown}` may ask"
-    if any(word.text == "sudo" and _has_option(command, word.end) for word in words(command)):
+    if any(
+        word.text == "sudo" and command[word.end :].lstrip(" ").startswith("-")
+        for word in words(command)
+    ):
         yield f"`{shown}` gives options to sudo"
     for path in not_kept([command], fix.backup):
         yield (
@@ -120,7 +123,3 @@ def _problems_of_command(command: str, fix: Fix) -> Iterator[str]:
             if path
             else f"`{shown}` changes files that it does not name"
         )
-
-
-def _has_option(command: str, position: int) -> bool:
-    return command[position:].lstrip(" ").startswith("-")

@@ -119,7 +119,7 @@ def _is_whole(text: str) -> bool:
     """Whether a command ends with this line."""
     if text.endswith("\\") and not text.endswith("\\\\"):
         return False
-    delimiters = [match[3] for match in HERE_DOCUMENT.finditer(_first_line(text))]
+    delimiters = [match[3] for match in HERE_DOCUMENT.finditer(text.partition("\n")[0])]
     if delimiters:
         return text.splitlines()[-1].strip() == delimiters[-1] and "\n" in text
     position = 0
@@ -129,10 +129,6 @@ def _is_whole(text: str) -> bool:
             return False
         position = max(end, position + 1)
     return not text.rstrip().endswith(("|", "&&"))
-
-
-def _first_line(text: str) -> str:
-    return text.partition("\n")[0]
 
 
 def _substituted(raw: str, offset: int) -> Iterator[Word]:

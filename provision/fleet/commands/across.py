@@ -104,7 +104,9 @@ def run_across(
 
     with contextlib.ExitStack() as held:
         calls = [
-            call for call in read_calls(args, job, _whole_s(order), held) if call.name in usable
+            call
+            for call in read_calls(args, job, order.limit_s + 2 * MARGIN_S + order.wait_s, held)
+            if call.name in usable
         ]
         with console.step("across", f"{len(calls)} nodes together", named=True):
             return verify_across(calls, order, tell)
@@ -112,10 +114,6 @@ def run_across(
 
 _MOST_S = 300.0
 """The longest time that nodes wait for each other, and that a run over them may take."""
-
-
-def _whole_s(order: AcrossOrder) -> float:
-    return order.limit_s + 2 * MARGIN_S + order.wait_s
 
 
 def worse(first: int, second: int) -> Exit:

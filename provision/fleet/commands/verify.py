@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from pathlib import Path
 
 from images.system.scratch import scratch_directory
 from provision.cli.option import option
@@ -95,7 +94,11 @@ def options(verb: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Test every node, judge all reports, and say what is wrong, the worst first."""
-    files = _read_files(args)
+    files = {
+        name: absolute_file(f"--{name}", given)
+        for name in _FORMATS
+        if (given := getattr(args, name)) is not None
+    }
     refuse_unusable(files, None)
     check_drain(args)
     check_across(args)
@@ -164,11 +167,3 @@ def _pods(
     return read_kubernetes_calls(
         where, PodOptions(order.image, None, timeout_s, wait_s, suite=True)
     )
-
-
-def _read_files(args: argparse.Namespace) -> dict[str, Path]:
-    return {
-        name: absolute_file(f"--{name}", given)
-        for name in _FORMATS
-        if (given := getattr(args, name)) is not None
-    }

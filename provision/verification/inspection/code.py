@@ -37,7 +37,7 @@ def judge_code(found: Inspection, gpus: Sequence[Gpu]) -> InspectionOutcome:
         **tables(_code_table(found), *(_gpu_table(found, gpu) for gpu in gpus)),
     }
     if not gpus:
-        main = _main_library(found)
+        main = max(found.coded, key=lambda code: (code.name in found.must_run, code.fatbins))
         return InspectionOutcome(
             status="pass",
             message=f"{basename(main.name)} has code for {_held(main)}"
@@ -187,10 +187,6 @@ def _gpu_table(found: Inspection, gpu: Gpu) -> dict[str, Any] | None:
             for row in found.coverage(gpu.compute_capability)
         ],
     )
-
-
-def _main_library(found: Inspection) -> LibraryCode:
-    return max(found.coded, key=lambda code: (code.name in found.must_run, code.fatbins))
 
 
 def _held(code: LibraryCode) -> str:

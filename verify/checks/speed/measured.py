@@ -6,7 +6,7 @@ import contextlib
 import os
 from dataclasses import replace
 from functools import partial
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, Set
 
 from verify.backends.base import of
 from verify.backends.sight import START_WITH_GPUS
@@ -25,33 +25,45 @@ Load = Callable[[], Callable[[], object]]  # makes work that is called until a c
 
 def check_gemm(context: Context) -> Outcome:
     """Multiply large matrices in each number format."""
-    return _rate_all(context, "products", _products)
+    return _rate_all(context, "products", _products, near_host=False)
 
 
-Rates = Tuple[List[MeasuredRate], Sequence[str]]
+class Measured(NamedTuple):
+    """What one device did, and the work under which its state is read."""
+
+    rates: List[MeasuredRate]
+    load: Load
+    left_out: Sequence[str] = ()
+    plots: Sequence[Plot] = ()
 
 
 def _rate_all(
-    context: Context, what: str, measure: "Callable[[Context, Any], Tuple[Rates, Load]]"
+    context: Context, what: str, measure: "Callable[[Context, Any], Measured]", *, near_host: bool
 ) -> Outcome:
-    """Measure each device, read its state under the load that `measure` gives, and judge."""
+    """Measure each device, on the CPUs closest to it if the host takes part; read its state under
+    the load of the measurement, and judge.
+    """
     free = watch.before(context.machine)
     broken, places = of(context).every(context)
+    broken = broken or (_cannot_copy(places[0]) if near_host else None)
     if broken:
         return broken
-    found: List[MeasuredRate] = []
-    cards: List[RatedCard] = []
-    notes: Dict[str, None] = {}
+    seen = []
     for place in places:
-        (some, left_out), load = measure(context, place)
-        card = describe(context, place, load, free)
-        found += [_with_figure(rate, card) for rate in some]
-        cards += [card] if card else []
-        notes.update(dict.fromkeys(left_out))
-    return judge_rates(found, cards, device=places[0].kind, what=what, notes=tuple(notes))
+        with near(place, free) if near_host else contextlib.nullcontext():
+            some = measure(context, place)
+            seen.append((some, describe(context, place, some.load, free)))
+    return judge_rates(
+        [_with_figure(rate, card) for some, card in seen for rate in some.rates],
+        [card for _, card in seen if card],
+        device=places[0].kind,
+        what=what,
+        plots=[plot for some, _ in seen for plot in some.plots],
+        notes=tuple(dict.fromkeys(note for some, _ in seen for note in some.left_out)),
+    )
 
 
-def _products(context: Context, place: Any) -> "Tuple[Rates, Load]":
+def _products(context: Context, place: Any) -> Measured:
     """The load is that of most training: bf16 products, and fp32 on older cards."""
     found, left_out = [], []
     repeats, longest_s = context.pick(3, 7, 15), 0.05 if place.is_gpu else 0.25
@@ -70,10 +82,12 @@ def _products(context: Context, place: Any) -> "Tuple[Rates, Load]":
         work: Callable[[], object] = place.product(dtype, size)
         return work
 
-    return (found, left_out), load
+    return Measured(found, load, left_out)
 
 
 def _with_figure(rate: MeasuredRate, card: Optional[RatedCard]) -> MeasuredRate:
+    if rate.metric in rates.WAYS:
+        return replace(rate, figure=link_gbs(rate.metric, card))
     if card is None or card.spec is None:
         return rate
     figure = card.spec.memory_bandwidth_gbs
@@ -105,13 +119,13 @@ def describe(context: Context, place: Any, make: Load, free: State) -> Optional[
 
 def check_memory(context: Context) -> Outcome:
     """Copy a large buffer within the device's memory."""
-    return _rate_all(context, "copies within memory", _copies)
+    return _rate_all(context, "copies within memory", _copies, near_host=False)
 
 
-def _copies(context: Context, place: Any) -> "Tuple[Rates, Load]":
+def _copies(context: Context, place: Any) -> Measured:
     samples, size = rates.memory_copy(place, repeats=context.pick(3, 7, 15))
     rate = MeasuredRate("memory_copy", place.index, tuple(samples), "GB/s", size=size)
-    return ([rate], ()), partial(place.copier, size)
+    return Measured([rate], partial(place.copier, size))
 
 
 # Host and GPU
@@ -119,39 +133,23 @@ def _copies(context: Context, place: Any) -> "Tuple[Rates, Load]":
 
 def check_copies(context: Context) -> Outcome:
     """Copy between the host's memory and each GPU's, pinned and pageable."""
-    free = watch.before(context.machine)
-    broken, places = of(context).every(context)
-    if broken:
-        return broken
-    if not places[0].is_gpu:
-        message = "no GPU visible"
-        return Outcome(Status.SKIP, message, fix=START_WITH_GPUS)
-    missing = places[0].cannot_pin()
-    if missing:
-        return Outcome(Status.SKIP, missing, "only pinned memory shows how fast a link is")
+    return _rate_all(context, "copies from (h2d) and to (d2h) the host", _transfers, near_host=True)
+
+
+def _cannot_copy(place: Any) -> Optional[Outcome]:
+    if not place.is_gpu:
+        return Outcome(Status.SKIP, "no GPU visible", fix=START_WITH_GPUS)
+    missing = place.cannot_pin()
+    why = "only pinned memory shows how fast a link is"
+    return Outcome(Status.SKIP, missing, why) if missing else None
+
+
+def _transfers(context: Context, place: Any) -> Measured:
+    """In each way; the curve over all sizes for one card."""
     sizes = rates.transfer_sizes(context.pick(1 << 24, 1 << 28, 1 << 30))
-    found: List[MeasuredRate] = []
-    cards: List[RatedCard] = []
-    plots: List[Plot] = []
-    for place in places:
-        few = sizes if place.index == 0 else sizes[-1:]  # the curve over all sizes for one card
-        load = partial(place.transfer, rates.WAYS[0], min(max(sizes), 1 << 26))
-        with near(place, free):
-            some, plot = _transfers(context, place, few)
-            card = describe(context, place, load, free)
-        found += [replace(rate, figure=link_gbs(rate.metric, card)) for rate in some]
-        cards += [card] if card else []
-        plots += [plot] if len(few) > 1 else []
-    what = "copies from (h2d) and to (d2h) the host"
-    return judge_rates(found, cards, device=places[0].kind, what=what, plots=plots)
-
-
-def _transfers(
-    context: Context, place: Any, sizes: Sequence[int]
-) -> "Tuple[List[MeasuredRate], Plot]":
-    by_way = {
-        way: rates.transfers(place, way, sizes, repeats=context.pick(3, 5, 9)) for way in rates.WAYS
-    }
+    few = sizes[-1:] if place.index else sizes
+    repeats = context.pick(3, 5, 9)
+    by_way = {way: rates.transfers(place, way, few, repeats=repeats) for way in rates.WAYS}
     lines = tuple((way.replace("_", ", "), rates.points(found)) for way, found in by_way.items())
     title = "Copies between the host and GPU {}".format(place.index)
     plot = Plot(title, "size (bytes)", "GB/s", lines, log_x=True)
@@ -159,7 +157,8 @@ def _transfers(
         MeasuredRate(way, place.index, tuple(some[max(some)]), "GB/s", size=max(some))
         for way, some in by_way.items()
     ]
-    return found, plot
+    load = partial(place.transfer, rates.WAYS[0], min(max(sizes), 1 << 26))
+    return Measured(found, load, plots=[plot] if len(few) > 1 else [])
 
 
 def link_gbs(metric: str, card: Optional[RatedCard]) -> Optional[float]:

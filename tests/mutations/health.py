@@ -14,7 +14,7 @@ BUS_IDS = ("00000000:17:00.0", "00000000:65:00.0")
 
 def healthy_gpu(index: int) -> Any:
     """A card as NVML tells of it where nothing is wrong."""
-    from verify.device.telemetry import GpuState
+    from verify.device.telemetry import GpuState, NvLink
 
     return GpuState(
         index,
@@ -51,6 +51,8 @@ def healthy_gpu(index: int) -> Any:
         exhausted_banks=0,
         sram_uncorrected=0,
         sram_threshold_exceeded=False,
+        pcie_replays=0,
+        nvlinks=(NvLink(0, active=True, errors=0), NvLink(1, active=True, errors=0)),
         recovery="none",
         fabric_state="completed",
     )
@@ -100,7 +102,32 @@ def busy() -> None:
     broken(compute_mode="exclusive-process", processes=(GpuProcess(4711, 1 << 30),))()
 
 
+def nvlink(**fields: Any) -> Callable[[], None]:
+    """The second GPU's first NVLink with these fields."""
+    from verify.device.telemetry import NvLink
+
+    links = healthy_gpu(1).nvlinks
+    return broken(nvlinks=(NvLink(**{**dataclasses.asdict(links[0]), **fields}), *links[1:]))
+
+
+def gone() -> None:
+    """NVML lists the first GPU only."""
+    from verify.device import state
+
+    whole = state.read()
+    state.read = lambda *_: dataclasses.replace(whole, gpus=whole.gpus[:1])
+
+
+def no_nvml() -> None:
+    """NVML has an error."""
+    from verify.device import state
+    from verify.device.telemetry import State
+
+    state.read = lambda *_: State(found=True, error="Driver Not Loaded")
+
+
 _rows = partial(rows, sound=healthy, level="quick")
+HOT, BRAKE = ("hw_slowdown", "hw_thermal_slowdown"), ("hw_power_brake_slowdown",)
 XID = "NVRM: Xid (PCI:0000:65:00): "
 ROWS = {
     "pytorch": (
@@ -188,6 +215,28 @@ ROWS = {
                 logged("nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 32"),
                 "NVSwitch",
             ),
+        ),
+        *_rows(
+            "health.after",
+            ("memory lost data under load", broken(ecc_uncorrected=2), "2 more uncorrected ECC"),
+            ("its SRAM lost data under load", broken(sram_uncorrected=1), "register lost data"),
+            ("a row was remapped", broken(remapped_rows=1), "a row of its memory is damaged"),
+            ("a page was retired", broken(retired_pages=1), "a page of its memory is damaged"),
+            ("a row waits to be remapped since", broken(remap_pending=True), RESET),
+            ("a page waits to be retired since", broken(retired_pending=True), RESET),
+            ("no spare row was left", broken(remap_failed=True), "no spare row"),
+            ("the SRAM wore out", broken(sram_threshold_exceeded=True), "wearing out"),
+            ("its PCIe link repeats packets", broken(pcie_replays=500), "500 more PCIe replays"),
+            ("its NVLink repeats packets", nvlink(errors=500), "500 more errors of an NVLink"),
+            ("its NVLink went down", nvlink(active=False), "NVLink 0 went down"),
+            ("it left the fabric", broken(fabric_state="in-progress"), "left the NVSwitch fabric"),
+            ("the driver asks for a reset since", broken(recovery="reset the GPU"), RESET),
+            ("the load made it too hot", broken(throttle_reasons=HOT), "fans"),
+            ("the load drew too much", broken(throttle_reasons=BRAKE), "power supply"),
+            ("it no longer answers", broken(failure="GPU is lost"), "lost during the run: GPU is"),
+            ("it is no longer listed", gone, "GPU 1: it answered before the run"),
+            ("NVML fails after the load", no_nvml, "NVML listed 2 GPUs before the run"),
+            ("it fell off the bus", logged(XID + "79, pid=1, GPU has fallen off"), "Xid 79"),
         ),
     ),
 }

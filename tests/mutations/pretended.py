@@ -15,6 +15,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Callable, Dict, Iterator
 
@@ -331,14 +332,18 @@ def main(framework: str, worlds: "list[str]") -> int:
 
 
 def _work(check: Any, framework: str, count: int, fault: str) -> Callable[[], object]:
+    from verify.device import baseline
     from verify.model.check import Context
     from verify.running.runner import outcome_of
 
     def work() -> Any:
         pretend(framework, count)
+        context = Context(level="quick", framework=framework, gpus=count)
+        if check.closes:
+            context = replace(context, before=baseline.take(context.machine))
         if fault:
             FAULTS[fault]()
-        return outcome_of(check, Context(level="quick", framework=framework, gpus=count))
+        return outcome_of(check, context)
 
     return work
 
@@ -422,8 +427,6 @@ _TENSORFLOW_FULL = "failed to allocate memory [Op:Fill] OOM when allocating tens
 
 def _links_count_errors() -> None:
     """At each look the NVLinks of the second card have counted four hundred errors more."""
-    from dataclasses import replace
-
     from verify.device import state
 
     seen = state.read()

@@ -6,6 +6,7 @@ keeps the rows whose check or fault holds it. Needs the standard library and the
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import os
@@ -17,6 +18,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Se
 
 from tests.mutations import Row, tables
 from verify.checks import CHECKS
+from verify.device import baseline
 from verify.model.check import Context
 from verify.model.expectations import parse
 from verify.model.frameworks import FRAMEWORKS
@@ -101,9 +103,12 @@ def _both(row: Row, framework: str) -> Tuple[Work, Work]:
 
     def run(*make: Callable[[], None]) -> Callable[[], Dict[str, Any]]:
         def work() -> Dict[str, Any]:
+            before = None
             for one in make:
                 one()
-            return outcome_of(check, context)
+                if check.closes:  # the sound world was there before the run
+                    before = before or baseline.take(context.machine)
+            return outcome_of(check, dataclasses.replace(context, before=before))
 
         return work
 

@@ -8,8 +8,8 @@ from verify.checks.collectives import sums as collectives
 from verify.checks.collectives import together
 from verify.checks.devices import compute, peers, placement
 from verify.checks.devices import inventory as devices
+from verify.checks.health import after, links
 from verify.checks.health import condition as health
-from verify.checks.health import links
 from verify.checks.libraries import loaded as libraries
 from verify.checks.libraries import packages, versions
 from verify.checks.libraries import pytorch as torch_libraries
@@ -61,6 +61,7 @@ _TABLE: Tuple[Tuple[Sequence[str], Sequence[Check]], ...] = (
     (ALL, speed.CHECKS),
     (("pytorch", "jax"), (speed.COPIES,)),  # TensorFlow lets no program pin memory
     (ALL, timed.CHECKS),
+    (ALL, after.CHECKS),
 )
 
 

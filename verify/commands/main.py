@@ -11,11 +11,13 @@ import importlib
 import os
 import sys
 import time
-from typing import List, Mapping, NoReturn, Optional, Sequence, Tuple
+from typing import Any, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
 from verify.commands import render
 from verify.commands.usage import Parser, columns, printable, show, write_whole
+from verify.device import baseline as start
 from verify.device import maps, recording
+from verify.device.baseline import Baseline
 from verify.device.machine import Machine
 from verify.model import expectations, frameworks
 from verify.model.check import (
@@ -98,8 +100,8 @@ def _main(options: argparse.Namespace, lists: Mapping[str, Sequence[Check]]) -> 
     baseline = render.baseline(options)
     facts = environment.read(expect, framework, emulator, machine)
     count = len(facts["gpus"])
-    shared = _shared(machine) if count else None
-    context = Context(expect, options.level, framework, emulator, machine, count, shared)
+    shared, before = _at_start(machine) if count else (None, None)
+    context = Context(expect, options.level, framework, emulator, machine, count, shared, before)
     if options.record_device:
         _record(options.record_device, machine)
     os.rmdir(scratch())  # where it cannot be made, no check can run
@@ -145,14 +147,23 @@ def _machine(path: Optional[str]) -> Machine:
         raise UsageError("--replay-device {}: {}".format(path, error)) from error
 
 
-def _shared(machine: Machine) -> Optional[str]:
-    """Who uses a GPU before the run. If the driver hangs, the checks will report it."""
+def _at_start(machine: Machine) -> Tuple[Optional[str], Optional[Baseline]]:
+    """Who uses a GPU before the run, and all that was read then. If the driver hangs, the checks
+    will report it.
+    """
     from verify.checks.speed import (
         watch,  # imports all checks; commands on reports do not need them
     )
 
-    ending = Child(lambda: watch.in_use(machine)).wait(environment.DRIVER_LIMIT_S)
-    return ending.value if ending.returned else None
+    def work() -> Any:
+        seen = watch.before(machine)
+        return watch.in_use(seen), start.take(machine, seen).as_dict()
+
+    ending = Child(work).wait(environment.DRIVER_LIMIT_S)
+    if not ending.returned:
+        return None, None
+    shared, before = ending.value
+    return shared, start.from_dict(before)
 
 
 def _record(path: str, machine: Machine) -> None:

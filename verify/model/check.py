@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple, TypeVar, cast
 
+from verify.device.baseline import Baseline
 from verify.device.machine import Machine
 from verify.model.expectations import Expectations, Scope
 from verify.model.report import CheckRow
@@ -75,6 +76,7 @@ class Context:
     machine: Machine = field(default_factory=Machine)
     gpus: int = 0  # of this machine, from NVML
     shared: Optional[str] = None  # who used a GPU before the run, in words
+    before: Optional[Baseline] = None  # what the machine read before the run
 
     def pick(self, quick: T, standard: T, full: T) -> T:
         """The value for this level."""
@@ -96,6 +98,7 @@ class Check:
     shares: bool = False  # may run in one process with others that share, so that CUDA starts once
     on_request: bool = False  # belongs to a level only if the expectations name packages
     replays: bool = False  # reads only its context's machine, which may be a recording
+    closes: bool = False  # runs after all others, since it judges what they did
 
 
 def is_outside(check: Check, scope: Optional[Scope]) -> bool:

@@ -55,7 +55,8 @@ def run(
     prepare: Optional[Callable[[], None]] = None,
     import_limit_s: float = IMPORT_LIMIT_S,
 ) -> Iterator[Result]:
-    """Run the checks, those without a framework first, and yield each result as it comes.
+    """Run the checks, those without a framework first, and yield each result as it comes; those
+    that close the run are last.
 
     `prepare` is what the stage does before it forks: at least, it imports the framework.
     """
@@ -66,10 +67,13 @@ def run(
         checks = [check for check in checks if not check.gauge]
     keeper = Child(lambda: _keep(context.machine))
     try:
-        plain = [check for check in checks if not check.framework]
+        closing = [check for check in checks if check.closes]
+        plain = [check for check in checks if not check.framework and not check.closes]
         for result in run_each(sorted(plain, key=lambda check: not check.shares), context):
             yield _judged(result, context)
         yield from _staged(checks, context, prepare, import_limit_s)
+        for result in run_each(closing, context):
+            yield _judged(result, context)
     finally:
         keeper.kill()
 

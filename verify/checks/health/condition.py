@@ -21,6 +21,7 @@ from verify.checks.health.findings import (
 )
 from verify.checks.health.gpu_memory import check_memory
 from verify.checks.health.xids import LOG
+from verify.device.machine import Machine
 from verify.device.telemetry import GpuState, State
 from verify.model.check import CONFIGURATION, Check, Context, Outcome, Status, gpus
 
@@ -46,11 +47,17 @@ _POWER = "check the power supply, its cables and the chassis' power limit"
 
 def check_clocks(context: Context) -> Outcome:
     """Read once, and again if a card is slowed down: only a lasting slowdown is a finding."""
-    readings = [context.machine.state()]
-    while _slowed(readings[-1].gpus) and len(readings) < READINGS:
-        context.machine.pause(APART_S)
-        readings.append(context.machine.state())
+    readings = while_slowed(context.machine)
     return judged(readings[-1], lambda _: judge_clocks(readings))
+
+
+def while_slowed(machine: Machine) -> List[State]:
+    """One reading; a few if a card is slowed down in each."""
+    readings = [machine.state()]
+    while _slowed(readings[-1].gpus) and len(readings) < READINGS:
+        machine.pause(APART_S)
+        readings.append(machine.state())
+    return readings
 
 
 def _slowed(rows: Sequence[GpuState]) -> bool:
@@ -64,13 +71,14 @@ def judge_clocks(readings: Sequence[State]) -> Outcome:
     measured = table("Clocks", columns, rows)
     if all(gpu.throttle_reasons is None for gpu in rows):
         return unread(readings[-1], rows, "what limits its clocks")
-    findings = [f for gpu in rows for f in _clock_findings(gpu, readings)]
+    findings = [f for gpu in rows for f in clock_findings(gpu, readings)]
     said = ["no throttling on {}".format(gpus(len(rows)))]
     said += ["GPU {}: {}".format(gpu.index, words) for gpu in rows for words in _clock_words(gpu)]
     return outcome(findings, "; ".join(said), measured, {"slowed_by": []})
 
 
-def _clock_findings(gpu: GpuState, readings: Sequence[State]) -> List[Finding]:
+def clock_findings(gpu: GpuState, readings: Sequence[State]) -> List[Finding]:
+    """What slows a GPU down in every reading, unless that is by design."""
     lasting = set(SLOWED)
     for reading in readings:
         lasting &= {

@@ -95,9 +95,9 @@ def before(machine: Machine) -> State:
     return seen
 
 
-def in_use(machine: Machine) -> Optional[str]:
+def in_use(seen: State) -> Optional[str]:
     """The first GPU that is in use, and who uses it, in words."""
-    found = ((gpu.index, busy(gpu)) for gpu in before(machine).gpus)
+    found = ((gpu.index, busy(gpu)) for gpu in seen.gpus)
     return next(("GPU {}: {}".format(index, who) for index, who in found if who), None)
 
 

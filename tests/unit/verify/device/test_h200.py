@@ -76,7 +76,8 @@ def test_a_fault_in_these_answers_is_found(
 def test_the_report_has_the_shape_and_the_verdict_that_it_claims() -> None:
     reports.REPORT.validate(REPORT)
     words = ["judge", str(H200 / "standard.json"), "--expect", str(H200 / "expect.json")]
-    assert main([*words, "--level", "standard"]) == 0
+    ran = [row["id"] for row in REPORT["checks"]]  # the suite has newer checks, too
+    assert main([*words, "--level", "standard", "--only", ",".join(ran)]) == 0
 
 
 def test_speeds_are_steady_and_within_their_class() -> None:

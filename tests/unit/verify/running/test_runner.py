@@ -424,3 +424,13 @@ def test_a_required_skip_fails_and_says_why() -> None:
 def test_another_skip_stays_one() -> None:
     assert demand(made(S), ["made.other"]).outcome.status is S
     assert demand(made(P), ["made.up"]).outcome.status is P
+
+
+def test_what_closes_a_run_is_last() -> None:
+    checks = [
+        Check("health.end", "end", lambda _: GOOD, framework=False, closes=True),
+        Check("work", "work", lambda _: GOOD),
+        Check("early", "early", lambda _: GOOD, framework=False),
+    ]
+    found = [result.check.id for result in run(checks, Context(), prepare=nothing)]
+    assert found == ["early", "work", "health.end"]

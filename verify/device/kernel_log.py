@@ -1,4 +1,4 @@
-"""The NVIDIA driver's own error reports (Xid lines) in the kernel's log, and what each means.
+"""The kernel's log: errors of the NVIDIA driver (Xid lines and others), of PCIe and of the host.
 
 The log is read without blocking, from /dev/kmsg or through syslog(2). Containers are usually
 allowed neither; that is not an error of the image.
@@ -11,16 +11,39 @@ import ctypes
 import errno
 import os
 import re
-from dataclasses import dataclass
-from typing import Callable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from dataclasses import dataclass, replace
+from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+
+from verify.device.driver_errors import (
+    ADDRESS,
+    RECOVERY,
+    LineRule,
+    Meaning,
+    line_rules,
+    of_switch,
+    of_xid,
+)
 
 READ_ALL, SIZE = 3, 10  # SYSLOG_ACTION_READ_ALL, SYSLOG_ACTION_SIZE_BUFFER
 RECORD_BYTES = 8192  # the kernel cuts a record at about 1000 bytes
 MAX_RECORDS = 1_000_000  # a log that grows faster than it is read would never end
-_LOADED = re.compile(r"NVRM: loading NVIDIA UNIX")
+MAX_PARTS = 60  # lines of one record
+# Lines that may be about a GPU, its PCIe port, or the host's memory.
+CONCERNS = re.compile(
+    r"NVRM|SXid|nvidia|pciehp|PCIe Bus Error|Hardware Error|Uncorrected|AER: |DPC: |EDAC MC",
+    re.IGNORECASE,
+)
 _XID = re.compile(
-    r"(?P<kind>S?Xid) \((?:PCI:)?(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})"
-    r"(?:\.[0-7])?\): (?P<number>\d+)(?:, (?P<rest>.*))?"
+    r"(?P<switch>S?)Xid \((?:PCI:)?(?P<pci>" + ADDRESS + r")(?: GPU-I:[0-9]+(?: GPU-CI:[0-9]+)?)?\)"
+    r": (?P<number>[0-9]{1,6})(?![0-9])(?:, (?P<rest>.*))?"
+)
+_SENTENCE = re.compile(r"^\W*(?:\[ *[0-9.]+\] )?NVRM: The NVIDIA ")
+_RECORD = re.compile(r"\{[0-9]{1,9}\}\[Hardware Error\]: ")
+_NAMED = re.compile(r"(?:NVRM: .{0,80}?|\bnvidia )\b(?P<pci>" + ADDRESS + ")")
+_BRIDGE = re.compile(
+    r"(?P<port>"
+    + ADDRESS
+    + r"): PCI bridge to \[bus (?P<first>[0-9a-f]{2})(?:-(?P<last>[0-9a-f]+))?\]"
 )
 
 
@@ -43,139 +66,170 @@ class Log:
 
 @dataclass(frozen=True)
 class Event:
-    """An Xid (of a GPU) or SXid (of an NVSwitch)."""
+    """A line about an error, or about a repair: then `repairs` says of what (all, gpu, port)."""
 
-    number: int
-    pci: Tuple[int, int, int]  # domain, bus, device
+    name: str  # "Xid 79", or of a line without an Xid its kind
+    meaning: Meaning
     text: str
+    index: int  # its place in the log
     since_start_s: Optional[float] = None
+    device: Optional[str] = None  # the PCI address that the line names, with its function
+    port: Optional[str] = None  # the PCIe port that reported it
+    number: Optional[int] = None  # of an Xid
     switch: bool = False
+    repairs: str = ""
+    rule: Optional[LineRule] = None
 
     @property
-    def name(self) -> str:
-        """As the log writes it: "Xid 79"."""
-        return "{} {}".format("SXid" if self.switch else "Xid", self.number)
-
-
-@dataclass(frozen=True)
-class Meaning:
-    """What an Xid means. Those with `told` are only reported: the card needs no repair."""
-
-    what: str
-    fix: str
-    told: bool = False
-
-
-_RESET = "end what runs on the GPU and reset it (nvidia-smi --gpu-reset -i N), or reboot the host"
-_RETURN = "; if the error recurs, take the GPU out of use and have it replaced"
-_APP = "look for the error in the application: compute-sanitizer names the kernel and the address"
-_DRIVER = "; update the driver, and report it with nvidia-bug-report.sh if the error recurs"
-_BUS = "reboot the host; check the card's seat, its power cables and the PCIe slot"
-_LINK = "reboot the host; check NVLink bridges or the baseboard, and nvidia-smi nvlink -e"
-
-# After NVIDIA's Xid catalogue: docs.nvidia.com/deploy/xid-errors
-MEANINGS: Mapping[int, Meaning] = {
-    8: Meaning("the GPU stopped processing for an application", _APP, told=True),
-    11: Meaning("an application's command stream was invalid", _APP, told=True),
-    13: Meaning("an application's kernel raised a graphics engine exception", _APP, told=True),
-    31: Meaning("an application accessed memory that it does not own", _APP, told=True),
-    32: Meaning("a command stream was corrupted on its way to the GPU", _BUS),
-    38: Meaning("the driver's firmware failed", _RESET + _DRIVER),
-    43: Meaning("an application was ended after an error of its own", _APP, told=True),
-    45: Meaning("an application was ended and its channels cleaned up", _APP, told=True),
-    46: Meaning("the GPU stopped processing", _RESET + _RETURN),
-    48: Meaning("memory of the GPU had a double-bit ECC error", _RESET + _RETURN),
-    54: Meaning("the card's auxiliary power is not connected", "connect the card's power cables"),
-    56: Meaning("the display engine failed", _RESET + _DRIVER),
-    57: Meaning("the card's memory interface could not be programmed", _RESET + _RETURN),
-    58: Meaning("the card's memory interface is unstable", _RESET + _RETURN),
-    61: Meaning("the GPU's internal controller stopped at a breakpoint", _RESET + _RETURN),
-    62: Meaning("the GPU's internal controller halted", _RESET + _RETURN),
-    63: Meaning(
-        "a damaged page or row of memory is marked for replacement",
-        "see health.memory: the replacement happens when the GPU is reset",
-        told=True,
-    ),
-    64: Meaning("a damaged page or row of memory could not be replaced", _RESET + _RETURN),
-    66: Meaning("the driver made an illegal access", _RESET + _DRIVER),
-    68: Meaning("the video decoder raised an exception", _RESET + _DRIVER),
-    69: Meaning("an application's graphics engine class was wrong", _APP, told=True),
-    74: Meaning("an NVLink failed", _LINK + _RETURN),
-    78: Meaning("a vGPU could not start", "look at the host's vGPU manager and its licence"),
-    79: Meaning("the GPU has fallen off the bus", _BUS + _RETURN),
-    80: Meaning("data was corrupted on its way to the GPU", _BUS),
-    92: Meaning("the GPU corrects many single-bit ECC errors", _RESET + _RETURN),
-    94: Meaning("an uncorrectable memory error hit one application", _RESET + _RETURN),
-    95: Meaning("an uncorrectable memory error may have hit any application", _RESET + _RETURN),
-    109: Meaning("switching between applications took too long", _RESET + _DRIVER),
-    110: Meaning("the GPU saw a security fault", _RESET + _DRIVER),
-    119: Meaning("the GPU's system processor (GSP) does not answer", _RESET + _DRIVER),
-    120: Meaning("the GPU's system processor (GSP) failed", _RESET + _DRIVER),
-    121: Meaning("the link between CPU and GPU (C2C) had an error", _RESET + _RETURN),
-    122: Meaning("the card's InfoROM could not be read", _RESET + _RETURN),
-    123: Meaning("the card's InfoROM could not be written", _RESET + _RETURN),
-    136: Meaning("an NVLink could not be trained", _LINK + _RETURN),
-    137: Meaning(
-        "an application touched another GPU's memory wrongly over NVLink", _APP, told=True
-    ),
-    140: Meaning("the GPU did not recover from a memory error", _RESET + _RETURN),
-    143: Meaning("the GPU could not be started", _BUS + _RETURN),
-    144: Meaning("an NVLink failed (SAW)", _LINK + _RETURN),
-    145: Meaning("an NVLink failed (RLW)", _LINK + _RETURN),
-    146: Meaning("an NVLink failed (TLW)", _LINK + _RETURN),
-    147: Meaning("an NVLink failed (TREX)", _LINK + _RETURN),
-    148: Meaning("an NVLink failed (NVLPW_CTRL)", _LINK + _RETURN),
-    149: Meaning("an NVLink failed (NETIR)", _LINK + _RETURN),
-    150: Meaning("an NVLink failed (MSE)", _LINK + _RETURN),
-}
-# 154 names its own remedy in the log line: "GPU recovery action changed from ... to ...".
-RECOVERY = 154
-_UNKNOWN = Meaning(
-    "an Xid that this version does not know",
-    "see NVIDIA's Xid catalogue, docs.nvidia.com/deploy/xid-errors",
-)
-
-
-def meaning(event: Event) -> Meaning:
-    """What an event means and how to fix it."""
-    if event.switch:
-        return _of_switch(event)
-    if event.number != RECOVERY:
-        return MEANINGS.get(event.number, _UNKNOWN)
-    said = re.search(r"\bto \S+ \(([^)]+)\)", event.text)
-    action = said.group(1) if said else "an action it does not name"
-    done = action.lower() == "none"
-    return Meaning("the driver asks for: " + action, _BUS if "boot" in action else _RESET, done)
-
-
-def _of_switch(event: Event) -> Meaning:
-    fatal = "Non-fatal" not in event.text
-    what = "an NVSwitch had {} error".format("a fatal" if fatal else "a non-fatal")
-    fix = "look at journalctl -u nvidia-fabricmanager; reboot the host, or have it repaired"
-    return Meaning(what, fix, told=not fatal)
+    def pci(self) -> Optional[Tuple[int, int, int]]:
+        """Domain, bus and device."""
+        return address(self.device) if self.device else None
 
 
 def events(lines: Sequence[Line]) -> Tuple[Event, ...]:
-    """The Xids since the driver was last loaded, oldest first."""
-    start = max((i for i, line in enumerate(lines) if _LOADED.search(line.text)), default=0)
-    matches = [(line, _XID.search(line.text)) for line in lines[start:]]
-    return tuple(
-        Event(
-            int(match.group("number")),
-            address(match.group("pci")),
-            line.text,
-            line.since_start_s,
-            switch=match.group("kind") == "SXid",
-        )
-        for line, match in matches
-        if match
+    """The errors and repairs in the log, oldest first."""
+    found: List[Event] = []
+    loading, unsupported = False, 0
+    ports: Dict[Optional[str], str] = {}  # that reported an error of a device
+    for index, line in enumerate(joined(lines)):
+        event = _event(line, index)
+        if event is None:
+            continue
+        if event.name == "driver loaded":
+            loading, known = False, loading
+            if known:  # this load began before the GPUs were probed
+                continue
+        if event.repairs == "all":
+            loading, unsupported = event.name == "driver load", 0
+        unsupported += event.name == "GPU not supported"
+        if event.port:
+            ports[event.device] = event.port
+        elif event.device in ports and event.rule and event.rule.pcie:
+            event = replace(event, port=ports[event.device])
+        if event.name == "probe failed" and _count(event) <= unsupported:
+            event = replace(event, meaning=replace(event.meaning, action="IGNORE"))
+        found.append(event)
+    return tuple(found)
+
+
+def _count(event: Event) -> int:
+    match = event.rule.pattern.search(event.text) if event.rule else None
+    return int(match.group("count")) if match else 0
+
+
+def _event(line: Line, index: int) -> Optional[Event]:
+    if not CONCERNS.search(line.text):
+        return None
+    match = _XID.search(line.text)
+    if match:
+        return _xid(match, line, index)
+    for rule in line_rules():
+        found = rule.pattern.search(line.text)
+        if found:
+            groups = found.groupdict()
+            port = groups.get("port")
+            return Event(
+                rule.name,
+                rule.meaning,
+                line.text,
+                index,
+                line.since_start_s,
+                _plain(groups.get("pci")) or _requester(groups.get("id"), port),
+                _plain(port),
+                repairs=rule.repairs,
+                rule=rule,
+            )
+    return None
+
+
+def _xid(match: "re.Match[str]", line: Line, index: int) -> Optional[Event]:
+    number, said = int(match.group("number")), match.group("rest") or ""
+    switch = match.group("switch")
+    if switch and re.match(r"Severity \d|Data \{", said):
+        return None  # details of the line before
+    known = of_switch(said) if switch else of_xid(number, said)
+    over = number == RECOVERY and not switch and known.action == "IGNORE"
+    return Event(
+        "{} {}".format("SXid" if switch else "Xid", number),
+        known,
+        line.text,
+        index,
+        line.since_start_s,
+        full(match.group("pci")),
+        number=number,
+        switch=bool(switch),
+        repairs="gpu" if over else "",
     )
+
+
+def _plain(device: Optional[str]) -> Optional[str]:
+    return full(device) if device else None
+
+
+def _requester(number: Optional[str], port: Optional[str]) -> Optional[str]:
+    """The address in a PCIe requester id, as older kernels write it: "id=0010" is 00:02.0."""
+    if number is None or port is None:
+        return None
+    value = int(number, 16)
+    domain = port.split(":")[0]
+    return "{}:{:02x}:{:02x}.{}".format(domain, value >> 8, value >> 3 & 0x1F, value & 7)
+
+
+def joined(lines: Sequence[Line]) -> Iterator[Line]:
+    """The lines, with those in one that the kernel or the driver writes in several: a sentence that
+    begins "NVRM: The NVIDIA", and a record of the firmware's ("{1}[Hardware Error]: ...").
+    """
+    kept: List[Line] = []
+    for line in lines:
+        if kept and not (len(kept) < MAX_PARTS and _continues(kept, line.text)):
+            yield _one(kept)
+            kept = []
+        kept.append(line)
+    if kept:
+        yield _one(kept)
+
+
+def _continues(kept: Sequence[Line], text: str) -> bool:
+    first = kept[0].text
+    if _SENTENCE.search(first):
+        open_still = not kept[-1].text.rstrip().endswith(".")
+        return open_still and text.lstrip().startswith("NVRM:") and not _XID.search(text)
+    record = _RECORD.search(first)
+    return record is not None and record.group() in text
+
+
+def _one(kept: Sequence[Line]) -> Line:
+    return kept[0] if len(kept) == 1 else replace(kept[0], text=" ".join(x.text for x in kept))
+
+
+def named_gpus(lines: Sequence[Line]) -> Set[Tuple[int, int, int]]:
+    """The addresses that the log calls NVIDIA's."""
+    found = (_NAMED.search(line.text) for line in lines if CONCERNS.search(line.text))
+    return {address(match.group("pci")) for match in found if match}
+
+
+def bridges(lines: Sequence[Line]) -> Mapping[str, Tuple[int, int, int]]:
+    """The buses behind each PCIe port, from the lines of the start: domain, first and last."""
+    found = {}
+    for line in lines:
+        match = _BRIDGE.search(line.text) if "PCI bridge" in line.text else None
+        if match:
+            first = match.group("first")
+            domain = int(match.group("port").split(":")[0], 16)
+            last = match.group("last") or first
+            found[full(match.group("port"))] = (domain, int(first, 16), int(last, 16))
+    return found
 
 
 def address(text: str) -> Tuple[int, int, int]:
     """A PCI address in any format, as numbers."""
     domain, bus, device = text.partition(".")[0].split(":")
     return int(domain, 16), int(bus, 16), int(device, 16)
+
+
+def full(device: str) -> str:
+    """A PCI address as the kernel writes it: "0000:65:00.0"."""
+    return "{:04x}:{:02x}:{:02x}".format(*address(device)) + "." + (device.partition(".")[2] or "0")
 
 
 def read() -> Log:
@@ -220,7 +274,7 @@ def parse_record(record: str) -> Line:
     since = None
     with contextlib.suppress(IndexError, ValueError):
         since = int(fields[2]) / 1e6
-    return Line(text.split("\n")[0], since)
+    return Line(text.split("\n")[0].replace("\\x0a", " "), since)
 
 
 def read_syslog() -> List[Line]:

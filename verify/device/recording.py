@@ -22,7 +22,7 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from verify.device import driver, nvml, state
-from verify.device.kernel_log import Line, Log
+from verify.device.kernel_log import CONCERNS, Line, Log
 from verify.device.machine import Machine
 
 KIND = "gpu-provision machine"
@@ -31,7 +31,6 @@ _NOT_FOUND = 13  # NVML_ERROR_FUNCTION_NOT_FOUND: for a call that was not record
 _POINTER = 1 << 20  # handles of a replay, which are never followed
 _UUID = re.compile(rb"(GPU|MIG)-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _CLUSTER_AT = {"nvmlDeviceGetGpuFabricInfo": 0}  # where the fabric's UUID begins, if not at 4
-_LOGGED = re.compile(r"NVRM|SXid|nvidia", re.IGNORECASE)
 _PROGRAM = re.compile(r"\bname=[^,]*")  # of the program that an Xid hit
 
 
@@ -149,7 +148,7 @@ def take(machine: Machine) -> Dict[str, Any]:
     nvml.read(load)
     driver.read(load)
     log = machine.log()
-    lines = [[line.text, line.since_start_s] for line in log.lines if _LOGGED.search(line.text)]
+    lines = [[line.text, line.since_start_s] for line in log.lines if CONCERNS.search(line.text)]
     document = {
         "schema": 1,
         "kind": KIND,
@@ -304,6 +303,10 @@ class Replay(Machine):
         log = self._document["log"]
         lines = tuple(Line(text, since) for text, since in log["lines"])
         return Log(lines, log["source"], log["error"])
+
+    def ports(self, bus_id: str) -> List[str]:  # noqa: ARG002  not in a recording
+        """None: a recording has no sysfs."""
+        return []
 
     def libcuda(self) -> Optional[str]:
         """The recorded path."""

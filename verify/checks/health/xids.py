@@ -1,21 +1,120 @@
-"""The kernel log: the driver's reports about visible GPUs (Xid) and NVSwitches (SXid)."""
+"""The kernel log: the driver's reports about visible GPUs (Xid) and NVSwitches (SXid), and what the
+kernel reports about their PCIe links and the host.
+
+An error that NVIDIA's catalogue answers with a repair is a fault until the log or NVML shows the
+repair. What it answers with less, or not at all, is reported.
+"""
 
 from __future__ import annotations
 
+import bisect
+import collections
+import re
 import time
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+from dataclasses import dataclass, replace
+from typing import Any, Deque, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from verify.device import kernel_log
-from verify.device.kernel_log import Event, Log, Meaning
-from verify.device.telemetry import State
+from verify.device.driver_errors import Meaning
+from verify.device.kernel_log import Event, Log
+from verify.device.telemetry import GpuState, State
 from verify.model.check import NODE, Check, Context, Outcome, Status
 
-_Gpus = Mapping[Tuple[int, int, int], int]  # the number of the GPU at a PCI address
+Address = Tuple[int, int, int]
+
+STORM, STORM_S = 20, 60.0  # corrected PCIe errors in a minute: a few are normal
+RETURNS, RETURNS_S = 3, 30 * 86400.0  # the same fault, each time repaired, within 30 days
+BOOT_S = 10.0  # machine checks that the kernel logs so early are from before the start
+_HOST, _ELSEWHERE = "the host", "elsewhere"
+# What the driver says of a GPU that it cannot take into use: then NVML does not list the GPU.
+_UNUSABLE = ("off the bus", "RmInitAdapter failed", "probe failed")
+_SM = re.compile(r"\(?GPC (?P<gpc>[0-9]{1,3}), TPC (?P<tpc>[0-9]{1,3})")
+_PID = re.compile(r"\bpid='?(?P<pid>[0-9]{1,10})")
+
+
+@dataclass(frozen=True)
+class Case:
+    """An event that concerns this machine's GPUs."""
+
+    event: Event
+    where: str
+    repaired: bool
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The GPUs that the events may be about."""
+
+    gpus: Mapping[Address, GpuState]
+    whole: bool  # a lost GPU has no address
+    chosen: bool  # the container has some of the host's GPUs on purpose
+    named: Set[Address]
+    ports: Mapping[str, Sequence[Address]]
+
+    def where(self, event: Event) -> Optional[str]:
+        """Which GPU an event concerns, as words; None if it concerns none."""
+        if event.switch and event.device:
+            return "NVSwitch " + _short(event.device)
+        if event.device is None or event.pci is None:
+            return _ELSEWHERE if self.chosen and event.name in _UNUSABLE else _HOST
+        pcie = event.rule is not None and event.rule.pcie
+        behind = (
+            [event.pci, *self.ports.get(kernel_log.full(event.device), ())] if pcie else [event.pci]
+        )
+        visible = [pci for pci in behind if pci in self.gpus]
+        if visible:
+            return "GPU {}".format(self.gpus[visible[0]].index)
+        if pcie and not self.named.intersection(behind):
+            return None
+        unusable = event.name in _UNUSABLE and not self.chosen
+        return "GPU at " + _short(event.device) if unusable or not self.whole else _ELSEWHERE
+
+    def repaired(self, event: Event, repairs: Repairs) -> bool:
+        """Whether a repair after the event, and what NVML reads now, show that it is over."""
+        if event.name == "machine check":
+            return event.since_start_s is not None and event.since_start_s < BOOT_S
+        return repairs.after(event) and self.works(event)
+
+    def works(self, event: Event) -> bool:
+        """Whether NVML lists the event's GPU, and asks for no recovery."""
+        if event.device is None or event.pci is None or event.switch:
+            return True
+        behind = (event.pci, *self.ports.get(kernel_log.full(event.device), ()))
+        found = [self.gpus[pci] for pci in behind if pci in self.gpus]
+        return bool(found) and all(
+            gpu.failure is None and gpu.recovery in (None, "none") for gpu in found
+        )
+
+
+class Repairs:
+    """Where in the log something was repaired."""
+
+    def __init__(self, history: Sequence[Event]) -> None:
+        self._places: Dict[Any, List[int]] = {}
+        for event in history:
+            key = {"gpu": event.pci, "port": event.device}.get(event.repairs, "all")
+            if event.repairs:
+                self._places.setdefault(key, []).append(event.index)
+
+    def _of(self, event: Event) -> Iterator[List[int]]:
+        for key in {"all", event.pci, event.device, event.port}:
+            yield self._places.get(key, [])
+
+    def after(self, event: Event) -> bool:
+        """Whether something that the event is about was repaired later."""
+        return any(places and places[-1] > event.index for places in self._of(event))
+
+    def before(self, event: Event) -> int:
+        """How often it was repaired until then."""
+        return sum(bisect.bisect(places, event.index) for places in self._of(event))
 
 
 def check_log(context: Context) -> Outcome:
     """Read the kernel's log for the driver's error reports."""
-    return judge_log(context.machine.log(), context.machine.seen(), _uptime_s())
+    machine, found = context.machine, context.machine.seen()
+    ports = {gpu.bus_id: machine.ports(gpu.bus_id) for gpu in found.gpus if gpu.bus_id}
+    chosen = machine.environ().get("NVIDIA_VISIBLE_DEVICES", "all") not in ("", "all")
+    return judge_log(machine.log(), found, _uptime_s(), ports, chosen=chosen)
 
 
 def _uptime_s() -> Optional[float]:
@@ -26,71 +125,213 @@ def _uptime_s() -> Optional[float]:
         return None
 
 
-def judge_log(log: Log, found: State, now_s: Optional[float] = None) -> Outcome:
-    """Whether no visible GPU has an Xid that is the card's, the link's or the driver's fault."""
+def judge_log(
+    log: Log,
+    found: State,
+    now_s: Optional[float] = None,
+    ports: Optional[Mapping[str, Sequence[str]]] = None,
+    *,
+    chosen: bool = False,
+) -> Outcome:
+    """Whether no visible GPU has an error that asks for a repair and was not repaired. `ports` are
+    the PCIe ports above each GPU; `chosen`: the container has some of the host's GPUs on purpose.
+    """
     if log.error is not None:
         said = "the kernel log cannot be read here ({})".format(log.error)
-        fix = "read it on the host: dmesg | grep -E 'S?Xid'"
+        fix = "read it on the host: dmesg | grep -E 'NVRM|Xid|AER'"
         return Outcome(Status.SKIP, said, fix=fix)
-    ours = {kernel_log.address(gpu.bus_id): gpu.index for gpu in found.gpus if gpu.bus_id}
-    events = kernel_log.events(log.lines)
-    if not events and not found.gpus:
+    history = [event for event in kernel_log.events(log.lines) if not event.meaning.test]
+    scene = _scene(log, found, history, ports or {}, chosen=chosen)
+    repairs = Repairs(history)
+    near, others = _cases(history, scene, repairs)
+    if not near and not others and not found.gpus:
         return Outcome(
             Status.SKIP, "no messages of the driver in the kernel log, and NVML lists no GPU"
         )
-    whole = bool(ours) and all(gpu.bus_id for gpu in found.gpus)  # a lost GPU has no bus id
-    near = [event for event in events if event.switch or event.pci in ours or not whole]
-    bad = [event for event in near if not kernel_log.meaning(event).told]
-    measured = {"lines": len(log.lines), "source": log.source, "xids": _counted(near)}
+    measured = {
+        "lines": len(log.lines),
+        "source": log.source,
+        "xids": _counted(near),
+        "repaired": _counted([case for case in near if case.repaired]),
+    }
     expected: Dict[str, Any] = {"xids": []}
+    returned = _returned(near, repairs)
+    bad = [case for case in near if case.event.meaning.faulty and not case.repaired] or returned
     if bad:  # the first is the trouble, the rest is what came of it
-        first, known = bad[0], kernel_log.meaning(bad[0])
-        message = "{}{}: {}".format(_where(first, ours), _age(first, now_s), _list(near))
-        cause = "{}: {}".format(first.name, known.what)
-        fix = _fix(known, first, ours)
+        places = dict.fromkeys(case.where for case in bad)
+        message = "; ".join(_trouble(place, bad, near, now_s) for place in places)
+        cause, fix = _answer(bad[0], scene)
         return Outcome(Status.FAIL, message, cause, fix, measured, expected, NODE)
-    said = "no Xid caused by the hardware in the kernel log (lines read: {})".format(len(log.lines))
-    told = ["{} ({})".format(e.name, kernel_log.meaning(e).what) for e in near]
-    others = len(events) - len(near)
+    clean = "no error that asks for a repair in the kernel log (lines read: {})"
+    told = _reports(near, now_s)
     told += ["{} on GPUs that are not visible here".format(others)] if others else []
-    said = "; ".join((said, *dict.fromkeys(told)))
+    said = "; ".join((clean.format(len(log.lines)), *told))
     return Outcome(Status.PASS, said, measured=measured, expected=expected)
 
 
-def _where(event: Event, ours: _Gpus) -> str:
-    if event.switch:
-        return "NVSwitch {:04x}:{:02x}:{:02x}".format(*event.pci)
-    index = ours.get(event.pci)
-    return "GPU {}".format(
-        index if index is not None else "at {:04x}:{:02x}:{:02x}".format(*event.pci)
-    )
+def _scene(
+    log: Log,
+    found: State,
+    history: Sequence[Event],
+    above: Mapping[str, Sequence[str]],
+    *,
+    chosen: bool,
+) -> Scene:
+    gpus = {kernel_log.address(gpu.bus_id): gpu for gpu in found.gpus if gpu.bus_id}
+    named = kernel_log.named_gpus(log.lines) | {
+        event.pci for event in history if event.number and not event.switch and event.pci
+    }
+    behind: Dict[str, List[Address]] = {}
+    for bus_id, ports in above.items():
+        for port in ports:
+            behind.setdefault(kernel_log.full(port), []).append(kernel_log.address(bus_id))
+    for port, (domain, first, last) in kernel_log.bridges(log.lines).items():
+        inside = [pci for pci in {*gpus, *named} if pci[0] == domain and first <= pci[1] <= last]
+        behind.setdefault(kernel_log.full(port), []).extend(inside)
+    for event in history:
+        if event.port and event.pci in {*gpus, *named}:
+            behind.setdefault(kernel_log.full(event.port), []).append(event.pci)
+    whole = bool(gpus) and all(gpu.bus_id for gpu in found.gpus)
+    return Scene(gpus, whole, chosen, named, behind)
 
 
-def _age(event: Event, now_s: Optional[float]) -> str:
-    if event.since_start_s is None or now_s is None or now_s < event.since_start_s:
+def _cases(history: Sequence[Event], scene: Scene, repairs: Repairs) -> Tuple[List[Case], int]:
+    """The events about visible GPUs, and the number of those about others."""
+    near, others = [], 0
+    for event in history:
+        where = None if event.repairs else scene.where(event)
+        if where == _ELSEWHERE:
+            others += 1
+        elif where is not None:
+            near.append(Case(event, where, scene.repaired(event, repairs)))
+    return _with_storms(near), others
+
+
+def _with_storms(near: Sequence[Case]) -> List[Case]:
+    """The cases, with a storm of corrected PCIe errors as one case of its own."""
+    kept: List[Case] = []
+    groups: Dict[Tuple[str, Any], List[Case]] = {}
+    for case in near:
+        if case.event.rule is not None and case.event.rule.storm:
+            groups.setdefault((case.where, case.event.rule.pattern), []).append(case)
+        else:
+            kept.append(case)
+    for group in groups.values():
+        count, last = _busiest(group)
+        if count < STORM:
+            kept += group
+            continue
+        what = "the PCIe link repeats transfers all the time: {} errors in a minute".format(count)
+        storm = replace(last.event, name="PCIe error storm", meaning=Meaning(what, "CHECK_LINK"))
+        kept.append(replace(last, event=storm))
+    return sorted(kept, key=lambda case: case.event.index)
+
+
+def _busiest(group: Sequence[Case]) -> Tuple[int, Case]:
+    """The most cases that were logged within a minute, and the last of these."""
+    minute: Deque[float] = collections.deque()
+    most, last = 0, group[-1]
+    for case in group:
+        since = case.event.since_start_s
+        if since is None:
+            continue
+        minute.append(since)
+        while since - minute[0] > STORM_S:
+            minute.popleft()
+        if len(minute) >= most:
+            most, last = len(minute), case
+    return most, last
+
+
+def _returned(near: Sequence[Case], repairs: Repairs) -> List[Case]:
+    """The last case of each fault that came back again and again, though it was repaired."""
+    rounds: Dict[Tuple[str, str], Dict[int, Case]] = {}
+    for case in near:
+        pcie = case.event.rule is not None and case.event.rule.pcie
+        if case.event.meaning.faulty and (case.event.number or pcie):
+            found = rounds.setdefault((case.where, case.event.name), {})
+            found[repairs.before(case.event)] = case
+    return [cases[-1] for cases in map(list, map(dict.values, rounds.values())) if _often(cases)]
+
+
+def _often(cases: Sequence[Case]) -> bool:
+    times = [case.event.since_start_s for case in cases[-RETURNS:]]
+    known = [time_s for time_s in times if time_s is not None]
+    return len(cases) >= RETURNS and (not known or known[-1] - known[0] <= RETURNS_S)
+
+
+# Words
+
+
+def _short(device: str) -> str:
+    return "{:04x}:{:02x}:{:02x}".format(*kernel_log.address(device))
+
+
+def _ago(case: Case, now_s: Optional[float]) -> str:
+    since = case.event.since_start_s
+    if since is None or now_s is None or now_s < since:
         return ""
-    minutes = (now_s - event.since_start_s) / 60
+    minutes = (now_s - since) / 60
     text = "{:.0f} min".format(minutes) if minutes < 120 else "{:.0f} h".format(minutes / 60)
-    return ", {} ago".format(text)
+    return text + " ago"
 
 
-def _list(events: Sequence[Event]) -> str:
-    counts = _counted(events)
-    return ", ".join(
-        name if n == 1 else "{} ({} times)".format(name, n) for name, n in counts.items()
-    )
+def _times(count: int) -> str:
+    return "" if count == 1 else "{} times".format(count)
 
 
-def _counted(events: Sequence[Event]) -> Dict[str, int]:
+def _counted(cases: Sequence[Case]) -> Dict[str, int]:
     found: Dict[str, int] = {}
-    for event in events:
-        found[event.name] = found.get(event.name, 0) + 1
+    for case in cases:
+        found[case.event.name] = found.get(case.event.name, 0) + 1
     return found
 
 
-def _fix(known: Meaning, event: Event, ours: _Gpus) -> str:
-    index = ours.get(event.pci)
-    return known.fix if index is None else known.fix.replace("-i N", "-i {}".format(index))
+def _trouble(place: str, bad: Sequence[Case], near: Sequence[Case], now_s: Optional[float]) -> str:
+    """A place with all that was logged of it: "GPU 1, 10 min ago: Xid 74, Xid 45 (2 times)"."""
+    first = next(case for case in bad if case.where == place)
+    names = _counted([case for case in near if case.where == place])
+    listed = [name if n == 1 else "{} ({})".format(name, _times(n)) for name, n in names.items()]
+    return "{}: {}".format(", ".join(filter(None, (place, _ago(first, now_s)))), ", ".join(listed))
+
+
+def _answer(case: Case, scene: Scene) -> Tuple[str, str]:
+    meaning = case.event.meaning
+    cause, fix = "{}: {}".format(case.event.name, meaning.what), meaning.fix
+    if case.repaired:
+        cause += "; it was repaired and came back {} times or more".format(RETURNS - 1)
+        fix = Meaning("", "CONTACT_SUPPORT").fix
+    gpu = scene.gpus.get(case.event.pci) if case.event.pci else None
+    return cause, fix if gpu is None else fix.replace("-i N", "-i {}".format(gpu.index))
+
+
+def _reports(near: Sequence[Case], now_s: Optional[float]) -> List[str]:
+    """What was logged and leaves the GPUs fit, with NVIDIA's step."""
+    groups: Dict[Tuple[str, str, bool, Meaning], List[Case]] = {}
+    for case in near:
+        key = (case.where, case.event.name, case.repaired, case.event.meaning)
+        groups.setdefault(key, []).append(case)
+    said = []
+    for (where, name, repaired, meaning), cases in groups.items():
+        over = repaired and meaning.faulty
+        ended = "from before the start" if name == "machine check" else "repaired"
+        facts = [_times(len(cases)), ended if over else "", _ago(cases[-1], now_s)]
+        head = ", ".join(filter(None, ("{}: {}".format(where, name), *facts)))
+        step = "" if over else _suspected(cases) or meaning.fix
+        said.append("{} ({})".format(head, "; ".join(filter(None, (meaning.what, step)))))
+    return said
+
+
+def _suspected(cases: Sequence[Case]) -> str:
+    """Words where different programs raised Xid 13 on one part of the GPU, and on no other."""
+    places = [_SM.search(case.event.text) for case in cases]
+    pids = {match.group("pid") for match in (_PID.search(c.event.text) for c in cases) if match}
+    parts = {match.group("gpc", "tpc") for match in places if match}
+    if cases[0].event.number != 13 or len(parts) != 1 or len(pids) < 2:
+        return ""
+    said = "likely the hardware: {} programs failed on GPC {}, TPC {}, and none elsewhere"
+    said += "; test the GPU with dcgmi diag -r 3"
+    return said.format(len(pids), *parts.pop())
 
 
 LOG = Check(

@@ -59,14 +59,18 @@ def healthy_gpu(index: int) -> Any:
 
 
 def healthy() -> None:
-    """Two healthy GPUs, and a kernel log without trouble."""
+    """Two healthy GPUs, each behind a port of its own, and a kernel log without trouble."""
     from verify.device import kernel_log, state
+    from verify.device.machine import Machine
     from verify.device.telemetry import State
 
     whole = State("580.65.06", (healthy_gpu(0), healthy_gpu(1)), found=True)
     state.read = lambda *_: whole
     line = kernel_log.Line("NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.65.06", 12.0)
     kernel_log.read = lambda: kernel_log.Log((line,), "/dev/kmsg")
+    ports = dict(zip(BUS_IDS, ("0000:16:01.0", "0000:64:01.0")))
+    Machine.ports = lambda _, bus_id: [ports[bus_id]]  # type: ignore[assignment]
+    Machine.environ = lambda _: {}  # type: ignore[assignment]
 
 
 def broken(**fields: Any) -> Callable[[], None]:
@@ -129,6 +133,9 @@ def no_nvml() -> None:
 _rows = partial(rows, sound=healthy, level="quick")
 HOT, BRAKE = ("hw_slowdown", "hw_thermal_slowdown"), ("hw_power_brake_slowdown",)
 XID = "NVRM: Xid (PCI:0000:65:00): "
+MIG = "NVRM: Xid (PCI:0000:65:00 GPU-I:05): "
+PORT = "pcieport 0000:64:01.0: "
+ASKS = "154, GPU recovery action changed from 0x0 (None) to 0x1 ({})"
 ROWS = {
     "pytorch": (
         *_rows(
@@ -204,17 +211,96 @@ ROWS = {
                 "fallen off the bus",
             ),
             ("a double-bit error", logged(XID + "48, pid=1, DBE"), "--gpu-reset -i 1"),
+            ("a double-bit error of a MIG device", logged(MIG + "95, pid=1, x"), "any application"),
             (
                 "the card's error and what it did to an application",
                 logged(XID + "119, pid=7, Timeout", XID + "45, pid=7, name=python"),
                 "GSP",
             ),
-            ("an Xid without an entry", logged(XID + "999, pid=1"), "catalogue"),
+            ("an NVLink failed", logged(XID + "145, RLW_REMAP Fatal XC0 i0 Link 08"), "RLW"),
+            ("the driver asks for a reboot", logged(XID + ASKS.format("Node Reboot")), "Node Reb"),
+            (
+                "it was repaired, and came back twice",
+                logged(*(XID + "48, pid=1, DBE", XID + ASKS.format("None")) * 3),
+                "came back",
+            ),
             (
                 "an NVSwitch failed",
                 logged("nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 32"),
                 "NVSwitch",
             ),
+            (
+                "a GPU was never on the bus",
+                logged(
+                    "NVRM: The NVIDIA GPU 0000:b3:00.0 (PCI ID: 10de:26b5)",
+                    "NVRM: installed in this system has",
+                    "NVRM: fallen off the bus and is not responding to commands.",
+                ),
+                "GPU at 0000:b3:00",
+            ),
+            (
+                "the driver could not take a GPU into use",
+                logged("NVRM: The NVIDIA probe routine failed for 1 device(s)."),
+                "probe failed",
+            ),
+            (
+                "a GPU does not start",
+                logged("NVRM: GPU 0000:65:00.0: RmInitAdapter failed! (0x26:0x56:1482)"),
+                "could not start the GPU",
+            ),
+            (
+                "a fatal PCIe error",
+                logged(PORT + "AER: Uncorrected (Fatal) error received: 0000:65:00.0"),
+                "the PCIe link had a fatal error",
+            ),
+            (
+                "a PCIe error of the GPU's port that was not corrected",
+                logged(PORT + "AER: Uncorrected (Non-Fatal) error received: 0000:64:01.0"),
+                "an error that was not corrected",
+            ),
+            (
+                "a storm of corrected PCIe errors",
+                logged(*(PORT + "AER: Corrected error received: 0000:65:00.0",) * 60),
+                "60 errors in a minute",
+            ),
+            ("the PCIe link went down", logged(PORT + "pciehp: Slot(1): Link Down"), "link down"),
+            (
+                "the host's memory is damaged",
+                logged("mce: [Hardware Error]: CPU 5: Machine Check Exception: 5 Bank 7: be0000"),
+                "machine check",
+            ),
+        ),
+        *_rows(
+            "health.log",
+            (
+                "no fault: a contained error",
+                logged(XID + "94, pid=7, name=python, Contained"),
+                "restart the application",
+            ),
+            (
+                "no fault: a row is marked for replacement",
+                logged(XID + "63, pid=7, Row Remapper"),
+                "marked for replacement",
+            ),
+            (
+                "no fault: a program was ended",
+                logged(XID + "45, pid=7, name=python, Ch 00000010"),
+                "ended from outside",
+            ),
+            (
+                "no fault: a double-bit error, repaired",
+                logged(
+                    XID + "48, pid=1, DBE", XID + ASKS.format("Reset"), XID + ASKS.format("None")
+                ),
+                "Xid 48, repaired",
+            ),
+            (
+                "no fault: a PCIe error of a NIC",
+                logged(PORT + "AER: Uncorrected (Fatal) error received: 0000:5e:00.0"),
+                "(lines read: 2)",
+            ),
+            ("no fault: an Xid without an entry", logged(XID + "999, pid=1"), "catalogue"),
+            status="pass",
         ),
         *_rows(
             "health.after",

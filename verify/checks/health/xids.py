@@ -163,9 +163,9 @@ def judge_log(
         cause, fix = _answer(bad[0], scene)
         return Outcome(Status.FAIL, message, cause, fix, measured, expected, NODE)
     clean = "no error that asks for a repair in the kernel log (lines read: {})"
-    told = _reports(near, now_s)
-    told += ["{} on GPUs that are not visible here".format(others)] if others else []
-    said = "; ".join((clean.format(len(log.lines)), *told))
+    reports = _reports(near, now_s)
+    reports += ["{} on GPUs that are not visible here".format(others)] if others else []
+    said = "; ".join((clean.format(len(log.lines)), *reports))
     return Outcome(Status.PASS, said, measured=measured, expected=expected)
 
 

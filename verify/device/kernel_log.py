@@ -85,6 +85,11 @@ class Event:
         """Domain, bus and device."""
         return address(self.device) if self.device else None
 
+    @property
+    def pcie(self) -> bool:
+        """Whether it is about a PCIe link: then the device may be a port."""
+        return self.rule is not None and self.rule.pcie
+
 
 def events(lines: Sequence[Line]) -> Tuple[Event, ...]:
     """The errors and repairs in the log, oldest first."""
@@ -104,7 +109,7 @@ def events(lines: Sequence[Line]) -> Tuple[Event, ...]:
         unsupported += event.name == "GPU not supported"
         if event.port:
             ports[event.device] = event.port
-        elif event.device in ports and event.rule and event.rule.pcie:
+        elif event.device in ports and event.pcie:
             event = replace(event, port=ports[event.device])
         if event.name == "probe failed" and _count(event) <= unsupported:
             event = replace(event, meaning=replace(event.meaning, action="IGNORE"))

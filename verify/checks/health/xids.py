@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Deque, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from verify.device import kernel_log
-from verify.device.driver_errors import Meaning
+from verify.device.driver_errors import RECOVERY, Meaning
 from verify.device.kernel_log import Event, Log
 from verify.device.telemetry import GpuState, State
 from verify.model.check import NODE, Check, Context, Outcome, Status
@@ -57,17 +57,19 @@ class Scene:
             return "NVSwitch " + _short(event.device)
         if event.device is None or event.pci is None:
             return _ELSEWHERE if self.chosen and event.name in _UNUSABLE else _HOST
-        pcie = event.rule is not None and event.rule.pcie
-        behind = (
-            [event.pci, *self.ports.get(kernel_log.full(event.device), ())] if pcie else [event.pci]
-        )
+        behind = self.behind(event)
         visible = [pci for pci in behind if pci in self.gpus]
         if visible:
             return "GPU {}".format(self.gpus[visible[0]].index)
-        if pcie and not self.named.intersection(behind):
+        if event.pcie and not self.named.intersection(behind):
             return None
         unusable = event.name in _UNUSABLE and not self.chosen
         return "GPU at " + _short(event.device) if unusable or not self.whole else _ELSEWHERE
+
+    def behind(self, event: Event) -> List[Address]:
+        """The device that an event names, and what is behind it if it is a port."""
+        ports = self.ports.get(event.device, ()) if event.pcie and event.device else ()
+        return [*([event.pci] if event.pci else []), *ports]
 
     def repaired(self, event: Event, repairs: Repairs) -> bool:
         """Whether a repair after the event, and what NVML reads now, show that it is over."""
@@ -76,11 +78,12 @@ class Scene:
         return repairs.after(event) and self.works(event)
 
     def works(self, event: Event) -> bool:
-        """Whether NVML lists the event's GPU, and asks for no recovery."""
-        if event.device is None or event.pci is None or event.switch:
+        """Whether NVML lists the event's GPU, and asks for no recovery. If NVML lists none at all,
+        the log alone says it.
+        """
+        if event.pci is None or event.switch or not self.gpus:
             return True
-        behind = (event.pci, *self.ports.get(kernel_log.full(event.device), ()))
-        found = [self.gpus[pci] for pci in behind if pci in self.gpus]
+        found = [self.gpus[pci] for pci in self.behind(event) if pci in self.gpus]
         return bool(found) and all(
             gpu.failure is None and gpu.recovery in (None, "none") for gpu in found
         )
@@ -187,10 +190,10 @@ def _scene(
             behind.setdefault(kernel_log.full(port), []).append(kernel_log.address(bus_id))
     for port, (domain, first, last) in kernel_log.bridges(log.lines).items():
         inside = [pci for pci in {*gpus, *named} if pci[0] == domain and first <= pci[1] <= last]
-        behind.setdefault(kernel_log.full(port), []).extend(inside)
+        behind.setdefault(port, []).extend(inside)
     for event in history:
         if event.port and event.pci in {*gpus, *named}:
-            behind.setdefault(kernel_log.full(event.port), []).append(event.pci)
+            behind.setdefault(event.port, []).append(event.pci)
     whole = bool(gpus) and all(gpu.bus_id for gpu in found.gpus)
     return Scene(gpus, whole, chosen, named, behind)
 
@@ -247,10 +250,11 @@ def _returned(near: Sequence[Case], repairs: Repairs) -> List[Case]:
     """The last case of each fault that came back again and again, though it was repaired."""
     rounds: Dict[Tuple[str, str], Dict[int, Case]] = {}
     for case in near:
-        pcie = case.event.rule is not None and case.event.rule.pcie
-        if case.event.meaning.faulty and (case.event.number or pcie):
-            found = rounds.setdefault((case.where, case.event.name), {})
-            found[repairs.before(case.event)] = case
+        event = case.event
+        own = event.pcie or event.number not in (None, RECOVERY)
+        if event.meaning.faulty and own:
+            found = rounds.setdefault((case.where, event.name), {})
+            found[repairs.before(event)] = case
     return [cases[-1] for cases in map(list, map(dict.values, rounds.values())) if _often(cases)]
 
 
@@ -302,7 +306,8 @@ def _answer(case: Case, scene: Scene) -> Tuple[str, str]:
         cause += "; it was repaired and came back {} times or more".format(RETURNS - 1)
         fix = Meaning("", "CONTACT_SUPPORT").fix
     gpu = scene.gpus.get(case.event.pci) if case.event.pci else None
-    return cause, fix if gpu is None else fix.replace("-i N", "-i {}".format(gpu.index))
+    name = case.event.device if gpu is None else gpu.index  # nvidia-smi takes either
+    return cause, fix.replace("-i N", "-i {}".format(name))
 
 
 def _reports(near: Sequence[Case], now_s: Optional[float]) -> List[str]:

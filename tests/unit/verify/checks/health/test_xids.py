@@ -294,6 +294,13 @@ CASES = [
     ("of the root port", (FATAL.format("0000:60:00.0"),), F, "GPU 1"),
     ("old form of the port", (FATAL.format("id=6409"),), F, "GPU 1"),
     ("of another function", (FATAL.format("0000:64:01.0"),), P, "(lines read: 1)"),
+    (
+        "of a port that the GPU is known to be at",
+        ("nvidia 0000:65:00.0: AER: can't recover (no error_detected callback)",),
+        F,
+        "GPU 1, 10 min ago: PCIe error, not corrected",
+    ),
+    ("of an older kernel", ("nvidia 0000:65:00.0: device has no AER-aware driver",), F, "GPU 1"),
     ("of a NIC", (FATAL.format("0000:5e:00.0"),), P, "(lines read: 1)"),
     (
         "the NIC's own line",
@@ -374,8 +381,9 @@ def test_a_fault_that_comes_back_after_each_repair_counts() -> None:
     assert "vendor" in (outcome.fix or "")
     year = [(i * 1e7, text) for i in range(3) for text in again]
     assert judge(*year).status is Status.PASS
-    other = [(XID.format("65", code), LOADED) for code in (48, 95, 119)]
-    assert judge(*(text for pair in other for text in pair)).status is Status.PASS
+    asked = RECOVERY.format("GPU Reset Required")
+    other = [(XID.format("65", code), asked, LOADED) for code in (48, 95, 119)]
+    assert judge(*(text for three in other for text in three)).status is Status.PASS
 
 
 def sm(pid: int, gpc: int, tpc: int) -> str:
@@ -434,6 +442,12 @@ def test_the_lines_of_the_start_say_which_port_a_gpu_has() -> None:
 def test_xids_count_even_where_nvml_does_not_answer() -> None:
     found = State(found=True, error="nvmlInit_v2: Unknown Error (999)")
     assert judge(XID.format("65", 79), found=found).status is Status.FAIL
+    assert judge(XID.format("65", 79), CORE, LOADED, found=found).status is Status.PASS
+
+
+def test_a_gpu_without_a_number_is_reset_by_its_address() -> None:
+    outcome = judge(XID.format("65", 48), found=State(found=True, error="nvmlInit_v2: x"))
+    assert "--gpu-reset -i 0000:65:00.0" in (outcome.fix or "")
 
 
 def test_without_a_driver_a_clean_log_proves_nothing() -> None:

@@ -316,14 +316,19 @@ def _reports(near: Sequence[Case], now_s: Optional[float]) -> List[str]:
     for case in near:
         key = (case.where, case.event.name, case.repaired, case.event.meaning)
         groups.setdefault(key, []).append(case)
-    said = []
-    for (where, name, repaired, meaning), cases in groups.items():
+    alike: Dict[Tuple[str, str, str], List[Case]] = {}
+    for (_, name, repaired, meaning), cases in groups.items():
         over = repaired and meaning.faulty
-        ended = "from before the start" if name == "machine check" else "repaired"
-        facts = [_times(len(cases)), ended if over else "", _ago(cases[-1], now_s)]
-        head = ", ".join(filter(None, ("{}: {}".format(where, name), *facts)))
         step = "" if over else _suspected(cases) or meaning.fix
-        said.append("{} ({})".format(head, "; ".join(filter(None, (meaning.what, step)))))
+        ended = "from before the start" if name == "machine check" else "repaired"
+        words = "; ".join(filter(None, (meaning.what, step)))
+        alike.setdefault((name, ended if over else "", words), []).extend(cases)
+    said = []
+    for (name, ended, words), cases in alike.items():
+        places = ", ".join(dict.fromkeys(case.where for case in cases))
+        last = max(cases, key=lambda case: case.event.index)
+        facts = ("{}: {}".format(places, name), _times(len(cases)), ended, _ago(last, now_s))
+        said.append("{} ({})".format(", ".join(filter(None, facts)), words))
     return said
 
 

@@ -205,6 +205,12 @@ CASES = [
     ("a contained error", (XID.format("65", 94),), P, "GPU 1: Xid 94, 10 min ago (an uncorr"),
     ("the step is NVIDIA's", (XID.format("65", 94),), P, "restart the application"),
     ("a replacement is marked", (XID.format("65", 63),), P, "marked for replacement; no action"),
+    (
+        "the same on several GPUs",
+        (XID.format("17", 45), XID.format("65", 45), XID.format("65", 45)),
+        P,
+        "; GPU 0, GPU 1: Xid 45, 3 times, 10 min ago (an application",
+    ),
     ("an application was ended", (XID.format("65", 45),), P, "ended from outside"),
     ("a restart of Fabric Manager", (XID.format("65", 45),), P, "restart Fabric Manager"),
     (

@@ -284,6 +284,16 @@ CASES = [
         "the driver is not for this GPU",
     ),
     (
+        "of an older branch of drivers",
+        (
+            "NVRM: The NVIDIA GeForce GTX 680 GPU installed in this system is",
+            "NVRM:  supported through another branch. The 580.65.06 driver will ignore this GPU.",
+            "NVRM: The NVIDIA probe routine failed for 1 device(s).",
+        ),
+        P,
+        "the driver is not for this GPU",
+    ),
+    (
         "one too old, and one that failed",
         (
             "NVRM: The NVIDIA GeForce 8400 GS GPU installed in this system is",
@@ -348,6 +358,15 @@ CASES = [
         (
             "pcieport 0000:64:01.1: pciehp: Slot(1): Link Down",
             "pcieport 0000:64:01.1: pciehp: Slot(1): Link Up",
+        ),
+        P,
+        "PCIe link down, repaired",
+    ),
+    (
+        "card there again",
+        (
+            "pcieport 0000:64:01.1: pciehp: Slot(1): Card not present",
+            "pcieport 0000:64:01.1: pciehp: Slot(1): Card present",
         ),
         P,
         "PCIe link down, repaired",

@@ -22,6 +22,7 @@ from typing import Any
 from verify.device import nvml_types
 from verify.device.kernel_log import Log
 from verify.device.machine import Machine
+from verify.device.pci import PciGpu
 from verify.device.telemetry import State
 
 SUCCESS, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, INSUFFICIENT_SIZE = 0, 2, 3, 4, 7
@@ -515,6 +516,7 @@ _ANSWERS: Mapping[str, Callable[..., int]] = {
     "DeviceGetUtilizationRates": _utilization,
     "DeviceGetTemperature": _temperature,
     "DeviceGetTemperatureThreshold": _threshold,
+    "DeviceGetFanSpeed": _number("fan_speed"),
     "DeviceGetPowerUsage": _number("power.draw", "power.draw_average", factor=1000),
     "DeviceGetEnforcedPowerLimit": _number(
         "power.limit_enforced", "power.limit_current", "power.limit", factor=1000
@@ -605,6 +607,21 @@ class Recorded(Machine):
 
     def nodes(self) -> list[str]:
         return [f"/dev/nvidia{i}" for i, _ in enumerate(self._record["gpus"])]
+
+    def pci(self) -> tuple[PciGpu, ...]:
+        """Every GPU, in a port of which nothing was recorded."""
+        return tuple(
+            PciGpu(
+                f"0000:{place + 1:02x}:00.0",
+                "0x030000",
+                str((gpu.get("pcie") or {}).get("device_id") or gpu["name"]),
+                "nvidia",
+            )
+            for place, gpu in enumerate(self._record["gpus"])
+        )
+
+    def is_closed(self, _: PciGpu) -> bool:
+        return False
 
     def environ(self) -> Mapping[str, str]:
         return {}

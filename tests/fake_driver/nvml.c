@@ -15,6 +15,9 @@
  *     virtualization, addressing, sram_threshold
  *     gpu.N.field.ID = -2     nvmlDeviceGetFieldValues; gpu.N.field.ID.S for a scope S above 0
  *     gpu.N.banks = 640 0 0 0 0   the histogram of spare rows
+ *     gpu.N.fans = 2, fan.F   the number of fans, and the speed of each
+ *     gpu.N.license = 1 0 TEXT   a licensable feature: enabled, licensed, its info
+ *     excluded = 1, excluded.0 = 00000000:b3:00.0   GPUs that the driver was told not to use
  *     confidential = 1        confidential computing
  *     gpu.N.bus_id = 00000000:17:00.0
  *     gpu.N.clock.T, clock_max.T                       T: 1 SM, 2 memory
@@ -56,6 +59,15 @@ typedef struct {
     unsigned domain, bus, device, device_id, subsystem_id;
     char bus_id[32];
 } pci_t;
+typedef struct { pci_t pci; char uuid[80]; } excluded_t;
+typedef struct {
+    unsigned code, licensed;
+    char info[128], product[128];
+    unsigned enabled, year;
+    unsigned short rest[5];
+    unsigned char expiry;
+} licensed_t;
+typedef struct { int supported; unsigned count; licensed_t features[3]; } licenses_t;
 typedef struct { unsigned version; int margin; } margin_t;
 typedef struct {
     unsigned id, scope;
@@ -283,6 +295,8 @@ NUMBER(nvmlDeviceGetMaxPcieLinkWidth, "pcie_width_max")
 NUMBER(nvmlDeviceGetGpuMaxPcieLinkGeneration, "pcie_generation_card")
 NUMBER(nvmlDeviceGetPcieReplayCounter, "pcie_replays")
 NUMBER(nvmlDeviceGetDisplayActive, "display")
+NUMBER(nvmlDeviceGetNumFans, "fans")
+NUMBER(nvmlDeviceGetFanSpeed, "fan.0")
 NUMBER(nvmlDeviceGetVirtualizationMode, "virtualization")
 
 int nvmlDeviceGetTemperature(void *device, unsigned sensor, unsigned *out)
@@ -526,6 +540,39 @@ int nvmlDeviceGetRemappedRows(void *device, unsigned *corrected, unsigned *uncor
         return error;
     int read = sscanf(value, "%u %u %u %u", corrected, uncorrected, pending, failed);
     return read == 4 ? SUCCESS : INVALID_ARGUMENT;
+}
+
+int nvmlDeviceGetFanSpeed_v2(void *device, unsigned fan, unsigned *out)
+{
+    return clock_of("nvmlDeviceGetFanSpeed_v2", device, "fan", fan, out);
+}
+
+int nvmlDeviceGetGridLicensableFeatures_v4(void *device, licenses_t *out)
+{
+    char value[128];
+    const char *function = "nvmlDeviceGetGridLicensableFeatures";
+    int error = text(function, index_of(device), "license", value, sizeof value);
+    if (error)
+        return error;
+    licensed_t *feature = &out->features[0];
+    out->supported = out->count = 1;
+    sscanf(value, "%u %u %127[^\n]", &feature->enabled, &feature->licensed, feature->info);
+    return SUCCESS;
+}
+
+int nvmlGetExcludedDeviceCount(unsigned *out)
+{
+    u64 count = 0;
+    int error = number("nvmlGetExcludedDeviceCount", -1, "excluded", &count);
+    *out = (unsigned)count;
+    return error;
+}
+
+int nvmlGetExcludedDeviceInfoByIndex(unsigned index, excluded_t *out)
+{
+    char key[32];
+    snprintf(key, sizeof key, "excluded.%u", index);
+    return text("nvmlGetExcludedDeviceInfoByIndex", -1, key, out->pci.bus_id, sizeof out->pci.bus_id);
 }
 
 int nvmlDeviceGetMarginTemperature(void *device, margin_t *out)

@@ -50,8 +50,13 @@ printf "\nsysfs of 10de\n"
 for device in /sys/bus/pci/devices/*; do
     [ "$(cat "$device/vendor" 2>/dev/null)" = 0x10de ] || continue
     echo "$device"
+    printf "  driver %s\n" "$(basename "$(readlink "$device/driver")")"
     for name in class device current_link_speed current_link_width max_link_speed max_link_width numa_node aer_dev_fatal; do
         printf "  %s %s\n" "$name" "$(tr "\n" " " <"$device/$name" 2>&1)"
+    done
+    port=$(dirname "$(readlink -f "$device")")
+    for name in max_link_speed max_link_width; do
+        printf "  port %s %s\n" "$name" "$(tr "\n" " " <"$port/$name" 2>&1)"
     done
 done
 printf "\nthe kernel log, where it can be read\n"

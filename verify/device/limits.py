@@ -33,7 +33,7 @@ class Limits:
 
 def read(root: str = "/") -> Limits:
     """The limits of the group that this process is in."""
-    paths = group_paths(_text(os.path.join(root, "proc/self/cgroup")) or "")
+    paths = group_paths(read_text(os.path.join(root, "proc/self/cgroup")) or "")
     memory, used = _tightest(_folders(root, paths, "memory"), _memory_limit, _memory_used)
     processes, now = _tightest(_folders(root, paths, "pids"), _processes_limit, _processes_now)
     quotas = [_quota(folder) for folder in _folders(root, paths, "cpu")]
@@ -54,7 +54,7 @@ def cpus(limits: Limits) -> int:
 
 def memory_available(limits: Limits, root: str = "/") -> Optional[int]:
     """Bytes that are left before the kernel kills a process: of the machine, of the group."""
-    lines = (_text(os.path.join(root, "proc/meminfo")) or "").splitlines()
+    lines = (read_text(os.path.join(root, "proc/meminfo")) or "").splitlines()
     found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
     if limits.memory_bytes is not None and limits.memory_used_bytes is not None:
         found.append(max(0, limits.memory_bytes - limits.memory_used_bytes))
@@ -110,7 +110,7 @@ def _memory_limit(folder: str) -> Optional[int]:
 
 def _memory_used(folder: str) -> Optional[int]:
     used = _number(folder, "memory.current") or _number(folder, "memory.usage_in_bytes")
-    rows = dict(line.split()[:2] for line in (_text(folder, "memory.stat") or "").splitlines())
+    rows = dict(line.split()[:2] for line in (read_text(folder, "memory.stat") or "").splitlines())
     idle = int(rows.get("total_inactive_file", rows.get("inactive_file", 0)))
     return None if used is None else max(0, used - idle)
 
@@ -124,21 +124,22 @@ def _processes_now(folder: str) -> Optional[int]:
 
 
 def _quota(folder: str) -> Optional[float]:
-    words = (_text(folder, "cpu.max") or "").split()  # v2: "150000 100000" or "max 100000"
+    words = (read_text(folder, "cpu.max") or "").split()  # v2: "150000 100000" or "max 100000"
     if len(words) != 2:
-        quota, period = _text(folder, "cpu.cfs_quota_us"), _text(folder, "cpu.cfs_period_us")
-        words = [(quota or "").strip(), (period or "").strip()]
+        parts = (read_text(folder, "cpu.cfs_" + name) for name in ("quota_us", "period_us"))
+        words = [(part or "").strip() for part in parts]
     if not all(word.isdigit() and int(word) for word in words):  # "max", "-1", nothing
         return None
     return int(words[0]) / int(words[1])
 
 
 def _number(folder: str, name: str) -> Optional[int]:
-    word = (_text(folder, name) or "").strip()
+    word = (read_text(folder, name) or "").strip()
     return int(word) if word.isdigit() and int(word) < _UNLIMITED else None
 
 
-def _text(*parts: str) -> Optional[str]:
+def read_text(*parts: str) -> Optional[str]:
+    """A file's text; None if it cannot be read."""
     try:
         with open(os.path.join(*parts), encoding="utf-8", errors="replace") as file:
             return file.read()

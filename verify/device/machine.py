@@ -10,12 +10,13 @@ import glob
 import os
 import re
 import time
-from typing import Any, List, Mapping, Optional
+from typing import Any, List, Mapping, Optional, Tuple
 
-from verify.device import kernel_log, state
+from verify.device import kernel_log, pci, state
 from verify.device.driver_errors import ADDRESS
 from verify.device.kernel_log import Log
 from verify.device.maps import mapped, read_maps
+from verify.device.pci import PciGpu
 from verify.device.telemetry import State
 
 ENVIRON = (
@@ -54,6 +55,14 @@ class Machine:
     def nodes(self) -> List[str]:
         """The GPUs' device nodes."""
         return device_nodes()
+
+    def pci(self) -> Optional[Tuple[PciGpu, ...]]:
+        """The GPUs on the PCI bus; None if that is not known."""
+        return pci.read()
+
+    def is_closed(self, gpu: PciGpu) -> bool:
+        """Whether this process may not use a GPU of the bus. Opens it, which may take a second."""
+        return pci.is_closed(gpu)
 
     def environ(self) -> Mapping[str, str]:
         """The variables that control which GPUs a program sees."""

@@ -10,6 +10,8 @@ import ctypes
 from dataclasses import dataclass
 from typing import Any, Callable, Collection, Dict, List, Optional, Tuple
 
+from verify.device.nvml_types import Excluded, Pci, bus_id
+
 LIBRARY = "libnvidia-ml.so.1"
 NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND = 3, 4, 13  # of nvmlReturn_t
 _TEXT = 96  # the longest of NVML's text buffers
@@ -23,6 +25,7 @@ class NvmlGpu:
     uuid: Optional[str] = None
     compute_capability: Optional[str] = None
     mig: Optional[bool] = None
+    bus_id: Optional[str] = None
     failure: Optional[str] = None  # why it could not be opened
 
 
@@ -36,6 +39,7 @@ class Nvml:
     gpus: Tuple[NvmlGpu, ...] = ()
     error: Optional[str] = None
     closed: int = 0  # GPUs of the machine that this process may not open
+    excluded: Tuple[str, ...] = ()  # bus ids of GPUs that the driver was told not to use
 
 
 def read(load: Callable[[str], Any] = ctypes.CDLL) -> Nvml:
@@ -57,6 +61,7 @@ def read(load: Callable[[str], Any] = ctypes.CDLL) -> Nvml:
             gpus=gpus,
             error=session.error,
             closed=session.closed,
+            excluded=session.excluded(),
         )
     finally:
         session.call("nvmlShutdown")
@@ -79,6 +84,7 @@ class Session:
         self.problems: List[str] = []
         self.failures: Dict[int, str] = {}  # GPUs that cannot be opened, with NVML's reason
         self.closed = 0  # GPUs that this process may not open: under Slurm, those of other jobs
+        self.refused: Dict[str, int] = {}  # each function's last error, whatever it means
 
     @property
     def error(self) -> Optional[str]:
@@ -97,6 +103,7 @@ class Session:
             return FUNCTION_NOT_FOUND  # an older driver
         if code == 0:
             return None
+        self.refused[name] = code
         if code not in self._answers:
             said = "{}: {} ({})".format(name, self.error_text(code), code)
             if said not in self.problems:  # once, however many links and GPUs say so
@@ -159,6 +166,20 @@ class Session:
         unread = self.call(name, handle, ctypes.byref(current), ctypes.byref(pending))
         return None if unread else bool(current.value)
 
+    def bus_id(self, handle: ctypes.c_void_p) -> Optional[str]:
+        """Where the GPU is on the PCI bus: "00000000:17:00.0"."""
+        names = ("nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2")
+        name = names[0] if self.has(names[0]) else names[1]
+        return bus_id(self.fill(name, Pci(), handle))
+
+    def excluded(self) -> Tuple[str, ...]:
+        """The GPUs that an option of the kernel module excludes from use."""
+        quiet = Session(self.library, (*self._answers, FUNCTION_NOT_FOUND))
+        name = "nvmlGetExcludedDeviceInfoByIndex"
+        numbers = range(quiet.number("nvmlGetExcludedDeviceCount") or 0)
+        found = [quiet.fill(name, Excluded(), ctypes.c_uint(index)) for index in numbers]
+        return tuple(one for one in (bus_id(info.pci) for info in found if info) if one)
+
     def gpus(self) -> Tuple[NvmlGpu, ...]:
         """Each GPU as NVML describes it."""
         return tuple(
@@ -172,6 +193,7 @@ class Session:
             uuid=self.text("nvmlDeviceGetUUID", handle),
             compute_capability=self.capability(handle),
             mig=self.mig(handle),
+            bus_id=self.bus_id(handle),
         )
 
     def error_text(self, code: int) -> str:

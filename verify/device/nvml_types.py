@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from typing import Any, Tuple
+from typing import Any, Optional, Tuple
 
 from verify.device.telemetry import GpuProcess
 
@@ -112,6 +112,37 @@ class Pci(ctypes.Structure):
     ]
 
 
+class Excluded(ctypes.Structure):
+    """nvmlExcludedDeviceInfo_t: a GPU that the driver was told not to use."""
+
+    _fields_ = [("pci", Pci), ("uuid", ctypes.c_char * 80)]
+
+
+class LicensedFeature(ctypes.Structure):
+    """nvmlGridLicensableFeature_t, with the parts of its expiry."""
+
+    _fields_ = [
+        ("code", ctypes.c_uint),
+        ("licensed", ctypes.c_uint),
+        ("info", ctypes.c_char * 128),
+        ("product", ctypes.c_char * 128),
+        ("enabled", ctypes.c_uint),
+        ("year", ctypes.c_uint32),
+        ("month_to_second", ctypes.c_uint16 * 5),
+        ("expiry", ctypes.c_uint8),
+    ]
+
+
+class Licenses(ctypes.Structure):
+    """nvmlGridLicensableFeatures_t, of nvmlDeviceGetGridLicensableFeatures_v4."""
+
+    _fields_ = [
+        ("supported", ctypes.c_int),
+        ("count", ctypes.c_uint),
+        ("features", LicensedFeature * 3),
+    ]
+
+
 class Margin(ctypes.Structure):
     """nvmlMarginTemperature_v1_t: degrees below the card's own thermal limit."""
 
@@ -189,6 +220,12 @@ class Confidential(ctypes.Structure):
     """nvmlConfComputeSystemState_t."""
 
     _fields_ = [(name, ctypes.c_uint) for name in ("environment", "feature", "devtools")]
+
+
+def bus_id(pci: Any) -> Optional[str]:
+    """The bus id as NVML prints it; an older driver fills only the short one."""
+    text = (pci.bus_id or pci.short_bus_id).decode("ascii", "replace") if pci else ""
+    return text or None
 
 
 def versioned(kind: Any, version: int) -> Any:

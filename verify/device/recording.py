@@ -3,7 +3,8 @@
 A recording is JSON:
 
     {"schema": 1, "kind": "gpu-provision machine", "recorded": DAY, "environ": {NAME: TEXT},
-     "nodes": [PATH], "libcuda": PATH, "kernel_module": VERSION,
+     "nodes": [PATH], "pci": [{FIELD OF PciGpu: VALUE}] or null,
+     "libcuda": PATH, "kernel_module": VERSION,
      "log": {"lines": [[TEXT, SECONDS SINCE START]], "source": TEXT, "error": TEXT},
      "libraries": {NAME: {"error": TEXT} or {"lacks": [FUNCTION], "calls": [CALL]}}}
 
@@ -19,11 +20,13 @@ import ctypes
 import json
 import re
 import time
+from dataclasses import asdict, replace
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from verify.device import driver, nvml, state
 from verify.device.kernel_log import CONCERNS, Line, Log
 from verify.device.machine import Machine
+from verify.device.pci import PciGpu
 
 KIND = "gpu-provision machine"
 MAX_BYTES = 64 << 20
@@ -147,7 +150,7 @@ def take(machine: Machine) -> Dict[str, Any]:
     state.read(load)
     nvml.read(load)
     driver.read(load)
-    log = machine.log()
+    log, pci = machine.log(), machine.pci()
     lines = [[line.text, line.since_start_s] for line in log.lines if CONCERNS.search(line.text)]
     document = {
         "schema": 1,
@@ -155,6 +158,9 @@ def take(machine: Machine) -> Dict[str, Any]:
         "recorded": time.strftime("%Y-%m-%d", time.gmtime()),
         "environ": dict(machine.environ()),
         "nodes": machine.nodes(),
+        "pci": None
+        if pci is None
+        else [asdict(replace(gpu, closed=machine.is_closed(gpu))) for gpu in pci],
         "libcuda": machine.libcuda(),
         "kernel_module": machine.kernel_module(),
         "log": {"lines": lines, "source": log.source, "error": log.error},
@@ -294,6 +300,15 @@ class Replay(Machine):
         """The recorded device nodes."""
         return list(self._document["nodes"])
 
+    def pci(self) -> Optional[Tuple[PciGpu, ...]]:
+        """The recorded PCI bus, which recordings before 2026-11-30 do not have."""
+        rows = self._document.get("pci")
+        return None if rows is None else tuple(PciGpu(**row) for row in rows)
+
+    def is_closed(self, gpu: PciGpu) -> bool:
+        """As it was recorded."""
+        return gpu.closed
+
     def environ(self) -> Mapping[str, str]:
         """The recorded variables."""
         return dict(self._document["environ"])
@@ -351,6 +366,10 @@ def _check(document: Mapping[str, Any]) -> None:
     texts += [t for t in (document["libcuda"], document["kernel_module"]) if t is not None]
     texts += [text for text, _ in log["lines"]]
     numbers = [since for _, since in log["lines"] if since is not None]
+    for row in document.get("pci") or ():
+        values = [value for value in asdict(PciGpu(**row)).values() if value not in (None, False)]
+        texts += [row["address"], *(value for value in values if isinstance(value, str))]
+        numbers += [v for v in values if v is not True and not isinstance(v, str)]
     for library in document["libraries"].values():
         if "error" in library:
             texts.append(library["error"])

@@ -32,10 +32,10 @@ from verify.device.nvml_types import (
     Addressing,
     Confidential,
     Histogram,
+    Licenses,
     Margin,
     NvmlMemory,
     NvmlMemory2,
-    Pci,
     SramErrors,
     Utilization,
     throttle_names,
@@ -43,7 +43,7 @@ from verify.device.nvml_types import (
     versioned,
 )
 from verify.device.telemetry import GpuProcess, GpuState, Mig, State
-from verify.device.topology import bus_id, field, read_fabric, read_nvlinks, read_pairs
+from verify.device.topology import field, read_fabric, read_nvlinks, read_pairs
 
 
 def read(load: Callable[[str], Any] = ctypes.CDLL) -> State:
@@ -110,6 +110,7 @@ def _open(load: Callable[[str], Any]) -> Tuple[Optional[Session], State]:
 def _gpu(session: Session, index: int, handle: Optional[ctypes.c_void_p]) -> GpuState:
     if handle is None:
         return GpuState(index, failure=session.failures.get(index))
+    session.refused.clear()
     parts: List[Mapping[str, Any]] = [
         part(session, handle) for part in (_identity, _moving, _modes, _errors, _pcie, read_fabric)
     ]
@@ -117,6 +118,7 @@ def _gpu(session: Session, index: int, handle: Optional[ctypes.c_void_p]) -> Gpu
     return GpuState(
         index,
         **merged,
+        refused=tuple(sorted(session.refused.items())),
         failure=_failure(session, handle),
         mig_devices=_mig_devices(session, handle) if merged["mig"] else (),
         processes=_processes(session, handle),
@@ -140,7 +142,7 @@ def _identity(session: Session, handle: ctypes.c_void_p) -> Dict[str, Any]:
         "name": session.text("nvmlDeviceGetName", handle),
         "uuid": session.text("nvmlDeviceGetUUID", handle),
         "compute_capability": session.capability(handle),
-        "bus_id": bus_id(_pci(session, handle)),
+        "bus_id": session.bus_id(handle),
         "clock_sm_max_mhz": session.number("nvmlDeviceGetMaxClockInfo", handle, 1),
         "clock_memory_max_mhz": session.number("nvmlDeviceGetMaxClockInfo", handle, 2),
     }
@@ -179,6 +181,8 @@ def _modes(session: Session, handle: ctypes.c_void_p) -> Dict[str, Any]:
             VIRTUALIZATION, session.number("nvmlDeviceGetVirtualizationMode", handle)
         ),
         "addressing": _word(ADDRESSING, int(addressing.value) if addressing else None),
+        "license": _license(session, handle),
+        "fans_percent": _fans(session, handle),
         "display": _truth(session.number("nvmlDeviceGetDisplayActive", handle)),
         "recovery": _recovery(session, handle),
         "inforom_corrupt": {None: False, CORRUPTED_INFOROM: True}.get(inforom),
@@ -189,6 +193,27 @@ def _modes(session: Session, handle: ctypes.c_void_p) -> Dict[str, Any]:
         "slowdown_c": session.number("nvmlDeviceGetTemperatureThreshold", handle, 1),
         "slowdown_margin_c": _slowdown_margin(session, handle),
     }
+
+
+def _fans(session: Session, handle: ctypes.c_void_p) -> Optional[Tuple[int, ...]]:
+    """Each fan's speed; drivers before 410 have one for all. Passively cooled cards have none."""
+    count = session.number("nvmlDeviceGetNumFans", handle)
+    name = "nvmlDeviceGetFanSpeed" + ("_v2" if count else "")
+    which = [(ctypes.c_uint(fan),) for fan in range(count)] if count else [()]
+    speeds = [session.number(name, handle, *fan) for fan in which]
+    return tuple(one for one in speeds if one is not None) or None
+
+
+def _license(session: Session, handle: ctypes.c_void_p) -> Optional[str]:
+    """What a virtual GPU is licensed for, in nvidia-smi's words for its state."""
+    found = session.fill("nvmlDeviceGetGridLicensableFeatures_v4", Licenses(), handle)
+    features = [one for one in found.features[: found.count] if one.enabled] if found else []
+    if not features:
+        return None
+    if any(one.licensed for one in features):
+        return "licensed"
+    free = any(b"unrestricted" in one.info.lower() for one in features)
+    return "unlicensed (unrestricted)" if free else "unlicensed"
 
 
 def _recovery(session: Session, handle: ctypes.c_void_p) -> Optional[str]:
@@ -311,12 +336,6 @@ def _mig_devices(session: Session, handle: ctypes.c_void_p) -> Optional[Tuple[Mi
             name = session.text("nvmlDeviceGetName", device)
             found.append(Mig(uuid, name, int(memory.total) if memory else None))
     return tuple(found)
-
-
-def _pci(session: Session, handle: ctypes.c_void_p) -> Any:
-    names = ("nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2")
-    name = names[0] if session.has(names[0]) else names[1]
-    return session.fill(name, Pci(), handle)
 
 
 def _watts(milliwatts: Optional[int]) -> Optional[float]:

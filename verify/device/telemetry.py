@@ -54,6 +54,7 @@ class GpuState:
     utilization_percent: Optional[int] = None
     memory_utilization_percent: Optional[int] = None
     temperature_c: Optional[int] = None
+    fans_percent: Optional[Tuple[int, ...]] = None  # what the fans are told to do
     slowdown_c: Optional[int] = None  # the temperature at which the card slows itself down
     slowdown_margin_c: Optional[int] = None  # degrees left until then, if the card reports it
     power_w: Optional[float] = None
@@ -66,6 +67,7 @@ class GpuState:
     throttle_reasons: Optional[Tuple[str, ...]] = None  # names, as nvidia-smi spells them
     persistence: Optional[bool] = None
     virtualization: Optional[str] = None  # none, passthrough, vgpu, host-vgpu, host-vsga
+    license: Optional[str] = None  # of a virtual GPU: licensed, unlicensed (unrestricted), ...
     addressing: Optional[str] = None  # none, hmm, ats (a GPU that shares the CPU's memory)
     display: Optional[bool] = None  # this GPU drives a display
     recovery: Optional[str] = None  # the action that NVML asks for, or "none"
@@ -96,6 +98,7 @@ class GpuState:
     fabric_status: Optional[str] = None  # NVML's own text for the result, if it failed
     fabric_health: Tuple[str, ...] = ()  # faults that the fabric reports for this GPU
     failure: Optional[str] = None  # NVML's message for a GPU that is lost or must be reset
+    refused: Tuple[Tuple[str, int], ...] = ()  # NVML's functions that failed, with their errors
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from verify.device.nvml_types import (
     Fabric3,
     Field,
     Pci,
+    bus_id,
     fabric_faults,
     versioned,
 )
@@ -131,9 +132,3 @@ def field(session: Session, handle: ctypes.c_void_p, number: int, scope: int = 0
     field = Field(id=number, scope=scope)
     asked = session.call("nvmlDeviceGetFieldValues", handle, 1, ctypes.byref(field))
     return None if asked is not None or field.code else int(field.signed)
-
-
-def bus_id(pci: Any) -> Optional[str]:
-    """The bus id as NVML prints it; an older driver fills only the short one."""
-    text = (pci.bus_id or pci.short_bus_id).decode("ascii", "replace") if pci else ""
-    return text or None

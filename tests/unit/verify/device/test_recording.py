@@ -20,6 +20,7 @@ from verify.commands.main import main
 from verify.device import driver, nvml, recording
 from verify.device.kernel_log import Line, Log
 from verify.device.machine import Machine
+from verify.device.pci import PciGpu
 
 UUID = "GPU-5a3c7f2e-1b2d-4c8f-9e0a-b1c2d3e4f5a6"
 MIG = {
@@ -29,6 +30,12 @@ MIG = {
     "gpu.0.mig.0.name": "NVIDIA H100 MIG 1g.10gb",
     "gpu.0.mig.0.memory": 10 << 30,
 }
+
+
+CARDS = (
+    PciGpu("0000:17:00.0", "0x030200", "0x2330", "nvidia", 4, 5, 16, 16, 5, 16),
+    PciGpu("0000:65:00.0", "0x030200", "0x2330", "nvidia"),
+)
 
 
 class Fake(Machine):
@@ -44,6 +51,12 @@ class Fake(Machine):
 
     def load(self, name: str) -> ctypes.CDLL:
         return ctypes.CDLL(str(self._folder / name))
+
+    def pci(self) -> tuple[PciGpu, ...]:
+        return CARDS
+
+    def is_closed(self, gpu: PciGpu) -> bool:
+        return gpu.address == "0000:65:00.0"
 
     def environ(self) -> dict[str, str]:
         return {"CUDA_VISIBLE_DEVICES": UUID}
@@ -85,6 +98,8 @@ def test_a_replay_answers_as_the_machine_did(
     text = json.dumps(document)
     assert without_uuids(replay.state()) == without_uuids(machine.state())
     assert without_uuids(nvml.read(replay.load)) == without_uuids(nvml.read(machine.load))
+    assert replay.pci() == (CARDS[0], dataclasses.replace(CARDS[1], closed=True))
+    assert [replay.is_closed(gpu) for gpu in replay.pci() or ()] == [False, True]
     assert UUID not in text
     assert UUID.encode().hex() not in text
     assert driver.read(replay.load).found is False
@@ -112,6 +127,11 @@ def test_what_names_one_machine_is_left_out(library: Path) -> None:
     ]
 
 
+def test_a_recording_without_the_bus_leaves_it_unknown() -> None:
+    older = {name: part for name, part in GOOD.items() if name != "pci"}
+    assert recording.parse(older).pci() is None
+
+
 def test_calls_that_were_not_recorded_are_functions_of_a_newer_driver(library: Path) -> None:
     replay = recorded(Fake(library))[1]
     session = nvml.Session(replay.load(nvml.LIBRARY))
@@ -134,6 +154,13 @@ CALL = ["nvmlInit_v2", [], 0, []]
         pytest.param({**GOOD, "nodes": None}, "damaged", id="no nodes"),
         pytest.param({**GOOD, "nodes": [1]}, "expected a text", id="a node that is a number"),
         pytest.param({**GOOD, "log": {"lines": [["x"]]}}, "damaged", id="half a line"),
+        pytest.param({**GOOD, "pci": [{}]}, "damaged", id="a card without an address"),
+        pytest.param({**GOOD, "pci": [{"address": 1}]}, "expected a text", id="a number of a card"),
+        pytest.param(
+            {**GOOD, "pci": [{"address": "0000:17:00.0", "width": [16]}]},
+            "expected a number",
+            id="a list of lanes",
+        ),
         pytest.param({**GOOD, "libraries": []}, "damaged", id="libraries that are a list"),
         *(
             pytest.param(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -44,6 +44,10 @@ GPU = {
     "memory_utilization": 41,
     "temperature": 55,
     "slowdown": 89,
+    "fans": 2,
+    "fan.0": 35,
+    "fan.1": 0,
+    "license": "1 1 Licensed",
     "power": 612345,
     "power_limit": 700000,
     "clock.1": 1755,
@@ -132,6 +136,8 @@ def read(new: Path, settings: Callable[..., None]) -> Read:
         pytest.param(nvml_types.Utilization, pynvml.c_nvmlUtilization_t, id="utilization"),
         pytest.param(nvml_types.Pci, pynvml.nvmlPciInfo_t, id="pci"),
         pytest.param(nvml_types.Margin, pynvml.c_nvmlMarginTemperature_v1_t, id="margin"),
+        pytest.param(nvml_types.Excluded, pynvml.c_nvmlExcludedDeviceInfo_t, id="excluded"),
+        pytest.param(nvml_types.Licenses, pynvml.c_nvmlGridLicensableFeatures_v4_t, id="licenses"),
         pytest.param(nvml_types.Fabric, pynvml.c_nvmlGpuFabricInfo_t, id="fabric"),
         pytest.param(nvml_types.Fabric2, pynvml.c_nvmlGpuFabricInfo_v2_t, id="fabric 2"),
         pytest.param(nvml_types.Fabric3, pynvml.c_nvmlGpuFabricInfo_v3_t, id="fabric 3"),
@@ -283,7 +289,7 @@ def test_every_field_is_read(read: Read) -> None:
         (),
     )
     links = tuple(NvLink(link, active=True, errors=link + 2, gbs=26.562) for link in range(4))
-    assert found.gpus[0] == GpuState(
+    assert replace(found.gpus[0], refused=()) == GpuState(
         index=0,
         name="NVIDIA H100 80GB HBM3",
         uuid="GPU-00000000-0000-4000-8000-000000000000",
@@ -297,6 +303,8 @@ def test_every_field_is_read(read: Read) -> None:
         memory_utilization_percent=41,
         temperature_c=55,
         slowdown_c=89,
+        fans_percent=(35, 0),
+        license="licensed",
         power_w=612.345,
         power_limit_w=700.0,
         clock_sm_mhz=1755,
@@ -341,7 +349,9 @@ def test_every_field_is_read(read: Read) -> None:
 def test_nothing_told_is_none_and_no_problem(read: Read) -> None:
     silent = cast("dict[str, object | None]", dict.fromkeys(HOST))
     found = read({**silent, "count": 2})
-    assert found == State(
+    assert all(gpu.refused for gpu in found.gpus)
+    gpus = tuple(replace(gpu, refused=()) for gpu in found.gpus)
+    assert replace(found, gpus=gpus) == State(
         gpus=(
             GpuState(0, fabric_state="not-supported", inforom_corrupt=False),
             GpuState(1, fabric_state="not-supported", inforom_corrupt=False),
@@ -472,6 +482,17 @@ def test_gpus_that_others_were_given_are_not_there(read: Read) -> None:
     [
         pytest.param({"gpu.0.virtualization": 2}, "virtualization", "vgpu", id="a virtual GPU"),
         pytest.param({"gpu.0.addressing": 2}, "addressing", "ats", id="the CPU's memory is shared"),
+        pytest.param({"gpu.0.fans": 0, "gpu.0.fan.0": None}, "fans_percent", None, id="no fan"),
+        pytest.param({"gpu.0.fans": None}, "fans_percent", (35,), id="a driver that counts none"),
+        pytest.param({"gpu.0.license": "1 0 Unlicensed"}, "license", "unlicensed", id="unlicensed"),
+        pytest.param(
+            {"gpu.0.license": "1 0 Unlicensed (Unrestricted)"},
+            "license",
+            "unlicensed (unrestricted)",
+            id="unlicensed, and not yet restricted",
+        ),
+        pytest.param({"gpu.0.license": "0 0 N/A"}, "license", None, id="a feature not in use"),
+        pytest.param({"gpu.0.license": None}, "license", None, id="nothing to license"),
         pytest.param({"gpu.0.display": 1}, "display", True, id="a screen"),
         pytest.param({"gpu.0.field.170": 10}, "c2c_links", 10, id="C2C"),
         pytest.param({"gpu.0.field.230": 1}, "recovery", "reset the GPU", id="a reset is needed"),
@@ -501,6 +522,20 @@ def test_a_driver_of_the_second_fabric_structure_is_asked_by_it(tmp_path: Path, 
     library = fake_driver.build(tmp_path, switches=("NO_FABRIC_3",))
     found = read({"gpu.0.fabric": "3 0 1 2"}, library).gpus[0]
     assert (found.fabric_state, found.fabric_health) == ("completed", ("bandwidth is degraded",))
+
+
+def test_what_each_gpu_refuses_is_kept(read: Read) -> None:
+    found = read({"error.nvmlDeviceGetTemperature.1": fake_driver.UNKNOWN})
+    refused = [dict(gpu.refused).get("nvmlDeviceGetTemperature") for gpu in found.gpus]
+    assert refused == [None, fake_driver.UNKNOWN]
+    assert dict(found.gpus[0].refused)["nvmlDeviceGetMarginTemperature"] == 3  # not supported
+
+
+def test_excluded_gpus_are_listed(new: Path, settings: Callable[..., None]) -> None:
+    settings({"excluded": 2, "excluded.0": "00000000:B3:00.0", "excluded.1": "00000000:C3:00.0"})
+    seen = nvml.read(lambda name: ctypes.CDLL(str(new / name)))
+    assert seen.excluded == ("00000000:B3:00.0", "00000000:C3:00.0")
+    assert seen.error is None
 
 
 def test_a_refusal_is_told_once_and_the_rest_is_read(read: Read) -> None:
@@ -635,6 +670,9 @@ for i in range(p.nvmlDeviceGetCount()):
         "pcie_generation_card": p.nvmlDeviceGetGpuMaxPcieLinkGeneration(h),
         "pcie_replays": p.nvmlDeviceGetPcieReplayCounter(h),
         "display": bool(p.nvmlDeviceGetDisplayActive(h)),
+        "fans_percent": [p.nvmlDeviceGetFanSpeed_v2(h, fan) for fan in range(2)],
+        "license": {1: "licensed"}[
+            p.nvmlDeviceGetGridLicensableFeatures(h).gridLicensableFeatures[0].featureState],
         "exhausted_banks": p.nvmlDeviceGetRowRemapperHistogram(h).none,
         "virtualization": {1: "passthrough"}[p.nvmlDeviceGetVirtualizationMode(h)],
         "addressing": {0: "none"}[p.nvmlDeviceGetAddressingMode(h)],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 from tests.mutations import rows
 
@@ -14,12 +14,17 @@ NO_IMAGE = "CUDA error: no kernel image is available for execution on the device
 
 def two_gpus() -> None:
     """NVML answers, and names two cards; no variable hides one."""
-    from verify.device import machine, nvml, state
+    from verify.device import machine, nvml, pci, state
     from verify.device.telemetry import GpuState, State
 
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     os.environ.pop("CUDA_DEVICE_ORDER", None)
-    gpus = tuple(nvml.NvmlGpu(NAME, uuid, "8.0", mig=False) for uuid in (FIRST, SECOND))
+    gpus = tuple(
+        nvml.NvmlGpu(NAME, uuid, "8.0", mig=False, bus_id="0000000" + bus)
+        for uuid, bus in ((FIRST, "0:17:00.0"), (SECOND, "0:65:00.0"))
+    )
+    cards = tuple(pci.PciGpu("000" + bus, driver="nvidia") for bus in ("0:17:00.0", "0:65:00.0"))
+    pci.read = lambda *_: cards
     seen = nvml.Nvml(found=True, driver="535.104.05", cuda="12.2", gpus=gpus)
     nvml.read = lambda *_: seen
     rows = tuple(GpuState(i, gpu.name, gpu.uuid, mig=False) for i, gpu in enumerate(gpus))
@@ -46,6 +51,35 @@ def lose_a_gpu() -> None:
     from verify.device import nvml
 
     change_nvml(gpus=(nvml.read().gpus[0], nvml.NvmlGpu()))()
+
+
+def add_card(driver: Optional[str]) -> Callable[[], None]:
+    """A third card of the same model, which NVML does not list."""
+
+    def seed() -> None:
+        from verify.device import machine, pci
+
+        cards = (*(pci.read() or ()), pci.PciGpu("0000:b3:00.0", driver=driver))
+        pci.read = lambda *_: cards
+        pci.is_closed = lambda *_: False
+        machine.device_nodes = lambda: ["/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia2"]
+
+    return seed
+
+
+def fail_a_sensor(code: int) -> Callable[[], None]:
+    """NVML cannot read the second card's temperature."""
+
+    def seed() -> None:
+        from dataclasses import replace
+
+        from verify.device import state
+
+        seen = state.read()
+        failing = replace(seen.gpus[1], refused=(("nvmlDeviceGetTemperature", code),))
+        state.read = lambda *_: replace(seen, gpus=(seen.gpus[0], failing))
+
+    return seed
 
 
 def hide_all_from_nvml() -> None:
@@ -251,6 +285,11 @@ ROWS = {
         *rows(
             "devices.nvml",
             ("a GPU has fallen off the bus", lose_a_gpu, "GPU 1"),
+            ("NVML does not list a card that the driver has", add_card("nvidia"), "0000:b3:00.0"),
+            ("the driver could not start a card", add_card(None), "reseat the card"),
+            ("nouveau has taken a card", add_card("nouveau"), "blacklist nouveau"),
+            ("a sensor fails on one of two cards", fail_a_sensor(999), "Temperature (unknown"),
+            ("a sensor says that a card must be reset", fail_a_sensor(16), "--gpu-reset -i 1"),
             ("device nodes are there and NVML sees no GPU", hide_all_from_nvml, "yet GPUs are"),
             (
                 "the driver's libraries are newer than its kernel module",

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-from verify.checks.devices.inventory import missing
+from verify.checks.devices.missing import missing
 from verify.commands import main as cli
 from verify.commands.usage import Parser, show
 from verify.device import nvml

@@ -129,6 +129,12 @@ SYMPTOMS = (
         "start nvidia-fabricmanager on the host, of the driver's own version",
     ),
     (
+        "unclear",
+        r"[Ee]rror:? 801\b|\(801\)|CUDA error: operation not supported|CUDA_ERROR_NOT_SUPPORTED",
+        "this virtual GPU has no licence, or the driver is older than the code needs",
+        "if nvidia-smi -q says Unlicensed, see journalctl -u nvidia-gridd; else upgrade the driver",
+    ),
+    (
         "pairing",
         r"Error 804|forward compatibility was attempted",
         "cuda-compat is in use, and it works on data-centre GPUs only",

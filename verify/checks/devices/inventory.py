@@ -8,16 +8,25 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from verify.backends.base import of
 from verify.backends.sight import START_WITH_GPUS, Sight, is_taken, judge_absent, short
+from verify.checks.devices.missing import (
+    CountRow,
+    GpuCensus,
+    count_table,
+    judge_gone,
+    listed,
+    missing,
+    read_bus,
+)
 from verify.checks.devices.visible import CHECKS as VISIBLE
 from verify.checks.devices.visible import Selection, VisibleCard, cards_of, select
-from verify.checks.health.findings import spans
+from verify.checks.health.sensors import judge_sensors, read_sensors
 from verify.checks.libraries.compat import CHECKS as COMPAT
 from verify.device import driver, nvml
 from verify.device.machine import Machine
+from verify.device.pci import PciGpu
 from verify.model.check import (
     CONFIGURATION,
     IMAGE,
-    NODE,
     UNKNOWN,
     Check,
     Context,
@@ -26,6 +35,7 @@ from verify.model.check import (
     gpus,
 )
 from verify.model.expectations import ExpectedGpu
+from verify.model.measures import pack
 from verify.running.faults import of_text
 from verify.running.symptoms import explain
 
@@ -36,10 +46,13 @@ MAKE_PARTS = "on the host: nvidia-smi mig -cgi 0 -C creates one, nvidia-smi -mig
 
 
 def check_nvml(context: Context) -> Outcome:
-    """Query NVML, which needs no framework."""
-    machine = context.machine
-    expect = context.expect
-    return judge_nvml(nvml.read(machine.load), len(machine.nodes()), expect.gpus, expect.cut)
+    """Query NVML, which needs no framework, and the PCI bus."""
+    machine, expect = context.machine, context.expect
+    seen = nvml.read(machine.load)
+    nodes = len(machine.nodes())
+    pci = read_bus(machine, seen, nodes)
+    found = judge_nvml(seen, nodes, expect.gpus, expect.cut, pci)
+    return judge_sensors(found, read_sensors(machine)) if found.status is Status.PASS else found
 
 
 def judge_nvml(
@@ -47,18 +60,23 @@ def judge_nvml(
     nodes: int,
     expected: Optional[Sequence[ExpectedGpu]],
     cut: Sequence[str] = (),
+    pci: Optional[Sequence[PciGpu]] = None,
 ) -> Outcome:
-    """Whether NVML works and lists the expected GPUs; and none whose code was removed from the
-    image, which has that for `cut` alone if there are any ("8.6").
+    """Whether NVML works and lists the expected GPUs, and those on the PCI bus; and none whose code
+    was removed from the image, which has that for `cut` alone if there are any ("8.6").
     """
-    measured = _describe(seen)
+    census = GpuCensus(seen, nodes, pci)
+    plan = ("plan", None if expected is None else len(expected), "")
+    measured = {**_describe(seen), "on_pci": None if pci is None else len(pci)}
+    measured.update(pack(tables=[count_table((*census.rows(), plan))]))
     wanted = {"gpus": None if expected is None else [gpu.uuid or gpu.name for gpu in expected]}
     if seen.error or not seen.gpus:
         hint = "/dev has {} GPU nodes".format(nodes) if nodes else ""
-        return _judge_no_nvml(seen, "GPUs are expected" if expected else hint, measured, wanted)
-    lost = [i for i, gpu in enumerate(seen.gpus) if gpu.failure or not (gpu.name and gpu.uuid)]
-    if lost:
-        return Outcome(Status.FAIL, *_lost_gpus(seen, lost), measured, wanted, NODE)
+        hint = "GPUs are expected" if expected else hint
+        return _judge_no_nvml(seen, hint, measured, wanted, pci or ())
+    gone = judge_gone(census)
+    if gone:
+        return replace(gone, measured=measured, expected=wanted)
     unseen = missing(seen.gpus, expected or ())
     if unseen:
         message = "not visible: " + ", ".join(unseen)
@@ -77,19 +95,9 @@ def judge_nvml(
     message = "{} ({}), driver {}".format(gpus(len(seen.gpus)), kinds, seen.driver)
     if seen.closed:
         message += "; {} more that this process cannot open".format(seen.closed)
+    elif census.unlisted():
+        message += "; on the PCI bus, too: " + listed(census.unlisted())
     return Outcome(Status.PASS, message, measured=measured, expected=wanted)
-
-
-def _lost_gpus(seen: nvml.Nvml, lost: Sequence[int]) -> Tuple[str, str, str]:
-    reasons = sorted({seen.gpus[i].failure or "it does not answer" for i in lost})
-    message = "{} of {} cannot be used: GPU {}: {}".format(
-        len(lost), gpus(len(seen.gpus)), spans(lost), ", ".join(reasons)
-    )
-    cause = "the driver has lost the GPU: it hangs, or has fallen off the bus"
-    if all("reset" in reason for reason in reasons):
-        cause = "after an error the GPU works only after a reset"
-    fix = "look for Xid lines in the host's kernel log; reset the GPU or reboot the host"
-    return message, cause, fix
 
 
 def _describe(seen: nvml.Nvml) -> Dict[str, Any]:
@@ -102,7 +110,11 @@ def _describe(seen: nvml.Nvml) -> Dict[str, Any]:
 
 
 def _judge_no_nvml(
-    seen: nvml.Nvml, hint: str, measured: Dict[str, Any], wanted: Dict[str, Any]
+    seen: nvml.Nvml,
+    hint: str,
+    measured: Dict[str, Any],
+    wanted: Dict[str, Any],
+    pci: Sequence[PciGpu],
 ) -> Outcome:
     if seen.found and seen.error:
         cause, fix = explain(seen.error)
@@ -114,29 +126,15 @@ def _judge_no_nvml(
     if seen.closed:
         message = "this process cannot open any of the {}".format(gpus(seen.closed))
         hint = ""
+    message += ", yet " + hint if hint else ""
+    if pci:
+        drivers = sorted({gpu.driver or "no driver" for gpu in pci})
+        message += "; the PCI bus has {} ({})".format(gpus(len(pci)), ", ".join(drivers))
     if hint:
         cause = "the container was started without GPUs, or without their libraries"
-        message = "{}, yet {}".format(message, hint)
         fix = START_WITH_GPUS + "; NVIDIA_DRIVER_CAPABILITIES must hold utility"
         return Outcome(Status.FAIL, message, cause, fix, measured, wanted)
     return Outcome(Status.SKIP, message, fix=START_WITH_GPUS, measured=measured, expected=wanted)
-
-
-def missing(seen: Sequence[nvml.NvmlGpu], expected: Sequence[ExpectedGpu]) -> List[str]:
-    """The expected GPUs that are missing. Two of one name need two."""
-    left = list(seen)
-    unseen = []
-    for gpu in sorted(expected, key=lambda gpu: gpu.uuid is None):
-        match = next((have for have in left if _same(have, gpu)), None)
-        if match is None:
-            unseen.append(gpu.uuid or gpu.name or "a GPU")
-        else:
-            left.remove(match)
-    return unseen
-
-
-def _same(have: nvml.NvmlGpu, want: ExpectedGpu) -> bool:
-    return want.uuid in (None, have.uuid) and want.name in (None, have.name)
 
 
 # Counts
@@ -154,6 +152,7 @@ class Counts:
     mig: bool = False
     cards: Tuple[VisibleCard, ...] = ()  # NVML's GPUs with their MIG devices
     promised: Optional[int] = None  # from torch.cuda.device_count(), which may use NVML
+    census: Optional[GpuCensus] = None
 
     def selection(self) -> Optional[Selection]:
         """Which of NVML's GPUs CUDA should show; None if that is not known."""
@@ -166,6 +165,7 @@ class Counts:
 def read_counts(framework: int, machine: Machine) -> Counts:
     """Query NVML and the CUDA driver; `framework` is the framework's count."""
     seen, now = nvml.read(machine.load), machine.state()
+    nodes = len(machine.nodes())
     known = not any(gpu.mig and gpu.mig_devices is None for gpu in now.gpus)
     cards = cards_of(now) if known else ()
     return Counts(
@@ -176,6 +176,7 @@ def read_counts(framework: int, machine: Machine) -> Counts:
         uuids=tuple(gpu.uuid or "" for gpu in seen.gpus),
         mig=any(gpu.mig for gpu in seen.gpus),
         cards=cards if len(cards) == len(seen.gpus) else (),
+        census=GpuCensus(seen, nodes, read_bus(machine, seen, nodes)),
     )
 
 
@@ -203,6 +204,9 @@ def judge_count(counts: Counts, sight: Sight, framework: str = "torch") -> Outco
         "mig_devices": [part for card in counts.cards for part in card.parts],
         "driver_error": counts.driver.error,
     }
+    if counts.census:
+        rows = _count_rows(counts, sight, framework)
+        measured.update(pack(tables=[count_table((*counts.census.rows(), *rows))]))
     expected = {"gpus": sight.expected}
     lie = _judge_lie(counts, sight)
     absent = lie or judge_absent(sight)
@@ -218,6 +222,19 @@ def judge_count(counts: Counts, sight: Sight, framework: str = "torch") -> Outco
         said = ", and torch.cuda.device_count() is {} all the same: name a MIG device's UUID"
         note += said.format(counts.promised)
     return Outcome(Status.PASS, message + note, measured=measured, expected=expected)
+
+
+def _count_rows(counts: Counts, sight: Sight, framework: str) -> List[CountRow]:
+    have, hidden = counts.driver.count, counts.visible_devices
+    why = "a GPU is lost, or this container may not use it"
+    why = "MIG: a process can use only one MIG device" if counts.mig else why
+    why = why if hidden is None else "CUDA_VISIBLE_DEVICES={}".format(hidden)
+    fewer = "{} does not use what CUDA has".format(framework)
+    return [
+        ("CUDA driver", have, counts.driver.error or ("" if have == counts.nvml else why)),
+        (framework, counts.torch, "" if counts.torch == have else sight.error or fewer),
+        ("plan", sight.expected, ""),
+    ]
 
 
 def _judge_lie(counts: Counts, sight: Sight) -> Optional[Outcome]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from verify.checks.devices.inventory import (
     judge_nvml,
     runs_by,
 )
+from verify.checks.devices.missing import GpuCensus, read_bus
 from verify.checks.devices.visible import VisibleCard
 from verify.checks.libraries.files import Places, Shadow, find_shadows, judge_files
 from verify.checks.libraries.pytorch import (
@@ -33,8 +35,10 @@ from verify.checks.libraries.pytorch import (
 )
 from verify.checks.training.loss import judge_loss
 from verify.device import driver, nvml
+from verify.device.machine import Machine
 from verify.device.maps import mapped
 from verify.device.nvrtc import CompiledKernel, compile_with
+from verify.device.pci import PciGpu
 from verify.model.check import Check, Outcome, Status
 from verify.model.expectations import Expectations, ExpectedGpu
 from verify.running.children import Ending
@@ -99,6 +103,248 @@ def test_nvml(
     word: str,
 ) -> None:
     holds(judge_nvml(seen, nodes, expected), status, word)
+
+
+def on_bus(*drivers: str | None, models: str = "") -> list[PciGpu]:
+    """Cards at 0000:01:00.0, 0000:02:00.0, ...; each letter is a model, or all are of one."""
+    letters = models or "a" * len(drivers)
+    return [
+        PciGpu(f"0000:{place:02x}:00.0", device=model, driver=driver)
+        for place, (driver, model) in enumerate(zip(drivers, letters, strict=True), start=1)
+    ]
+
+
+def listing(*places: int, **more: Any) -> nvml.Nvml:
+    """NVML, with the cards at these places of the bus."""
+    rows = [
+        nvml.NvmlGpu("A card", f"GPU-{place}", "8.0", bus_id=f"00000000:{place:02X}:00.0")
+        for place in places
+    ]
+    return nvml.Nvml(**{"found": True, "driver": "580.1", "gpus": tuple(rows), **more})
+
+
+OURS = ("nvidia",)
+LOST_ONE = (*(listing(1, 2, 4).gpus), nvml.NvmlGpu(failure="GPU is lost"))
+
+
+@pytest.mark.parametrize(
+    ("seen", "nodes", "pci", "status", "word"),
+    [
+        pytest.param(listing(1, 2), 2, on_bus(*OURS * 2), PASS, "2 GPUs", id="all are listed"),
+        pytest.param(
+            listing(*range(1, 8)),
+            8,
+            on_bus(*OURS * 8),
+            FAIL,
+            "NVML lists 7 of 8 GPUs, not 0000:08:00.0 (bound to nvidia)",
+            id="one of eight is lost, its node is there",
+        ),
+        pytest.param(
+            listing(*range(1, 8)),
+            7,
+            on_bus(*OURS * 7, None),
+            FAIL,
+            "dmesg | grep -i 08:00.0",
+            id="one of eight failed to start, and has no node",
+        ),
+        pytest.param(
+            listing(3),
+            1,
+            on_bus(*OURS * 7, None),
+            PASS,
+            "0000:07:00.0 (not given to this process); 0000:08:00.0 (no driver is bound to it)",
+            id="a container with one GPU, on a machine that has lost another",
+        ),
+        pytest.param(
+            listing(1, closed=7), 8, on_bus(*OURS * 8), PASS, "7 more", id="Slurm gave one of eight"
+        ),
+        pytest.param(
+            listing(1),
+            8,
+            [
+                replace(card, closed=card.address != "0000:01:00.0")
+                for card in on_bus(*OURS * 7, None)
+            ],
+            PASS,
+            "0000:07:00.0 (not given to this process)",
+            id="Slurm gave one of eight, and NVML does not count the others",
+        ),
+        pytest.param(
+            listing(1, closed=6),
+            8,
+            on_bus(*OURS * 8),
+            PASS,
+            "6 more",
+            id="Slurm gave one, and which of the others is lost is not known",
+        ),
+        pytest.param(
+            listing(1, 2),
+            2,
+            on_bus("nvidia", "nvidia", "vfio-pci", "nvgrace-gpu-vfio-pci", "xen-pciback"),
+            PASS,
+            "0000:03:00.0 (bound to vfio-pci, for a virtual machine)",
+            id="some are given to virtual machines",
+        ),
+        pytest.param(
+            listing(1),
+            1,
+            on_bus("nvidia", "nouveau"),
+            FAIL,
+            "echo 'blacklist nouveau' > /etc/modprobe.d/blacklist-nouveau.conf",
+            id="nouveau has an equal card",
+        ),
+        pytest.param(
+            listing(1),
+            1,
+            on_bus("nvidia", "nouveau", None, models="abc"),
+            PASS,
+            "02:00.0 (bound to nouveau); 0000:03:00.0 (no driver is bound to it: it is too old",
+            id="older cards for the screen",
+        ),
+        pytest.param(
+            listing(1, 2, excluded=("00000000:03:00.0",)),
+            2,
+            on_bus(*OURS * 3),
+            PASS,
+            "NVreg_ExcludedGpus",
+            id="an option excludes one",
+        ),
+        pytest.param(
+            listing(1, excluded=("00000000:03:00.0",)),
+            2,
+            on_bus(*OURS * 3),
+            FAIL,
+            "NVML lists 1 of 2 GPUs, not 0000:02:00.0",
+            id="an option excludes one, and another is lost",
+        ),
+        pytest.param(
+            nvml.Nvml(found=True, driver="580.1", gpus=LOST_ONE),
+            4,
+            on_bus(*OURS * 4),
+            FAIL,
+            "1 of 4 GPUs cannot be used: GPU 3 (0000:03:00.0): GPU is lost",
+            id="the bus tells which one does not answer",
+        ),
+        pytest.param(listing(1), 0, [], PASS, "1 GPU", id="WSL2, whose bus lists no GPU"),
+        pytest.param(nvml_of(A100), 1, [], PASS, "1 GPU", id="a GPU inside the processor (Jetson)"),
+        pytest.param(
+            nvml_of(A100), 2, on_bus(*OURS * 2), PASS, "1 GPU", id="NVML that tells no bus id"
+        ),
+        pytest.param(listing(1), 2, None, PASS, "1 GPU", id="a bus that was not recorded"),
+        pytest.param(
+            nvml_of(error=ABSENT, found=False),
+            0,
+            on_bus("nouveau", None),
+            SKIP,
+            "no NVIDIA driver library here; the PCI bus has 2 GPUs (no driver, nouveau)",
+            id="a machine without NVIDIA's driver",
+        ),
+        pytest.param(
+            listing(),
+            0,
+            on_bus(*OURS * 8),
+            SKIP,
+            "NVML sees no GPU; the PCI bus has 8 GPUs (nvidia)",
+            id="a container without GPUs",
+        ),
+    ],
+)
+def test_the_bus(
+    seen: nvml.Nvml, nodes: int, pci: list[PciGpu] | None, status: Status, word: str
+) -> None:
+    holds(judge_nvml(seen, nodes, None, pci=pci), status, word)
+
+
+@pytest.mark.parametrize(
+    ("pci", "whose"),
+    [
+        pytest.param(on_bus("nvidia", None), "node", id="a card that did not start"),
+        pytest.param(on_bus("nvidia", "nouveau"), "configuration", id="a card that nouveau has"),
+        pytest.param(on_bus("nvidia", "nouveau", None), "node", id="both"),
+    ],
+)
+def test_whose_fault_a_missing_card_is(pci: list[PciGpu], whose: str) -> None:
+    assert judge_nvml(listing(1), 1, None, pci=pci).at_fault == whose
+
+
+def test_only_cards_that_nvml_should_list_are_opened() -> None:
+    class Bus(Machine):
+        """Two cards that NVML lists, one that it does not, and one without a driver."""
+
+        opened: tuple[str, ...] = ()
+
+        def pci(self) -> tuple[PciGpu, ...]:
+            return tuple(on_bus("nvidia", "nvidia", "nvidia", None))
+
+        def is_closed(self, gpu: PciGpu) -> bool:
+            self.opened += (gpu.address,)
+            return True
+
+    machine = Bus()
+    cards = read_bus(machine, listing(1, 2), 3)
+    assert machine.opened == ("0000:03:00.0", "0000:04:00.0")
+    assert [card.closed for card in cards or ()] == [False, False, True, True]
+    assert judge_nvml(listing(1, 2), 3, None, pci=cards).status is PASS
+
+
+def number_of_gpus(outcome: Outcome) -> list[list[Any]]:
+    (table,) = outcome.measured["tables"]
+    assert table["title"] == "Number of GPUs"
+    rows: list[list[Any]] = table["rows"]
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("more", "rows"),
+    [
+        pytest.param(
+            {"nvml": 2, "driver": 2, "torch": 2},
+            [["CUDA driver", 2, ""], ["torch", 2, ""], ["plan", 3, ""]],
+            id="all that NVML lists",
+        ),
+        pytest.param(
+            {"nvml": 2, "driver": 1, "torch": 1, "visible_devices": "1"},
+            [["CUDA driver", 1, "CUDA_VISIBLE_DEVICES=1"], ["torch", 1, ""], ["plan", 3, ""]],
+            id="a variable hides one",
+        ),
+        pytest.param(
+            {"nvml": 2, "driver": 1, "torch": 1, "mig": True},
+            [
+                ["CUDA driver", 1, "MIG: a process can use only one MIG device"],
+                ["torch", 1, ""],
+                ["plan", 3, ""],
+            ],
+            id="MIG",
+        ),
+        pytest.param(
+            {"nvml": 2, "driver": 1, "torch": 0},
+            [
+                ["CUDA driver", 1, "a GPU is lost, or this container may not use it"],
+                ["torch", 0, "torch does not use what CUDA has"],
+                ["plan", 3, ""],
+            ],
+            id="CUDA has lost one",
+        ),
+    ],
+)
+def test_one_table_explains_each_difference(more: dict[str, Any], rows: list[list[Any]]) -> None:
+    census = GpuCensus(listing(1, 2, closed=1), 2, on_bus("nvidia", "nvidia", "nvidia", "vfio-pci"))
+    answer = driver.CudaDriver(found=True, count=more.pop("driver"))
+    look = sight(more["torch"], expected=3)
+    passed_on = "bound to vfio-pci, for a virtual machine"
+    closed = "1 that this process cannot open"
+    outcome = judge_count(Counts(driver=answer, census=census, **more), look)
+    assert number_of_gpus(outcome) == [
+        ["PCI bus", 4, ""],
+        ["device nodes", 2, "this container has some of them"],
+        [
+            "NVML",
+            2,
+            f"0000:03:00.0: not given to this process; 0000:04:00.0: {passed_on}; {closed}",
+        ],
+        *rows,
+    ]
+    assert number_of_gpus(judge_nvml(census.seen, 2, None, pci=census.pci))[3] == ["plan", None, ""]
 
 
 @pytest.mark.parametrize(
@@ -611,6 +857,10 @@ def test_numpy(
         ("The NVIDIA driver on your system is too old (found version 10020)", "older"),
         ("CUDNN_STATUS_NOT_INITIALIZED", "mixed cuDNN"),
         ("Error while creating shared memory segment /dev/shm/nccl-x", "too small"),
+        ("Unexpected error from cudaGetDeviceCount(): Error 801: operation not", "no licence"),
+        ("failed to get primary CUDA context: operation not supported (801)", "no licence"),
+        ("RuntimeError: CUDA error: operation not supported", "no licence"),
+        ("CUDA_ERROR_NOT_SUPPORTED: operation not supported", "no licence"),
         ("804: forward compatibility was attempted on non supported HW", "data-centre"),
         ("/lib/libm.so.6: version `GLIBC_2.35' not found", "older than"),
         ("undefined symbol: cublasLtGetStatusString", "damaged"),
@@ -625,6 +875,7 @@ def test_symptoms(text: str, word: str) -> None:
 
 def test_an_unknown_text_is_not_explained() -> None:
     assert explain("all is well") == (None, None)
+    assert explain("OSError: [Errno 95] Operation not supported") == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -87,13 +87,22 @@ def two_places() -> None:
 
 
 def four_sound_gpus() -> None:
-    """Four GPUs of one kind."""
-    from verify.device import state
+    """Four GPUs of one kind, the last in a slot of eight lanes."""
+    from verify.device import pci, state
 
     two_sound_gpus()
     seen = state.read()
-    four = tuple(replace(seen.gpus[0], index=i) for i in range(4))
+    lanes = (16, 16, 16, 8)
+    four = tuple(
+        replace(seen.gpus[0], index=i, bus_id="00000000:0{}:00.0".format(i), pcie_width=width)
+        for i, width in enumerate(lanes)
+    )
     state.read = lambda *_: replace(seen, gpus=four, pairs=())
+    cards = tuple(
+        pci.PciGpu("0000:0{}:00.0".format(i), width_max=16, port_width_max=width)
+        for i, width in enumerate(lanes)
+    )
+    pci.read = lambda *_: cards
 
 
 def one_narrow_link() -> None:
@@ -102,6 +111,15 @@ def one_narrow_link() -> None:
     seen = state.read()
     gpus = (*seen.gpus[:3], replace(seen.gpus[3], pcie_width=4))
     state.read = lambda *_: replace(seen, gpus=gpus)
+
+
+def one_narrow_busy_link() -> None:
+    """The only card of its kind."""
+    from verify.device import state
+
+    seen = state.read()
+    alone = replace(seen.gpus[0], pcie_width=4, utilization_percent=99)
+    state.read = lambda *_: replace(seen, gpus=(alone,))
 
 
 def errors_at_each_reading() -> None:
@@ -174,9 +192,14 @@ ROWS = {
         *rows(
             "health.pcie",
             (
-                "a card has four lanes where its twins have sixteen",
+                "a card has four lanes of a slot of eight",
                 one_narrow_link,
-                "GPU 3: PCIe x4, others of the same model",
+                "GPU 3: PCIe x4, although the card and its port have x8",
+            ),
+            (
+                "a busy card without a twin has four lanes of sixteen",
+                one_narrow_busy_link,
+                "GPU 0: PCIe x4, although the card and its port have x16",
             ),
             sound=four_sound_gpus,
         ),

@@ -189,6 +189,11 @@ ROWS = {
             "health.mode",
             ("closed to CUDA", broken(compute_mode="prohibited"), "-c DEFAULT"),
             ("the driver asks for a reset", broken(recovery="reset the GPU"), "--gpu-reset"),
+            (
+                "a virtual GPU without a licence",
+                broken(virtualization="vgpu", license="unlicensed"),
+                "nvidia-gridd",
+            ),
             ("MIG mode without a MIG device", broken(mig=True), "no MIG device"),
         ),
         *_rows(

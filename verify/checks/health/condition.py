@@ -35,6 +35,11 @@ SLOWED = {
     "hw_power_brake_slowdown": "the power supply signals a power brake",
     "hw_slowdown": "the card's hardware lowers its clocks: heat, power or a power brake",
 }
+LICENSE = (
+    "in the virtual machine, put the client token of your licence server into "
+    "/etc/nvidia/ClientConfigToken and run systemctl restart nvidia-gridd; "
+    "journalctl -u nvidia-gridd says why it gets no licence"
+)
 _COOL = "check fans, airflow and the room's air; clean the card's heatsink"
 _POWER = "check the power supply, its cables and the chassis' power limit"
 
@@ -134,7 +139,9 @@ def check_temperature(context: Context) -> Outcome:
 def judge_temperature(found: State) -> Outcome:
     """Whether every GPU is below the temperature at which it slows down."""
     measured = table(
-        "Heat", ("index", "temperature_c", "slowdown_c", "slowdown_margin_c"), found.gpus
+        "Heat",
+        ("index", "temperature_c", "slowdown_c", "slowdown_margin_c", "fans_percent"),
+        found.gpus,
     )
     left = {gpu.index: degrees_left(gpu) for gpu in found.gpus}
     if all(value is None for value in left.values()):
@@ -143,8 +150,9 @@ def judge_temperature(found: State) -> Outcome:
     for gpu in found.gpus:
         degrees = left[gpu.index]
         if degrees is not None and degrees <= 0 and not is_laptop(gpu):
-            what = "{} C, {} C over the limit at which it slows down".format(
-                gpu.temperature_c, -degrees
+            fans = ", fans at {} %".format(", ".join(map(str, gpu.fans_percent or ())))
+            what = "{} C, {} C over the limit at which it slows down{}".format(
+                gpu.temperature_c, -degrees, fans if gpu.fans_percent else ""
             )
             findings.append(Finding(gpu.index, what, "the card is not cooled well enough", _COOL))
     said = "; ".join(_heat(gpu, left[gpu.index]) for gpu in found.gpus)
@@ -183,7 +191,8 @@ def _mps() -> bool:
 
 def judge_mode(found: State, *, mps: bool = False) -> Outcome:
     """Whether CUDA programs may start on every GPU."""
-    columns = ("index", "compute_mode", "persistence", "mig", "recovery", "inforom_corrupt")
+    columns = ["index", "compute_mode", "persistence", "mig", "recovery", "inforom_corrupt"]
+    columns += ["license"] if any(gpu.license for gpu in found.gpus) else []
     measured = {**table("Modes", columns, found.gpus), "mps": mps}
     findings = [f for gpu in found.gpus for f in _mode_findings(gpu)]
     if all(gpu.compute_mode is None and gpu.mig is None for gpu in found.gpus) and not findings:
@@ -198,6 +207,8 @@ def judge_mode(found: State, *, mps: bool = False) -> Outcome:
         ["GPU {} accepts one process at a time".format(listed_numbers(single))] if single else []
     )
     said += ["persistence mode is off: the first call takes longer"] if idle else []
+    free = [gpu for gpu in found.gpus if gpu.license == "unlicensed (unrestricted)"]
+    said += ["GPU {} has no licence, and no limit yet".format(listed_numbers(free))] if free else []
     damaged = [gpu for gpu in found.gpus if gpu.inforom_corrupt]
     said += ["the infoROM of GPU {} is damaged".format(listed_numbers(damaged))] if damaged else []
     return outcome(findings, "; ".join(said), measured, {"compute_mode": "default"})
@@ -230,6 +241,9 @@ def _mode_findings(gpu: GpuState) -> List[Finding]:
         cause = "after an error, the driver asks to {}".format(gpu.recovery)
         fix = "end what runs on the GPU and do so: " + RESET.format(gpu.index)
         found.append(Finding(gpu.index, "recovery action due", cause, fix))
+    if gpu.license == "unlicensed" and gpu.virtualization == "vgpu":
+        cause = "without a licence, a virtual GPU slows down to nothing after 20 minutes"
+        found.append(Finding(gpu.index, "virtual GPU without a licence", cause, LICENSE))
     if gpu.mig and gpu.mig_devices == ():
         cause = "MIG mode is on, but there is no MIG device, or this container has none"
         fix = "create one (nvidia-smi mig -i {0} -cgi 0 -C), or run nvidia-smi -i {0} -mig 0"

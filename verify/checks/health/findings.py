@@ -72,7 +72,7 @@ def table(title: str, columns: Sequence[str], gpus: Sequence[GpuState]) -> Dict[
 def _cell(value: Any) -> Any:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return ", ".join(value) or "none" if isinstance(value, tuple) else value
+    return ", ".join(map(str, value)) or "none" if isinstance(value, tuple) else value
 
 
 def listed_numbers(rows: Sequence[GpuState]) -> str:

@@ -9,7 +9,8 @@ import pytest
 
 from tests.mutations.health import healthy_gpu
 from verify.checks.health import condition as health
-from verify.checks.health import findings, gpu_memory
+from verify.checks.health import findings, gpu_memory, sensors
+from verify.device.machine import Machine
 from verify.device.telemetry import GpuProcess, GpuState, Mig, State
 from verify.model.check import Context, Outcome, Status
 
@@ -123,6 +124,69 @@ def test_memory(found: State, word: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("refused", "twins", "status", "word"),
+    [
+        pytest.param({"Temperature": 999}, {}, Status.FAIL, "Temperature (unknown", id="unknown"),
+        pytest.param({"Temperature": 15}, None, Status.FAIL, "GPU is lost", id="lost, alone"),
+        pytest.param(
+            {"PowerUsage": 16}, None, Status.FAIL, "after an error", id="must be reset, alone"
+        ),
+        pytest.param({"Temperature": 999}, None, Status.PASS, "", id="unknown, without a twin"),
+        pytest.param(
+            {"AddressingMode": 999}, {"AddressingMode": 999}, Status.PASS, "", id="all of a model"
+        ),
+        pytest.param(
+            {"FanSpeed": 3},
+            {},
+            Status.PASS,
+            "GPU 1 does not report FanSpeed, others of its model do",
+            id="not supported by one",
+        ),
+        pytest.param({"FanSpeed": 3}, {"FanSpeed": 3}, Status.PASS, "", id="passively cooled"),
+        pytest.param({"EccMode": 4}, {}, Status.PASS, "", id="another error"),
+    ],
+)
+def test_sensors(
+    refused: dict[str, int], twins: dict[str, int] | None, status: Status, word: str
+) -> None:
+    def named(errors: dict[str, int]) -> tuple[tuple[str, int], ...]:
+        return tuple((f"nvmlDeviceGet{name}", code) for name, code in errors.items())
+
+    name = "Another" if twins is None else WELL.gpus[1].name
+    first = replace(WELL.gpus[0], name=name, refused=named(twins or {}))
+    found = State("580", (first, replace(WELL.gpus[1], refused=named(refused))), found=True)
+    well = Outcome(Status.PASS, "2 GPUs")
+    outcome = sensors.judge_sensors(well, [found, found])
+    assert outcome.status is status
+    assert word in words(outcome)
+    if status is Status.PASS and not word:
+        assert outcome == well
+    # what another reading answers is no finding
+    assert sensors.judge_sensors(well, [WELL, found]).status is Status.PASS
+
+
+def test_a_failing_sensor_is_read_again() -> None:
+    class Flaky(Machine):
+        """Its second GPU's temperature cannot be read at first."""
+
+        later = 0
+
+        def seen(self) -> State:
+            return second(refused=(("nvmlDeviceGetTemperature", 999),))
+
+        def state(self) -> State:
+            self.later += 1
+            return WELL
+
+        def pause(self, seconds: float) -> None:
+            pass
+
+    machine = Flaky()
+    assert sensors.sensor_findings(sensors.read_sensors(machine)) == []
+    assert machine.later == 1
+
+
+@pytest.mark.parametrize(
     ("reasons", "status", "word"),
     [
         pytest.param(("gpu_idle",), Status.PASS, "no throttling on 2 GPUs", id="idle"),
@@ -223,6 +287,12 @@ def test_clocks_are_read_again_only_where_something_slows_a_card(
         pytest.param({"temperature_c": 89}, Status.FAIL, "89 C, 0 C over", id="at the limit"),
         pytest.param({"temperature_c": 95}, Status.FAIL, "6 C over", id="beyond"),
         pytest.param(
+            {"temperature_c": 95, "fans_percent": (0, 30)},
+            Status.FAIL,
+            "fans at 0, 30 %",
+            id="beyond, with the fans' speed",
+        ),
+        pytest.param(
             {"slowdown_margin_c": 40, "temperature_c": 95}, Status.PASS, "40 C left", id="margin"
         ),
         pytest.param({"slowdown_margin_c": -1}, Status.FAIL, "1 C over", id="no margin left"),
@@ -282,6 +352,30 @@ def test_temperature(fields: dict[str, Any], status: Status, word: str) -> None:
             {"inforom_corrupt": True}, False, Status.PASS, "the infoROM of GPU 1", id="infoROM"
         ),
         pytest.param({"persistence": False}, False, Status.PASS, "the first call takes", id="pm"),
+        pytest.param(
+            {"license": "unlicensed", "virtualization": "vgpu"},
+            False,
+            Status.FAIL,
+            "restart nvidia-gridd",
+            id="a virtual GPU without a licence",
+        ),
+        pytest.param(
+            {"license": "unlicensed (unrestricted)", "virtualization": "vgpu"},
+            False,
+            Status.PASS,
+            "GPU 1 has no licence, and no limit yet",
+            id="a virtual GPU that needs none now",
+        ),
+        pytest.param(
+            {"license": "licensed", "virtualization": "vgpu"}, False, Status.PASS, "", id="licensed"
+        ),
+        pytest.param(
+            {"license": "unlicensed", "virtualization": "passthrough"},
+            False,
+            Status.PASS,
+            "",
+            id="a real card needs no licence for CUDA",
+        ),
         pytest.param(
             {"processes": (GpuProcess(7),)},
             False,

@@ -8,8 +8,8 @@ from collections import Counter
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from verify.fleet.across import FleetTogether
-from verify.fleet.twins import LEAST_TWINS, compare_twins
-from verify.model.check import IMAGE, NODE, UNKNOWN
+from verify.fleet.twins import LEAST_TWINS, compare_twins, with_fewer
+from verify.model.check import IMAGE, NODE, UNKNOWN, gpus
 from verify.model.report import Environment, MetricRow, Report
 from verify.reports.compare import Key, keyed, noise
 from verify.reports.formatting import state
@@ -21,8 +21,15 @@ NO_REPORT = frozenset({"node-no-report", "bad-report", "report-contradiction"})
 """The node was reached, and its image left no report that counts."""
 LEAST_SHARING = 3  # nodes on which a check ran, for one of its faults to be the image's
 
+_INVENTORY = "devices.nvml"
 _LONGEST_NUMBER = 15  # digits at the end of a name that are folded
 
+_RESEAT = (
+    "compare lspci -d 10de: with what the machine should have; a GPU that it does not list has no "
+    "power, or is not seated well"
+)
+BoardKey = Tuple[str, ...]
+"""A model of machine: its maker's name, architecture, processors and kinds of GPU."""
 ClassKey = Tuple[Optional[str], str, Tuple[str, ...]]
 
 
@@ -138,6 +145,7 @@ class Reader:
         self._images: "Counter[Optional[str]]" = Counter()
         self._levels: "Counter[str]" = Counter()
         self._tested: Tuple[str, ...] = ()
+        self._boards: Dict[BoardKey, List[Tuple[int, int]]] = {}
         self._same: Dict[Tuple[str, ...], Tuple[str, ...]] = {}
 
     def missing(self, name: str, why: Missing) -> None:
@@ -171,6 +179,10 @@ class Reader:
                 ),
             )
         )
+        on_pci = _on_pci(report)
+        if on_pci:
+            board, count = on_pci
+            self._boards.setdefault(board, []).append((number, count))
         if not group[2]:
             return  # machines without a GPU are not twins: nothing says that they are alike
         for key, metric in keyed(report).items():
@@ -182,6 +194,19 @@ class Reader:
     def _shared(self, words: Iterable[str]) -> Tuple[str, ...]:
         found = tuple(sys.intern(word) for word in words)
         return self._same.setdefault(found, found)
+
+    def _name_fewer(self, board: BoardKey, rows: Sequence[Tuple[int, int]]) -> None:
+        """Name the nodes whose PCI bus has fewer GPUs than that of nearly all of their model."""
+        found = with_fewer([count for _, count in rows])
+        for place in found[1] if found else ():
+            number, count = rows[place]
+            message = "{} on the PCI bus; nearly all of the {} nodes of this model ({}) have {}"
+            said = message.format(gpus(count), len(rows), board[0], found[0] if found else "")
+            fault = CheckFault(_INVENTORY, UNKNOWN, "fail")
+            node, trouble = self._nodes[number], Trouble(_INVENTORY, "fail", said, _RESEAT, fault)
+            self._nodes[number] = node._replace(
+                standing="unfit", troubles=(trouble, *node.troubles)
+            )
 
     def finish(self) -> FleetResult:
         """The fleet, after its last node."""
@@ -216,6 +241,8 @@ class Reader:
                     *(found.median, found.bound, tuple(found.slow)),
                 )
             )
+        for board, rows in self._boards.items():
+            self._name_fewer(board, rows)
         nodes = [
             _with_slower(node, tuple(slower.get(number, ())))
             for number, node in enumerate(with_shared(self._nodes))
@@ -264,6 +291,18 @@ def _as_shared(one: Trouble, shared: Dict[CheckFault, int]) -> Trouble:
     if one.fault not in shared:
         return one
     return one._replace(fault=one.fault._replace(at_fault=IMAGE), shared=shared[one.fault])
+
+
+def _on_pci(report: Report) -> Optional[Tuple[BoardKey, int]]:
+    """The model of machine, and how many GPUs its PCI bus has, whoever may use them."""
+    environment = report["environment"]
+    product = environment.get("machine", {}).get("product")
+    rows = [check for check in report["checks"] if check["id"] == _INVENTORY]
+    count = rows[0]["measured"].get("on_pci") if rows else None
+    if not product or not isinstance(count, int) or not count:
+        return None
+    kinds = sorted({str(gpu["name"]) for gpu in environment["gpus"]})
+    return (product, environment["arch"], str(environment["cpus"]), *kinds), count
 
 
 def class_of(environment: Environment) -> ClassKey:

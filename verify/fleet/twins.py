@@ -18,14 +18,16 @@ the normal quantile at which one false name is expected in 100 runs of this size
 
 from __future__ import annotations
 
+from collections import Counter
 from statistics import NormalDist
-from typing import List, NamedTuple, Sequence
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 from verify.model.measures import HIGHER, median
 from verify.reports.compare import change
 
 LEAST_TWINS = 4
 LEAST = 0.10
+LEAST_ALIKE = 0.75  # of the machines of one model have the same number of GPUs
 LIMITS = (
     (4, 62.0),
     (6, 23.3),
@@ -83,3 +85,13 @@ def compare_twins(
     least = middle * (1.0 - LEAST) if better == HIGHER else middle / (1.0 - LEAST)
     bound = min(least, middle - away) if better == HIGHER else max(least, middle + away)
     return Twins(middle, spread, slow, bound)
+
+
+def with_fewer(counts: Sequence[int]) -> Optional[Tuple[int, List[int]]]:
+    """The number that nearly all machines of a model have, and the positions of those with fewer.
+    None: there are fewer than four of them, or each is fitted as its owner liked.
+    """
+    usual, alike = Counter(counts).most_common(1)[0] if counts else (0, 0)
+    if alike < LEAST_TWINS or alike < LEAST_ALIKE * len(counts):
+        return None
+    return usual, [place for place, count in enumerate(counts) if count < usual]

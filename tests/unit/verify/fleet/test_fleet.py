@@ -130,6 +130,42 @@ def test_nodes_of_other_classes_are_no_twins(
     assert len(found["classes"]) == 3
 
 
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        pytest.param({}, ["n4"], id="one of five equal machines"),
+        pytest.param({"product": None}, [], id="machines whose maker left no name"),
+        pytest.param({"product": "Another"}, [], id="another model"),
+        pytest.param({"cpus": 16}, [], id="a smaller virtual machine of one cloud"),
+        pytest.param({"on_pci": None}, [], id="a bus that is not known"),
+        pytest.param({"on_pci": "7"}, [], id="a report that invents"),
+    ],
+)
+def test_a_node_with_fewer_gpus_than_its_model_has_is_named(
+    rows: Rows, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], named: list[str]
+) -> None:
+    for number in range(5):
+        own = changes if number == 4 else {}
+        found = report()
+        row_of(found, "devices.nvml")["measured"] = {"on_pci": 8 - (number == 4)}
+        if "on_pci" in own:
+            row_of(found, "devices.nvml")["measured"] = {"on_pci": own["on_pci"]}
+        found["environment"]["cpus"] = own.get("cpus", 128)
+        product = own.get("product", "NVIDIA DGXH100")
+        found["environment"]["machine"] = {"name": None, "product": product}
+        rows.add(f"n{number}", found)
+    code, fleet = rows.run(capsys)
+    sick = [node for node in fleet["nodes"] if node["standing"] == "unfit"]
+    assert (code, [node["name"] for node in sick]) == (int(bool(named)), named)
+    for node in sick:
+        (failed,) = node["failed"]
+        of_all = "nearly all of the 5 nodes of this model (NVIDIA DGXH100) have 8"
+        assert failed["check"] == "devices.nvml"
+        assert failed["message"] == f"7 GPUs on the PCI bus; {of_all}"
+        assert failed["at_fault"] == "unknown"  # the machine may have been bought so
+        assert "lspci" in failed["fix"]
+
+
 def test_a_report_is_a_claim(rows: Rows, capsys: pytest.CaptureFixture[str]) -> None:
     """Seeded faults: each report is refused, with its code."""
     lies = report("unfit")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verify.fleet.twins import LEAST, LIMITS, compare_twins, factor
+from verify.fleet.twins import LEAST, LIMITS, compare_twins, factor, with_fewer
 
 QUIET = (0.0,)
 
@@ -36,6 +36,22 @@ def slow(values: list[float], better: str = "higher", comparisons: int = 100) ->
 )
 def test_who_is_slow(values: list[float], better: str, expected: list[int] | None) -> None:
     assert slow(values, better) == expected
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        pytest.param([8, 8, 7, 8, 8], (8, [2]), id="one of five has lost a GPU"),
+        pytest.param([8] * 20 + [7, 6], (8, [20, 21]), id="two of many"),
+        pytest.param([8, 8, 8, 8], (8, []), id="all have eight"),
+        pytest.param([4, 4, 4, 4, 8], (4, []), id="more than usual is no fault"),
+        pytest.param([8, 8, 8, 7], None, id="three alike are too few"),
+        pytest.param([8, 8, 8, 8, 4, 4], None, id="a model that is sold with four or eight"),
+        pytest.param([], None, id="no machine"),
+    ],
+)
+def test_who_has_fewer_gpus(counts: list[int], expected: tuple[int, list[int]] | None) -> None:
+    assert with_fewer(counts) == expected
 
 
 def test_a_number_that_its_own_repeats_explain_is_not_slow() -> None:

@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from dataclasses import replace
 from typing import Any, Callable
 
 from tests.mutations import rows
 from tests.mutations.patching import backend
 
 NAME = "NVIDIA A100-SXM4-80GB"
-EXPECTED = {
-    "gpus": [
-        # what the card below does by its clock: 70 to 90 % of these
-        {
-            "name": NAME,
-            "spec": {"memory_bandwidth_gbs": 0.5, "tflops": {"bf16": 0.25, "fp32": 0.25}},
-        }
-    ]
-}
+# what the card below does by its clock: 70 to 90 % of these
+SPEC = {"memory_bandwidth_gbs": 0.5, "tflops": {"bf16": 0.25, "fp32": 0.25}}
+EXPECTED = {"gpus": [{"name": NAME, "spec": SPEC}]}
+DOUBTFUL = {"gpus": [{"name": NAME, "spec": {**SPEC, "sure": False}}]}
 CALL_S = 0.001  # any call takes that long: 50 products make a batch, so that each is 20 us
 _slower = [1.0]
 
@@ -129,6 +125,16 @@ def slow_down(factor: float, **changes: Any) -> Callable[[], None]:
     return seed
 
 
+def a_stuck_clock() -> None:
+    """A GB10 without a specification whose power supply gives it little."""
+    from verify.checks.speed import measured as speed
+    from verify.checks.speed.pace import RatedCard
+
+    low = {"clock_sm_mhz": 611, "clock_sm_max_mhz": 3003, "power_w": 14.0}
+    state = replace(card(**low), name="NVIDIA GB10")
+    vars(speed).update(describe=lambda *_: RatedCard(0, "NVIDIA GB10", state))
+
+
 def slower_than_the_cpu() -> None:
     """A step takes minutes."""
     _slower[0] = 1e5
@@ -176,6 +182,8 @@ _EVERYWHERE = (
             "power limit of 100 W",
         ),
         ("it is slow for no known reason", slow_down(3), "NVML gives no reason"),
+        ("far below an uncertain figure", slow_down(9), "uncertain, but not", DOUBTFUL),
+        ("its power supply gives little", a_stuck_clock, "unplug the power supply"),
         (HALF, a_slower_twin, "GPU 0 of the same model"),
         sound=one_card,
         expect=EXPECTED,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Optional, Tuple
+import json
+import pkgutil
+from typing import Any, List, Optional, Tuple
 
+from verify.checks.health.condition import is_laptop
 from verify.device.telemetry import GpuState
 from verify.model.check import NODE
 
@@ -36,6 +39,7 @@ _THROTTLED = (
 )
 _SLOT = "reseat the card, or use a slot with more lanes; check the riser"
 LOW_CLOCK = 0.7  # of the highest clock: lower than boost clocks fall under full load
+STUCK_CLOCK = 0.4  # of the highest clock: without a reason, no healthy card is so low under load
 LOWERED = 0.9  # of the default power limit: below this a user has lowered it
 
 
@@ -73,14 +77,39 @@ def _other_reason(metric: str, state: GpuState) -> Tuple[str, str]:
         cause = "its power limit of {:.0f} W limits it".format(limit)
         return cause, "compare with the default: nvidia-smi -q -d POWER; nvidia-smi -pl sets it"
     if _low(state.clock_sm_mhz, state.clock_sm_max_mhz):
-        cause = "its clock stays low{}, and NVML gives no reason".format(_clock(state))
-        return cause, "on the host: run nvidia-smi -rgc to reset the clocks; check its kernel log"
+        return why_low(state)[:2]
     if metric == "memory_copy" and state.ecc_enabled:
         cause = "ECC is on, which reduces the bandwidth of GDDR memory, but not this much"
         return cause, "run again with nothing else on the machine; see health.memory"
     cause = "NVML gives no reason: clocks, temperature and power are normal"
     again = "run again with nothing else on the machine; if it is still slow, have the card checked"
     return cause, again
+
+
+def is_stuck(state: GpuState) -> bool:
+    """Whether a whole GPU keeps a very low clock under load, and NVML gives no reason at all."""
+    part = state.mig or state.virtualization == "vgpu" or is_laptop(state)
+    known = state.throttle_reasons == () and state.clock_sm_mhz and state.clock_sm_max_mhz
+    if part or not known:
+        return False
+    return (state.clock_sm_mhz or 0) < STUCK_CLOCK * (state.clock_sm_max_mhz or 0)
+
+
+def why_low(state: GpuState) -> Tuple[str, str, Optional[str]]:
+    """The cause of a clock that is low without a reason from NVML: a known fault of the model."""
+    cause = "its clock stays low{}, and NVML gives no reason".format(_clock(state))
+    for row in _known_faults():
+        low = (state.clock_sm_mhz or 0) < row["below_mhz"] and (state.power_w or 0) < row["below_w"]
+        if low and row["name"] in (state.name or ""):
+            return "{}: {}".format(cause, row["cause"]), row["fix"], NODE
+    fix = "on the host: run nvidia-smi -rgc to reset the clocks; check its kernel log"
+    return cause, fix + " and its power supply", None
+
+
+def _known_faults() -> List[Any]:
+    data = pkgutil.get_data("verify.checks.speed", "stuck_clocks.json")
+    found: List[Any] = json.loads(data or b"[]")
+    return found
 
 
 def _why_slow_link(state: GpuState) -> Tuple[str, str, Optional[str]]:

@@ -55,7 +55,7 @@ CALM = GpuState(
 
 
 def card(index: int = 0, name: str = H200, **changes: Any) -> RatedCard:
-    return RatedCard(index, name, replace(CALM, **changes), SPEC)
+    return RatedCard(index, name, replace(CALM, index=index, name=name, **changes), SPEC)
 
 
 def gemm(tflops: float, gpu: int = 0, **more: Any) -> MeasuredRate:
@@ -83,7 +83,39 @@ def judge(*rates: MeasuredRate, cards: tuple[RatedCard, ...] = (card(),), **more
     ("memory as well", [copy(4300)], (card(),), PASS, "4300 GB/s (90 %)"),
     ("half its class", [gemm(480)], (card(),), FAIL, "its class does 989"),
     ("slow memory", [copy(2800)], (card(),), FAIL, "its class does 4800"),
-    ("by figures that are not sure", [gemm(480, sure=False)], (card(),), PASS, "uncertain"),
+    ("by figures that are not sure", [gemm(300, sure=False)], (card(),), PASS, "uncertain"),
+    ("far below figures that are not sure", [gemm(180, sure=False)], (card(),), FAIL,
+     "its class does 989, a figure that is uncertain"),
+    ("memory far below such a figure", [copy(900, sure=False)], (card(),), FAIL, "uncertain"),
+    ("an uncertain figure at the power limit", [gemm(210, sure=False)],
+     (card(throttle_reasons=("sw_power_cap",)),), PASS, "uncertain"),
+    ("a clock without reason, with no figure", [gemm(90, figure=None)],
+     (card(clock_sm_mhz=700),), FAIL, "GPU 0: SM clock 700 of 1980 MHz under load"),
+    ("a GB10 whose power supply failed to agree", [gemm(9, figure=None)],
+     (card(name="NVIDIA GB10", clock_sm_mhz=611, clock_sm_max_mhz=3003, power_w=14.0),), FAIL,
+     "unplug the power supply from the wall"),
+    ("a GB10 with enough power", [gemm(9, figure=None)],
+     (card(name="NVIDIA GB10", clock_sm_mhz=611, clock_sm_max_mhz=3003, power_w=90.0),), FAIL,
+     "nvidia-smi -rgc"),
+    ("a clock just high enough", [gemm(90, figure=None)], (card(clock_sm_mhz=800),), PASS, "90"),
+    ("a low clock with a reason", [gemm(90, figure=None)],
+     (card(clock_sm_mhz=700, throttle_reasons=("sw_power_cap",)),), PASS, "90"),
+    ("a clock set by the user", [gemm(90, figure=None)],
+     (card(clock_sm_mhz=700, throttle_reasons=("applications_clocks_setting",)),), PASS, "90"),
+    ("an old driver gives no reasons", [gemm(90, figure=None)],
+     (card(clock_sm_mhz=700, throttle_reasons=None),), PASS, "90"),
+    ("the load was not seen", [gemm(90, figure=None)],
+     (card(clock_sm_mhz=210, throttle_reasons=("gpu_idle",)),), PASS, "90"),
+    ("a low clock of a slice", [gemm(90, figure=None)], (card(clock_sm_mhz=700, mig=True),), PASS,
+     "90"),
+    ("a low clock of a vGPU", [gemm(90, figure=None)],
+     (card(clock_sm_mhz=700, virtualization="vgpu"),), PASS, "90"),
+    ("a low clock of a laptop", [gemm(90, figure=None)],
+     (card(name="NVIDIA GeForce RTX 4090 Laptop GPU", clock_sm_mhz=700),), PASS, "90"),
+    ("a low clock of a card in use", [gemm(90, figure=None)],
+     (replace(card(clock_sm_mhz=700), busy="process 7"),), PASS, "90"),
+    ("a low clock while memory is copied", [copy(900, figure=None)], (card(clock_sm_mhz=700),),
+     PASS, "900"),
     ("without a figure", [gemm(480, figure=None)], (card(),), PASS, "480"),
     ("more than all", [gemm(1100)], (card(),), PASS, "one of the two is wrong"),
     ("a slice is not judged", [gemm(99)], (card(mig=True),), PASS, "MIG slice"),

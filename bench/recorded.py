@@ -28,6 +28,7 @@ from verify.backends.sight import Sight  # noqa: E402
 from verify.checks import CHECKS  # noqa: E402
 from verify.checks.devices import inventory as devices  # noqa: E402
 from verify.checks.memory import free as memory  # noqa: E402
+from verify.device import driver  # noqa: E402
 from verify.device.telemetry import State  # noqa: E402
 from verify.model.check import Context, Outcome, Status  # noqa: E402
 from verify.running import symptoms  # noqa: E402  the checkout's, wherever it is run
@@ -53,6 +54,8 @@ NAMED_BY = {
     "compute mode": ("health.mode",),
     "MIG": ("health.mode", "devices.count"),
 }
+# What a check says that reports such a thing and lets the machine pass, or cannot read it.
+REPORTED = {"remap": "waits for remapping", "throttl": "NVML refuses"}
 # What reading a record of another shape raises: it is left out, and the others are judged.
 _SHAPE = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 
@@ -61,6 +64,7 @@ _SHAPE = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 class Figures:
     """What was counted; each list holds the ids of records."""
 
+    left_out: list[str] = field(default_factory=list)
     vouched_unfit: list[str] = field(default_factory=list)
     no_complaint_unfit: list[str] = field(default_factory=list)
     faults_visible: int = 0
@@ -70,31 +74,34 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class Failure:
-    """A check that failed on a record."""
+class Answer:
+    """What a check says of a record."""
 
     check: str
     message: str
+    failed: bool
 
 
-def failures(record: Mapping[str, Any]) -> list[Failure]:
+def failures(record: Mapping[str, Any]) -> list[Answer]:
     """What the suite finds wrong with a recorded machine. Raises NotRecordedError."""
-    context = Context(machine=Recorded(record))
-    found = []
-    for check, outcome in _outcomes(context, offered(record)):
-        if outcome.status in (Status.FAIL, Status.ERROR):
-            found.append(Failure(check, outcome.message))
-    return found
+    return [answer for answer in answers(record) if answer.failed]
+
+
+def answers(record: Mapping[str, Any]) -> list[Answer]:
+    """What each check says of a recorded machine. Raises NotRecordedError."""
+    bad = (Status.FAIL, Status.ERROR)
+    outcomes = _outcomes(Context(machine=Recorded(record)), offered(record))
+    return [Answer(check, said.message, said.status in bad) for check, said in outcomes]
 
 
 def _outcomes(context: Context, usable: int) -> Iterator[tuple[str, Outcome]]:
     for check in CHECKS["pytorch"]:
         if check.replays and check.id.startswith(JUDGED):
             yield check.id, check.run(context)
-    sight = Sight(torch_cuda="12.8", usable=usable)
-    counts = devices.read_counts(usable, context.machine)
-    if counts.driver.error is None:
-        yield "devices.count", devices.judge_count(counts, sight)
+    error = driver.read(context.machine.load).error
+    sight = Sight(torch_cuda="12.8", usable=0 if error else usable, error=error)
+    counts = devices.read_counts(sight.usable, context.machine)
+    yield "devices.count", devices.judge_count(counts, sight)
     held = _held(context.machine.state())
     if held:
         yield "memory.free", memory.judge_free(held)
@@ -120,30 +127,38 @@ def machines(records: Sequence[Mapping[str, Any]], figures: Figures) -> Iterator
     for record in records:
         shown = record.get("visible_in") == "readings"
         try:
-            found = failures(record)
+            said = answers(record)
         except NotRecordedError as error:
+            figures.left_out.append(record["id"])
             yield f"{record['id']}: left out: {error}"
             continue
         except _SHAPE as error:
+            figures.left_out.append(record["id"])
             yield f"{record['id']}: left out: not of the shape of these records ({error!r})"
             continue
+        found = [one for one in said if one.failed]
         words = "; ".join(f"{one.check}: {one.message[:160]}" for one in found)
         if record["owner_verdict"] == "healthy" and found:
             vouched = record["verdict_basis"] in ("said", "ran")
             (figures.vouched_unfit if vouched else figures.no_complaint_unfit).append(record["id"])
             yield f"{record['id']}: {record['verdict_basis']}, yet unfit: {words}"
         if record["owner_verdict"] == "faulty" and shown:
-            named = _named(record["fault"], found)
+            named = _named(record["fault"], said)
             figures.faults_visible += 1
             figures.faults_named += named
             if not named:
                 yield f"{record['id']}: {record['fault']}: not named ({words or 'nothing found'})"
 
 
-def _named(fault: str, found: Sequence[Failure]) -> bool:
-    """Whether a check that is there for this kind of fault has failed."""
+def _named(fault: str, said: Sequence[Answer]) -> bool:
+    """Whether a check that is there for this kind of fault has failed, or reports it."""
     right = {check for word, checks in NAMED_BY.items() if word in fault for check in checks}
-    return any(one.check in right or not right for one in found)
+    reported = [words for word, words in REPORTED.items() if word in fault]
+    return any(
+        (one.failed or any(words in one.message for words in reported))
+        and (one.check in right or not right)
+        for one in said
+    )
 
 
 def rates(rows: Sequence[Mapping[str, Any]], figures: Figures) -> Iterator[str]:
@@ -197,7 +212,8 @@ def main() -> int:
         sys.stdout.write(line + "\n")
     named = f"{figures.faults_named} of {figures.faults_visible}"
     sys.stdout.write(
-        f"\nmachines whose owner vouches for them, called unfit: {len(figures.vouched_unfit)}\n"
+        f"\nmachines that were left out: {len(figures.left_out)}\n"
+        f"machines whose owner vouches for them, called unfit: {len(figures.vouched_unfit)}\n"
         f"machines without a complaint, called unfit: {len(figures.no_complaint_unfit)}\n"
         f"faults that show in readings, named by the right check: {named}\n"
         f"healthy rates that failed: {len(figures.healthy_rates_failed)}\n"

@@ -3,7 +3,8 @@
 A record holds what `nvidia-smi` printed on a machine, normalised: {"id", "driver", "cuda",
 "gpus": [{"index", "name", "pcie", "power", ...}], "topology"}. `Facts` answers as that
 machine's driver did, through the same ctypes calls. What a record does not have is "not supported",
-and what it has as an error ("Unknown Error") is that error.
+and what it has as an error ("Unknown Error") is that error. A value that no driver gives (a text
+where a number belongs) is an unknown error, so that every record of GPUs is judged.
 
 Two things are filled in where a record leaves them out, so that a machine is whole: UUIDs and bus
 addresses (by the index), and the NVLinks that a list of single links does not name (they are up).
@@ -71,6 +72,10 @@ _LEVELS = {"PIX": 10, "PXB": 20, "PHB": 30, "NODE": 40, "SYS": 50}
 _LINKS = {"6": 4, "7.0": 6, "7.5": 2, "8.0": 12, "8.6": 4, "9": 18, "10": 18}  # of a whole GPU
 
 
+# What a value of another shape raises: it is unknown.
+_SHAPE = (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError)
+
+
 class NotRecordedError(Exception):
     """A record that no driver's answers can be made of; the message says why."""
 
@@ -121,14 +126,18 @@ def _links(gpu: _Gpu) -> dict[int, tuple[bool, float | None, int]]:
     told, capability = gpu.at("nvlink"), str(gpu.at("compute_capability") or "")
     count = _LINKS.get(capability) or _LINKS.get(capability.partition(".")[0], 0)
     if isinstance(told, str):
-        return dict.fromkeys(range(count), (False, None, 0))
+        known = told.lower() not in _ERRORS
+        return dict.fromkeys(range(count if known else 0), (False, None, 0))
+    listed = told if isinstance(told, list) else []
+    links = [one for one in listed if isinstance(one, Mapping) and isinstance(one.get("link"), int)]
     found: dict[int, tuple[bool, float | None, int]] = {}
-    if told and len(told) == 1:
+    if len(links) == 1:
         found = dict.fromkeys(range(count), (True, None, 0))
-    for link in told or ():
-        speed = re.match(r"[\d.]+(?= GB/s)", link["state"])  # else "down", "inactive"
-        events = int(link.get("recovery_events") or 0)
-        found[link["link"]] = (bool(speed), float(speed[0]) if speed else None, events)
+    for link in links:
+        speed = re.match(r"[\d.]+(?= GB/s)", str(link.get("state")))  # else "down", "inactive"
+        events = link.get("recovery_events")
+        counted = events if isinstance(events, int) else 0
+        found[link["link"]] = (bool(speed), float(speed[0]) if speed else None, counted)
     return found
 
 
@@ -139,8 +148,6 @@ class Facts:
         listed = record.get("gpus")
         if not isinstance(listed, list) or not all(isinstance(gpu, dict) for gpu in listed):
             raise NotRecordedError("it lists no GPUs")
-        if any(_broken(gpu) for gpu in listed):
-            raise NotRecordedError("a throttle reason is Invalid, which no driver answers")
         self._record = record
         numbers = [gpu.get("index") for gpu in listed]
         in_order = all(isinstance(number, int) for number in numbers)
@@ -166,7 +173,14 @@ class Facts:
         partial = any("mig_parts" not in gpu and _cut(gpu) for gpu in self._record["gpus"])
         if handler is None or (plain == "DeviceGetMaxMigDeviceCount" and partial):
             raise AttributeError(name)
-        return lambda *arguments: handler(self, *arguments)
+
+        def answer(*arguments: Any) -> int:
+            try:
+                return handler(self, *arguments)
+            except _SHAPE:
+                return UNKNOWN
+
+        return answer
 
     # What the handlers below use
 
@@ -203,16 +217,13 @@ class Facts:
         topology = self._record.get("topology") or {}
         columns, rows = topology.get("columns") or [], topology.get("rows") or {}
         row = rows.get(f"GPU{first}") or []
-        cells = dict(zip(columns, row, strict=False)) if columns else dict(enumerate(row))
+        names = map(str, columns)
+        cells: dict[Any, Any] = dict(zip(names, row, strict=False) if columns else enumerate(row))
         return str(cells.get(f"GPU{second}", cells.get(second, "")))
 
 
 def _cut(gpu: Mapping[str, Any]) -> bool:
     return str(gpu.get("mig_current")).lower() == "enabled"
-
-
-def _broken(gpu: Mapping[str, Any]) -> bool:
-    return any(key.startswith("invalid") for key in gpu.get("throttle") or () if key)
 
 
 def _error_text(code: int) -> bytes:
@@ -299,7 +310,10 @@ def _throttle(facts: Facts, handle: Any, out: Any) -> int:
     if not isinstance(reasons, Mapping):
         return NOT_SUPPORTED
     bits = {name: bit for bit, name in nvml_types.THROTTLE.items()}
-    active = [_THROTTLE.get(name, name) for name, value in reasons.items() if value is True]
+    known = {_THROTTLE.get(name, name): value for name, value in reasons.items()}
+    if any(name.startswith("invalid") for name in known):  # "Invalid HW slowdown"
+        return UNKNOWN
+    active = [name for name, value in known.items() if value is True]
     return _put(out, (SUCCESS, sum(bits[name] for name in active)))
 
 
@@ -564,10 +578,18 @@ class Cuda:
 
     def __init__(self, record: Mapping[str, Any]) -> None:
         self._record = record
+        said = [str(gpu["cuda"]) for gpu in record["gpus"] if gpu.get("cuda")]
+        self._said = said[0] if said else None  # such as "system not yet initialized (802)"
 
     def cuInit(self, _: Any) -> int:  # noqa: N802  the driver's own names
-        codes = [int(gpu["cuda"]) for gpu in self._record["gpus"] if "cuda" in gpu]
-        return codes[0] if codes else SUCCESS
+        if self._said is None:
+            return SUCCESS
+        code = re.search(r"\d+", self._said)
+        return int(code[0]) if code else UNKNOWN
+
+    def cuGetErrorString(self, _: int, out: Any) -> int:  # noqa: N802
+        out._obj.value = str(self._said).encode()
+        return SUCCESS
 
     def cuDriverGetVersion(self, out: Any) -> int:  # noqa: N802
         return Facts(self._record).cuda(out)

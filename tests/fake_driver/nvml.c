@@ -22,6 +22,7 @@
  *     gpu.N.bus_id = 00000000:17:00.0
  *     gpu.N.clock.T, clock_max.T                       T: 1 SM, 2 memory
  *     gpu.N.ecc.C.E           C: 0 corrected, 1 uncorrected; E: 0 volatile, 1 aggregate
+ *     gpu.N.ecc.C.E.L         the same of one location
  *     gpu.N.retired.C = 2     pages, by cause          gpu.N.remapped = 1 0 0 0
  *     gpu.N.fabric = 3 0 0 0  state, status, health mask, summary
  *     gpu.N.mig.M.uuid        and name, memory, used   gpu.N.mig_slots = 7
@@ -352,6 +353,14 @@ int nvmlDeviceGetTotalEccErrors(void *device, unsigned type, unsigned counter, u
     char key[64];
     snprintf(key, sizeof key, "ecc.%u.%u", type, counter);
     return number("nvmlDeviceGetTotalEccErrors", index_of(device), key, out);
+}
+
+int nvmlDeviceGetMemoryErrorCounter(void *device, unsigned type, unsigned counter, unsigned place,
+                                    u64 *out)
+{
+    char key[64];
+    snprintf(key, sizeof key, "ecc.%u.%u.%u", type, counter, place);
+    return number("nvmlDeviceGetMemoryErrorCounter", index_of(device), key, out);
 }
 
 int nvmlDeviceGetRetiredPages(void *device, unsigned cause, unsigned *count, u64 *pages)

@@ -52,6 +52,7 @@ RECOVERY = (
     "reset the bus",
     "reboot the system",
 )
+DRAIN_AND_RESET = 4  # also due for a row that waits for remapping
 COMPUTE_MODES = {0: "default", 1: "exclusive-thread", 2: "prohibited", 3: "exclusive-process"}
 # nvidia-smi's names: --query-gpu=clocks_event_reasons.NAME
 THROTTLE = {
@@ -65,6 +66,7 @@ THROTTLE = {
     0x80: "hw_power_brake_slowdown",
     0x100: "display_clock_setting",
 }
+UNCORRECTED_IN_SRAM = (1, 0, 7)  # kind of error, since the driver was loaded, location
 NVLINK_ERRORS = (0, 1, 2, 3)  # replay, recovery, CRC of flits, CRC of data
 FABRIC_STATES = ("not-supported", "not-started", "in-progress", "completed")
 # (shift, meaning) of the two-bit parts of a fabric health mask; 1 means true

@@ -18,6 +18,7 @@ from verify.device.nvml_types import (
     C2C_SPEED,
     COMPUTE_MODES,
     CORRUPTED_INFOROM,
+    DRAIN_AND_RESET,
     DRAIN_AND_RESET_STATUS,
     GPU_IS_LOST,
     INSUFFICIENT_SIZE,
@@ -27,6 +28,7 @@ from verify.device.nvml_types import (
     RESET_STATUS,
     SLOWDOWN_TLIMIT,
     STRIDES,
+    UNCORRECTED_IN_SRAM,
     UNKNOWN,
     VIRTUALIZATION,
     Addressing,
@@ -221,7 +223,7 @@ def _recovery(session: Session, handle: ctypes.c_void_p) -> Optional[str]:
     action = field(session, handle, RECOVERY_ACTION)
     if action is not None:
         return _word(RECOVERY, action)
-    flags = {RESET_STATUS: 1, DRAIN_AND_RESET_STATUS: 4}
+    flags = {RESET_STATUS: 1, DRAIN_AND_RESET_STATUS: DRAIN_AND_RESET}
     read = {flag: field(session, handle, flag) for flag in flags}
     due = [RECOVERY[flags[flag]] for flag, value in read.items() if value]
     known = [value for value in read.values() if value is not None]
@@ -240,8 +242,8 @@ def _errors(session: Session, handle: ctypes.c_void_p) -> Dict[str, Any]:
     banks = session.fill("nvmlDeviceGetRowRemapperHistogram", Histogram(), handle)
     sram = session.fill("nvmlDeviceGetSramEccErrorStatus", versioned(SramErrors, 1), handle)
     return {
-        "exhausted_banks": int(banks.none) if banks else None,
-        "sram_uncorrected": sum(sram.counters[3:5]) if sram else None,
+        "spare_rows": tuple(getattr(banks, n) for n, *_ in Histogram._fields_) if banks else None,
+        "sram_uncorrected": sum(sram.counters[3:5]) if sram else _sram_errors(session, handle),
         "sram_threshold_exceeded": bool(sram.threshold_exceeded) if sram else None,
         "ecc_corrected": total(0, 0),
         "ecc_uncorrected": total(1, 0),
@@ -252,6 +254,12 @@ def _errors(session: Session, handle: ctypes.c_void_p) -> Dict[str, Any]:
         "remap_pending": None if unread else bool(rows[2].value),
         "remap_failed": None if unread else bool(rows[3].value),
     }
+
+
+def _sram_errors(session: Session, handle: ctypes.c_void_p) -> Optional[int]:
+    """Uncorrected errors of the SRAM by a driver without the newer function (535)."""
+    name, kind = "nvmlDeviceGetMemoryErrorCounter", ctypes.c_ulonglong
+    return session.number(name, handle, *UNCORRECTED_IN_SRAM, kind=kind)
 
 
 def _pcie(session: Session, handle: ctypes.c_void_p) -> Dict[str, Any]:

@@ -82,7 +82,8 @@ class GpuState:
     remapped_rows: Optional[int] = None  # uncorrectable ones
     remap_pending: Optional[bool] = None
     remap_failed: Optional[bool] = None
-    exhausted_banks: Optional[int] = None  # banks of memory without a spare row
+    # banks of memory by spare rows left: all, most, some, one, none
+    spare_rows: Optional[Tuple[int, ...]] = None
     sram_uncorrected: Optional[int] = None  # since the driver was loaded; part of ecc_uncorrected
     sram_threshold_exceeded: Optional[bool] = None
     pcie_generation: Optional[int] = None

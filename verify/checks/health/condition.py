@@ -22,6 +22,7 @@ from verify.checks.health.findings import (
 from verify.checks.health.gpu_memory import check_memory
 from verify.checks.health.xids import LOG
 from verify.device.machine import Machine
+from verify.device.nvml_types import DRAIN_AND_RESET, RECOVERY
 from verify.device.telemetry import GpuState, State
 from verify.model.check import CONFIGURATION, Check, Context, Outcome, Status, gpus
 
@@ -237,7 +238,8 @@ def _mode_findings(gpu: GpuState) -> List[Finding]:
     if gpu.compute_mode == "prohibited":
         cause = "compute mode PROHIBITED allows no CUDA program"
         found.append(Finding(gpu.index, "closed to CUDA programs", cause, default))
-    if gpu.recovery not in (None, "none"):
+    remaps = gpu.remap_pending and gpu.recovery == RECOVERY[DRAIN_AND_RESET]
+    if gpu.recovery not in (None, "none") and not remaps:  # health.memory reports a row that waits
         cause = "after an error, the driver asks to {}".format(gpu.recovery)
         fix = "end what runs on the GPU and do so: " + RESET.format(gpu.index)
         found.append(Finding(gpu.index, "recovery action due", cause, fix))

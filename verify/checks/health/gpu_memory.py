@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import List, Sequence
+from typing import Iterator, List, Sequence
 
 from verify.checks.health.findings import (
     RESET,
@@ -29,7 +29,7 @@ _MEMORY_COLUMNS = (
     "remapped_rows",
     "remap_pending",
     "remap_failed",
-    "exhausted_banks",
+    "spare_rows",
     "sram_uncorrected",
     "sram_threshold_exceeded",
 )
@@ -41,12 +41,13 @@ def check_memory(context: Context) -> Outcome:
 
 
 def judge_memory(found: State) -> Outcome:
-    """Whether there is no lost data, no reset due, and no reason to return the card.
+    """Whether there is no lost data and no reason to return the card.
 
-    Errors that row remapping has repaired are reported and not judged: the card works as before.
+    Rows that are remapped or wait for it are reported and not judged, and so are banks without a
+    spare row: NVIDIA replaces a card when remapping fails ("GPU Memory Error Management").
     """
     measured = table("Memory errors", _MEMORY_COLUMNS, found.gpus)
-    expected = {"ecc_uncorrected": 0, "pending": False, "remap_failed": False}
+    expected = {"ecc_uncorrected": 0, "retired_pending": False, "remap_failed": False}
     findings = [finding for gpu in found.gpus for finding in _memory_findings(gpu)]
     counting = [gpu for gpu in found.gpus if _counts(gpu)]
     if not counting:
@@ -81,12 +82,6 @@ def _memory_findings(gpu: GpuState) -> List[Finding]:
             replace,
         ),
         (
-            bool(gpu.exhausted_banks),
-            "{} of its memory banks have no spare row left".format(gpu.exhausted_banks),
-            "the next damaged row of such a bank cannot be remapped",
-            replace,
-        ),
-        (
             bool(gpu.sram_threshold_exceeded),
             "more SRAM errors than NVIDIA allows for",
             "the GPU's caches or registers are wearing out: NVIDIA replaces such a card",
@@ -99,9 +94,9 @@ def _memory_findings(gpu: GpuState) -> List[Finding]:
             reset + "; have the card replaced if they recur",
         ),
         (
-            bool(gpu.remap_pending or gpu.retired_pending),
-            "damaged memory waits for remapping to spare memory",
-            "that happens only when the GPU is reset",
+            bool(gpu.retired_pending),
+            "damaged pages of memory wait to be retired",
+            "until the GPU is reset, programs can get these pages",
             reset,
         ),
     )
@@ -120,17 +115,27 @@ def lost_data(gpu: GpuState) -> int:
 
 
 def _memory_words(counting: Sequence[GpuState], all_of_them: Sequence[GpuState]) -> str:
-    words = ["no uncorrected memory errors on {}, none pending".format(gpus(len(counting)))]
-    words += [
-        "{} corrected on GPU {}".format(g.ecc_corrected, g.index)
-        for g in counting
-        if g.ecc_corrected
-    ]
-    words += [
-        "{} repaired by row remapping on GPU {}".format(g.ecc_uncorrected, g.index)
-        for g in counting
-        if g.ecc_uncorrected and not lost_data(g)
-    ]
+    words = ["no uncorrected memory errors on {}".format(gpus(len(counting)))]
+    words += [word for gpu in counting for word in _reported(gpu)]
     silent = [gpu for gpu in all_of_them if gpu not in counting]
     words += ["GPU {} counts none".format(listed_numbers(silent))] if silent else []
     return "; ".join(words)
+
+
+def _reported(gpu: GpuState) -> Iterator[str]:
+    """What is no fault of a GPU's memory."""
+    if gpu.ecc_corrected:
+        yield "{} corrected on GPU {}".format(gpu.ecc_corrected, gpu.index)
+    if gpu.ecc_uncorrected:
+        way = "to be repaired" if gpu.remap_pending else "repaired"
+        where = "" if gpu.sram_uncorrected is not None else ", unless they were in its SRAM"
+        said = "{} {} by row remapping on GPU {}{}"
+        yield said.format(gpu.ecc_uncorrected, way, gpu.index, where)
+    if gpu.remap_pending:
+        said = "GPU {}: a damaged row of memory waits for remapping: at the next chance, {}"
+        yield said.format(gpu.index, RESET.format(gpu.index))
+    _, _, _, one, none = gpu.spare_rows or (0,) * 5
+    if one or none:
+        said = "GPU {}: memory banks with one spare row: {}, without any: {} (a damaged row there "
+        said += "cannot be remapped: plan to replace the card)"
+        yield said.format(gpu.index, one, none)

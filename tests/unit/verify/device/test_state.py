@@ -74,6 +74,7 @@ GPU = {
     "fabric": "3 0 0x0 1",
     "banks": "2558 1 1 0 0",
     "sram_threshold": 0,
+    "ecc.1.0.7": 2,
     "addressing": 0,
     "virtualization": 1,
     "display": 0,
@@ -188,6 +189,11 @@ def test_numbers_are_pynvmls() -> None:
     assert t.MAX_NVLINKS == p.NVML_NVLINK_MAX_LINKS
     assert p.NVML_VALUE_NOT_AVAILABLE_ulonglong.value == t.NOT_AVAILABLE
     assert t.SLOWDOWN_TLIMIT == p.NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT
+    assert t.UNCORRECTED_IN_SRAM == (
+        p.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+        p.NVML_VOLATILE_ECC,
+        p.NVML_MEMORY_LOCATION_SRAM,
+    )
     assert t.REMOTE_IS_SWITCH == p.NVML_NVLINK_DEVICE_TYPE_SWITCH
     assert (t.P2P_WRITE, t.P2P_NVLINK) == (
         p.NVML_P2P_CAPS_INDEX_WRITE,
@@ -337,7 +343,7 @@ def test_every_field_is_read(read: Read) -> None:
         display=False,
         recovery="none",
         inforom_corrupt=False,
-        exhausted_banks=0,
+        spare_rows=(2558, 1, 1, 0, 0),
         sram_uncorrected=0,
         sram_threshold_exceeded=False,
     )
@@ -369,6 +375,7 @@ def test_an_old_driver_is_read_as_far_as_it_goes(old: Path, read: Read) -> None:
     assert (gpu.bus_id, gpu.memory_used_bytes) == ("0000:17:00.0", 3 * GIB)
     assert gpu.processes == (GpuProcess(4711, GIB), GpuProcess(4712, None))
     assert gpu.throttle_reasons == ("sw_power_cap",)
+    assert gpu.sram_uncorrected == 2  # by location, without the newer function
     absent = ("mig", "remapped_rows", "remap_failed", "fabric_state", "slowdown_margin_c")
     assert [getattr(gpu, name) for name in absent] == [None] * len(absent)
     assert found.pairs == (Pair(0, 1, "NV", "ok", "ok"),)  # it cannot tell what a link ends at
@@ -496,7 +503,7 @@ def test_gpus_that_others_were_given_are_not_there(read: Read) -> None:
         pytest.param({"gpu.0.display": 1}, "display", True, id="a screen"),
         pytest.param({"gpu.0.field.170": 10}, "c2c_links", 10, id="C2C"),
         pytest.param({"gpu.0.field.230": 1}, "recovery", "reset the GPU", id="a reset is needed"),
-        pytest.param({"gpu.0.banks": "637 1 1 0 1"}, "exhausted_banks", 1, id="no spare row"),
+        pytest.param({"gpu.0.banks": "637 1 1 0 1"}, "spare_rows", (637, 1, 1, 0, 1), id="rows"),
         pytest.param({"gpu.0.sram_threshold": 1}, "sram_threshold_exceeded", True, id="SRAM"),
         pytest.param({"error.nvmlDeviceValidateInforom.0": 14}, "inforom_corrupt", True,
                      id="infoROM"),
@@ -673,7 +680,8 @@ for i in range(p.nvmlDeviceGetCount()):
         "fans_percent": [p.nvmlDeviceGetFanSpeed_v2(h, fan) for fan in range(2)],
         "license": {1: "licensed"}[
             p.nvmlDeviceGetGridLicensableFeatures(h).gridLicensableFeatures[0].featureState],
-        "exhausted_banks": p.nvmlDeviceGetRowRemapperHistogram(h).none,
+        "spare_rows": [getattr(p.nvmlDeviceGetRowRemapperHistogram(h), n)
+                       for n in ("max", "high", "partial", "low", "none")],
         "virtualization": {1: "passthrough"}[p.nvmlDeviceGetVirtualizationMode(h)],
         "addressing": {0: "none"}[p.nvmlDeviceGetAddressingMode(h)],
         "pcie_width": p.nvmlDeviceGetCurrPcieLinkWidth(h),

@@ -87,25 +87,43 @@ def test_without_nvml_nothing_is_judged(found: State, word: str) -> None:
             "2 repaired by row remapping on GPU 1",
             id="uncorrected, and its rows were remapped",
         ),
-        pytest.param(second(exhausted_banks=1), "no spare row left", id="a bank without spares"),
+        pytest.param(
+            second(ecc_uncorrected=2, sram_uncorrected=None),
+            "2 repaired by row remapping on GPU 1, unless they were in",
+            id="uncorrected, where is not known",
+        ),
+        pytest.param(
+            second(spare_rows=(637, 1, 1, 0, 1)),
+            "GPU 1: memory banks with one spare row: 0, without any: 1",
+            id="a bank without spares",
+        ),
+        pytest.param(
+            second(spare_rows=(638, 0, 0, 2, 0)), "with one spare row: 2", id="banks with one spare"
+        ),
+        pytest.param(second(spare_rows=(639, 1, 0, 0, 0)), "errors on 2 GPUs", id="spares enough"),
         pytest.param(second(sram_threshold_exceeded=True), "SRAM errors than", id="SRAM"),
-        pytest.param(second(remap_pending=True), "damaged memory waits", id="remap pending"),
+        pytest.param(second(remap_pending=True), "at the next chance, end", id="remap pending"),
+        pytest.param(
+            second(remap_pending=True, ecc_uncorrected=1, sram_uncorrected=0),
+            "1 to be repaired by row remapping on GPU 1; GPU 1: a",
+            id="a remap is pending for lost data",
+        ),
         pytest.param(second(retired_pending=True), "--gpu-reset -i 1", id="page pending"),
         pytest.param(second(remap_failed=True), "no spare row is left", id="remap failed"),
         pytest.param(second(retired_pages=60), "60 retired pages", id="too many pages"),
         pytest.param(
-            second(ecc_uncorrected=1, sram_uncorrected=1, remap_pending=True),
-            "driver was loaded: 1; GPU 1: damaged",
+            second(ecc_uncorrected=1, sram_uncorrected=1, retired_pending=True),
+            "driver was loaded: 1; GPU 1: damaged pages",
             id="both",
         ),
         pytest.param(
             replace(WELL, gpus=(GpuState(0, ecc_enabled=False), WELL.gpus[1])),
-            "no uncorrected memory errors on 1 GPU, none pending; GPU 0 counts none",
+            "no uncorrected memory errors on 1 GPU; GPU 0 counts none",
             id="one without ECC",
         ),
         pytest.param(second(ecc_corrected=9), "9 corrected on GPU 1", id="corrected"),
-        pytest.param(second(ecc_uncorrected_ever=3), "none pending", id="of an earlier life"),
-        pytest.param(second(retired_pages=59), "none pending", id="some pages"),
+        pytest.param(second(ecc_uncorrected_ever=3), "no uncorrected", id="of an earlier life"),
+        pytest.param(second(retired_pages=59), "no uncorrected", id="some pages"),
         pytest.param(
             State("1", (GpuState(0, ecc_enabled=False),), found=True),
             "ECC is off on GPU 0",
@@ -117,7 +135,8 @@ def test_memory(found: State, word: str) -> None:
     outcome = gpu_memory.judge_memory(found)
     assert word in words(outcome)
     bad = any(
-        w in word for w in ("ECC errors", "damaged", "waits", "reset", "spare", "retired", "SRAM")
+        w in word
+        for w in ("ECC errors", "damaged", "reset", "no spare row", "retired", "SRAM errors")
     )
     status = Status.SKIP if "off" in word else Status.FAIL if bad else Status.PASS
     assert outcome.status is status
@@ -347,6 +366,16 @@ def test_temperature(fields: dict[str, Any], status: Status, word: str) -> None:
         ),
         pytest.param(
             {"recovery": "none"}, False, Status.PASS, "CUDA programs can start", id="none is due"
+        ),
+        pytest.param(
+            {"recovery": "drain and reset the GPU"}, False, Status.FAIL, "drain and", id="drain"
+        ),
+        pytest.param(
+            {"recovery": "drain and reset the GPU", "remap_pending": True},
+            False,
+            Status.PASS,
+            "CUDA programs can start",
+            id="a row waits for remapping, which health.memory reports",
         ),
         pytest.param(
             {"inforom_corrupt": True}, False, Status.PASS, "the infoROM of GPU 1", id="infoROM"

@@ -651,9 +651,6 @@ class Recorded(Machine):
     def log(self) -> Log:
         return Log(error="not recorded")
 
-    def ports(self, bus_id: str) -> list[str]:  # noqa: ARG002
-        return []
-
     def libcuda(self) -> str | None:
         driver = self._record.get("driver")
         return f"/usr/lib/libcuda.so.{driver}" if driver else None

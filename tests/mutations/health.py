@@ -54,13 +54,14 @@ def healthy_gpu(index: int) -> Any:
         pcie_replays=0,
         nvlinks=(NvLink(0, active=True, errors=0), NvLink(1, active=True, errors=0)),
         recovery="none",
+        pcie_width=16,
         fabric_state="completed",
     )
 
 
 def healthy() -> None:
     """Two healthy GPUs, each behind a port of its own, and a kernel log without trouble."""
-    from verify.device import kernel_log, state
+    from verify.device import kernel_log, pci, state
     from verify.device.machine import Machine
     from verify.device.telemetry import State
 
@@ -68,8 +69,11 @@ def healthy() -> None:
     state.read = lambda *_: whole
     line = kernel_log.Line("NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.65.06", 12.0)
     kernel_log.read = lambda: kernel_log.Log((line,), "/dev/kmsg")
-    ports = dict(zip(BUS_IDS, ("0000:16:01.0", "0000:64:01.0")))
-    Machine.ports = lambda _, bus_id: [ports[bus_id]]  # type: ignore[assignment]
+    cards = tuple(
+        pci.PciGpu(pci.bus_address(bus_id), driver="nvidia", ports=(port,))
+        for bus_id, port in zip(BUS_IDS, ("0000:16:01.0", "0000:64:01.0"))
+    )
+    pci.read = lambda *_: cards
     Machine.environ = lambda _: {}  # type: ignore[assignment]
 
 
@@ -322,6 +326,7 @@ ROWS = {
             ("no spare row was left", broken(remap_failed=True), "no spare row"),
             ("the SRAM wore out", broken(sram_threshold_exceeded=True), "wearing out"),
             ("its PCIe link repeats packets", broken(pcie_replays=500), "500 more PCIe replays"),
+            ("its PCIe link lost lanes", broken(pcie_width=8), "from x16 to x8"),
             ("its NVLink repeats packets", nvlink(errors=500), "500 more errors of an NVLink"),
             ("its NVLink went down", nvlink(active=False), "NVLink 0 went down"),
             ("it left the fabric", broken(fabric_state="in-progress"), "left the NVSwitch fabric"),

@@ -23,6 +23,7 @@ from verify.device.driver_errors import (
     of_switch,
     of_xid,
 )
+from verify.device.pci import bus_address
 
 READ_ALL, SIZE = 3, 10  # SYSLOG_ACTION_READ_ALL, SYSLOG_ACTION_SIZE_BUFFER
 RECORD_BYTES = 8192  # the kernel cuts a record at about 1000 bytes
@@ -160,7 +161,7 @@ def _xid(match: "re.Match[str]", line: Line, index: int) -> Optional[Event]:
         line.text,
         index,
         line.since_start_s,
-        full(match.group("pci")),
+        bus_address(match.group("pci")),
         number=number,
         switch=bool(switch),
         repairs="gpu" if over else "",
@@ -168,7 +169,7 @@ def _xid(match: "re.Match[str]", line: Line, index: int) -> Optional[Event]:
 
 
 def _plain(device: Optional[str]) -> Optional[str]:
-    return full(device) if device else None
+    return bus_address(device) if device else None
 
 
 def _requester(number: Optional[str], port: Optional[str]) -> Optional[str]:
@@ -222,7 +223,7 @@ def bridges(lines: Sequence[Line]) -> Mapping[str, Tuple[int, int, int]]:
             first = match.group("first")
             domain = int(match.group("port").split(":")[0], 16)
             last = match.group("last") or first
-            found[full(match.group("port"))] = (domain, int(first, 16), int(last, 16))
+            found[bus_address(match.group("port"))] = (domain, int(first, 16), int(last, 16))
     return found
 
 
@@ -230,11 +231,6 @@ def address(text: str) -> Tuple[int, int, int]:
     """A PCI address in any format, as numbers."""
     domain, bus, device = text.partition(".")[0].split(":")
     return int(domain, 16), int(bus, 16), int(device, 16)
-
-
-def full(device: str) -> str:
-    """A PCI address as the kernel writes it: "0000:65:00.0"."""
-    return "{:04x}:{:02x}:{:02x}".format(*address(device)) + "." + (device.partition(".")[2] or "0")
 
 
 def read() -> Log:

@@ -13,7 +13,6 @@ import time
 from typing import Any, List, Mapping, Optional, Tuple
 
 from verify.device import kernel_log, pci, state
-from verify.device.driver_errors import ADDRESS
 from verify.device.kernel_log import Log
 from verify.device.maps import mapped, read_maps
 from verify.device.pci import PciGpu
@@ -71,11 +70,6 @@ class Machine:
     def log(self) -> Log:
         """The kernel's log."""
         return kernel_log.read()
-
-    def ports(self, bus_id: str) -> List[str]:
-        """The addresses of the PCIe ports above a GPU, as far as sysfs tells."""
-        path = os.path.realpath("/sys/bus/pci/devices/" + kernel_log.full(bus_id))
-        return re.findall(ADDRESS, path)[:-1]
 
     def libcuda(self) -> Optional[str]:
         """The libcuda file that this process has loaded, links resolved."""

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Optional, Tuple
 
+from verify.device.driver_errors import ADDRESS
 from verify.device.limits import read_text
 
 DRIVER = "nvidia"
@@ -34,6 +35,7 @@ class PciGpu:
     width_max: Optional[int] = None
     port_generation_max: Optional[int] = None
     port_width_max: Optional[int] = None
+    ports: Tuple[str, ...] = ()  # the addresses of those above it, the nearest last
     closed: bool = False  # this process may not use it, although NVIDIA's driver runs it
 
 
@@ -47,11 +49,15 @@ def read(root: str = "/") -> Optional[Tuple[PciGpu, ...]]:
     return tuple(_gpu(path) for path in paths if _is_gpu(path))
 
 
-def address(bus_id: str) -> str:
-    """NVML's bus id as the kernel writes it: "00000000:17:00.0" is 0000:17:00.0."""
-    domain, _, rest = bus_id.lower().partition(":")
-    known = rest and re.fullmatch("[0-9a-f]+", domain)
-    return "{:04x}:{}".format(int(domain, 16), rest) if known else bus_id
+def bus_address(text: str) -> str:
+    """An address as the kernel writes it: 0000:65:00.0 for NVML's "00000000:65:00.0", and for
+    "0000:65:00" of an Xid.
+    """
+    found = re.fullmatch(r"([0-9a-f]+):([0-9a-f]+):([0-9a-f]+)(?:\.(\d))?", text.lower())
+    if not found:
+        return text
+    domain, bus, device, function = found.groups("0")
+    return "{:04x}:{}:{}.{}".format(int(domain, 16), bus, device, function)
 
 
 def is_closed(gpu: PciGpu, root: str = "/") -> bool:
@@ -79,7 +85,8 @@ def _is_gpu(path: str) -> bool:
 
 
 def _gpu(path: str) -> PciGpu:
-    port = os.path.dirname(os.path.realpath(path))
+    real = os.path.realpath(path)
+    port = os.path.dirname(real)
     driver = os.path.join(path, "driver")
     return PciGpu(
         address=os.path.basename(path),
@@ -92,6 +99,7 @@ def _gpu(path: str) -> PciGpu:
         width_max=_lanes(path, "max_link_width"),
         port_generation_max=_generation(port, "max_link_speed"),
         port_width_max=_lanes(port, "max_link_width"),
+        ports=tuple(part for part in real.split("/")[:-1] if re.fullmatch(ADDRESS, part)),
     )
 
 

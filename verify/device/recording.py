@@ -274,6 +274,10 @@ class _Replayed:
             ctypes.memmove(ctypes.addressof(memory), raw, min(len(raw), ctypes.sizeof(memory)))
 
 
+def _card(row: Mapping[str, Any]) -> PciGpu:
+    return PciGpu(**{**row, "ports": tuple(row.get("ports", ()))})
+
+
 class Replay(Machine):
     """A machine that was recorded."""
 
@@ -303,7 +307,7 @@ class Replay(Machine):
     def pci(self) -> Optional[Tuple[PciGpu, ...]]:
         """The recorded PCI bus, which recordings before 2026-11-30 do not have."""
         rows = self._document.get("pci")
-        return None if rows is None else tuple(PciGpu(**row) for row in rows)
+        return None if rows is None else tuple(map(_card, rows))
 
     def is_closed(self, gpu: PciGpu) -> bool:
         """As it was recorded."""
@@ -318,10 +322,6 @@ class Replay(Machine):
         log = self._document["log"]
         lines = tuple(Line(text, since) for text, since in log["lines"])
         return Log(lines, log["source"], log["error"])
-
-    def ports(self, bus_id: str) -> List[str]:  # noqa: ARG002  not in a recording
-        """None: a recording has no sysfs."""
-        return []
 
     def libcuda(self) -> Optional[str]:
         """The recorded path."""
@@ -367,8 +367,10 @@ def _check(document: Mapping[str, Any]) -> None:
     texts += [text for text, _ in log["lines"]]
     numbers = [since for _, since in log["lines"] if since is not None]
     for row in document.get("pci") or ():
-        values = [value for value in asdict(PciGpu(**row)).values() if value not in (None, False)]
-        texts += [row["address"], *(value for value in values if isinstance(value, str))]
+        known = asdict(_card(row))
+        texts += [known["address"], *known.pop("ports")]
+        values = [value for value in known.values() if value not in (None, False)]
+        texts += [value for value in values if isinstance(value, str)]
         numbers += [v for v in values if v is not True and not isinstance(v, str)]
     for library in document["libraries"].values():
         if "error" in library:

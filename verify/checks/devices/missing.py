@@ -12,7 +12,7 @@ from typing import List, NamedTuple, Optional, Sequence, Set, Tuple
 from verify.checks.health.findings import spans
 from verify.device import nvml
 from verify.device.machine import Machine
-from verify.device.pci import DRIVER, PciGpu, address
+from verify.device.pci import DRIVER, PciGpu, bus_address
 from verify.model.check import CONFIGURATION, NODE, Outcome, Status, gpus
 from verify.model.expectations import ExpectedGpu
 from verify.model.measures import Table
@@ -57,14 +57,14 @@ class GpuCensus:
 
     @property
     def _excluded(self) -> Set[str]:
-        return {address(bus_id) for bus_id in self.seen.excluded}
+        return {bus_address(bus_id) for bus_id in self.seen.excluded}
 
     def unlisted(self) -> List[Unlisted]:
         """What the bus has and NVML does not; nothing if either is not known."""
         known = [gpu.bus_id for gpu in self.seen.gpus if not gpu.failure]
         if self.seen.error or not all(known):
             return []
-        listed = {address(bus_id) for bus_id in known if bus_id}
+        listed = {bus_address(bus_id) for bus_id in known if bus_id}
         models = {gpu.device for gpu in self.pci or () if gpu.address in listed}
         closed = self.seen.closed or any(gpu.closed for gpu in self.pci or ())
         whole = self.nodes >= self.given and not closed

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from verify.checks.health.condition import SLOWED, clock_findings, while_slowed
+from verify.checks.health.condition import SLOWED, clock_findings, is_laptop, while_slowed
 from verify.checks.health.findings import RESET, Finding, judged, outcome, spans
 from verify.checks.health.xids import judge_log
 from verify.device import kernel_log
@@ -22,6 +22,7 @@ from verify.model.measures import Table, pack
 # PCIe allows a link one wrong bit in 10^12. At full load that is 30 repeated packets a minute with
 # 16 lanes of generation 5; healthy links are far better.
 REPEATS_A_MINUTE = 100
+_SEAT = "reseat the card; check riser and slot"
 _REPLACE = "; run again, and have the card replaced if it recurs"
 # Counters that must not grow: field, what it counts, what that means.
 _COUNTERS = (
@@ -120,6 +121,10 @@ def _findings(span: Span) -> List[Finding]:
     if start.recovery == "none" and end.recovery not in (None, "none"):
         cause = "after an error during the run, the driver asks to {}".format(end.recovery)
         found.append(Finding(start.index, "recovery action due", cause, RESET.format(start.index)))
+    if end.pcie_width and end.pcie_width < (start.pcie_width or 0) and not is_laptop(start):
+        what = "its PCIe link went from x{} to x{} during the run"
+        what, cause = what.format(start.pcie_width, end.pcie_width), "lanes failed under load"
+        found.append(Finding(start.index, what, cause, _SEAT))
     dark = [
         one.link
         for one, old in zip(end.nvlinks, start.nvlinks)
@@ -160,7 +165,7 @@ def _repeats(span: Span) -> List[Finding]:
     """Links that repeat more than healthy ones do."""
     cause = "data is damaged on the way and sent again: dirt, a loose card or bridge, or wear"
     links = (
-        ("PCIe replays", span.grown("pcie_replays") or 0, "reseat the card; check riser and slot"),
+        ("PCIe replays", span.grown("pcie_replays") or 0, _SEAT),
         ("errors of an NVLink", span.links(), "look at nvidia-smi nvlink -e; reseat the bridge"),
     )
     said = "{} more {} since the run began"

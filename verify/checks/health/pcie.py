@@ -7,7 +7,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 from verify.checks.health.condition import is_laptop
 from verify.checks.health.findings import Finding, judged, outcome, spans
-from verify.device.pci import PciGpu, address
+from verify.device.pci import PciGpu, bus_address
 from verify.device.telemetry import GpuState, State
 from verify.model.check import Context, Outcome, Status, gpus
 from verify.model.measures import Table, pack
@@ -55,7 +55,7 @@ def _judge_pcie(seen: State, on_bus: Dict[str, PciGpu]) -> Outcome:
 
 def _card(gpu: GpuState, on_bus: Dict[str, PciGpu]) -> PciGpu:
     """The GPU as the kernel sees it, if its port is a real one that uses all of its lanes."""
-    card = on_bus.get(address(gpu.bus_id or ""), PciGpu(""))
+    card = on_bus.get(bus_address(gpu.bus_id or ""), PciGpu(""))
     if is_laptop(gpu) or gpu.virtualization not in (None, "none") or gpu.c2c_links:
         return replace(card, port_width_max=None, port_generation_max=None)
     return card

@@ -17,6 +17,7 @@ from typing import Any, Deque, Dict, Iterator, List, Mapping, Optional, Sequence
 from verify.device import kernel_log
 from verify.device.driver_errors import RECOVERY, Meaning
 from verify.device.kernel_log import Event, Log
+from verify.device.pci import bus_address
 from verify.device.telemetry import GpuState, State
 from verify.model.check import NODE, Check, Context, Outcome, Status
 
@@ -115,7 +116,9 @@ class Repairs:
 def check_log(context: Context) -> Outcome:
     """Read the kernel's log for the driver's error reports."""
     machine, found = context.machine, context.machine.seen()
-    ports = {gpu.bus_id: machine.ports(gpu.bus_id) for gpu in found.gpus if gpu.bus_id}
+    above = {card.address: card.ports for card in machine.pci() or ()}
+    listed = [bus_address(gpu.bus_id) for gpu in found.gpus if gpu.bus_id]
+    ports = {address: above[address] for address in listed if address in above}
     chosen = machine.environ().get("NVIDIA_VISIBLE_DEVICES", "all") not in ("", "all")
     return judge_log(machine.log(), found, _uptime_s(), ports, chosen=chosen)
 
@@ -187,7 +190,7 @@ def _scene(
     behind: Dict[str, List[Address]] = {}
     for bus_id, ports in above.items():
         for port in ports:
-            behind.setdefault(kernel_log.full(port), []).append(kernel_log.address(bus_id))
+            behind.setdefault(bus_address(port), []).append(kernel_log.address(bus_id))
     for port, (domain, first, last) in kernel_log.bridges(log.lines).items():
         inside = [pci for pci in {*gpus, *named} if pci[0] == domain and first <= pci[1] <= last]
         behind.setdefault(port, []).extend(inside)

@@ -39,7 +39,10 @@ def test_a_card_is_read_with_its_driver_its_link_and_the_port_above_it(tmp_path:
     where = "pci0000:16/0000:16:01.0/0000:17:00.0"
     add(tmp_path, where, driver="nvidia", **GPU, **LINK, **LANES)
     assert pci.read(str(tmp_path)) == (
-        PciGpu("0000:17:00.0", "0x030200", "0x2330", "nvidia", 4, 5, 8, 16, 3, 8),
+        PciGpu(
+            *("0000:17:00.0", "0x030200", "0x2330", "nvidia", 4, 5, 8, 16, 3, 8),
+            ports=("0000:16:01.0",),
+        ),
     )
 
 
@@ -113,8 +116,9 @@ def test_whether_this_process_was_given_a_card(
         pytest.param("00000000:B3:00.0", "0000:b3:00.0", id="NVML's form"),
         pytest.param("0000000F:01:00.0", "000f:01:00.0", id="another domain"),
         pytest.param("00010000:01:00.0", "10000:01:00.0", id="a domain of five digits"),
+        pytest.param("0000:65:00", "0000:65:00.0", id="an Xid's form"),
         pytest.param("soc", "soc", id="no bus id"),
     ],
 )
 def test_nvmls_bus_ids_are_the_kernels_addresses(bus_id: str, address: str) -> None:
-    assert pci.address(bus_id) == address
+    assert pci.bus_address(bus_id) == address

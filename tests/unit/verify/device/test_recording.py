@@ -33,7 +33,7 @@ MIG = {
 
 
 CARDS = (
-    PciGpu("0000:17:00.0", "0x030200", "0x2330", "nvidia", 4, 5, 16, 16, 5, 16),
+    PciGpu("0000:17:00.0", "0x030200", "0x2330", "nvidia", 4, 5, 16, 16, 5, 16, ("0000:16:01.0",)),
     PciGpu("0000:65:00.0", "0x030200", "0x2330", "nvidia"),
 )
 
@@ -160,6 +160,11 @@ CALL = ["nvmlInit_v2", [], 0, []]
             {**GOOD, "pci": [{"address": "0000:17:00.0", "width": [16]}]},
             "expected a number",
             id="a list of lanes",
+        ),
+        pytest.param(
+            {**GOOD, "pci": [{"address": "0000:17:00.0", "ports": [1]}]},
+            "expected a text",
+            id="a port that is a number",
         ),
         pytest.param({**GOOD, "libraries": []}, "damaged", id="libraries that are a list"),
         *(

@@ -62,7 +62,6 @@ def healthy_gpu(index: int) -> Any:
 def healthy() -> None:
     """Two healthy GPUs, each behind a port of its own, and a kernel log without trouble."""
     from verify.device import kernel_log, pci, state
-    from verify.device.machine import Machine
     from verify.device.telemetry import State
 
     whole = State("580.65.06", (healthy_gpu(0), healthy_gpu(1)), found=True)
@@ -74,7 +73,6 @@ def healthy() -> None:
         for bus_id, port in zip(BUS_IDS, ("0000:16:01.0", "0000:64:01.0"))
     )
     pci.read = lambda *_: cards
-    Machine.environ = lambda _: {}  # type: ignore[assignment]
 
 
 def broken(**fields: Any) -> Callable[[], None]:

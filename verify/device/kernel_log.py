@@ -82,7 +82,7 @@ class Event:
     rule: Optional[LineRule] = None
 
     @property
-    def pci(self) -> Optional[Tuple[int, int, int]]:
+    def place(self) -> Optional[Tuple[int, int, int]]:
         """Domain, bus and device."""
         return address(self.device) if self.device else None
 
@@ -133,15 +133,16 @@ def _event(line: Line, index: int) -> Optional[Event]:
         found = rule.pattern.search(line.text)
         if found:
             groups = found.groupdict()
-            port = groups.get("port")
+            port = bus_address(groups.get("port") or "") or None
+            device = bus_address(groups.get("pci") or "")
             return Event(
                 rule.name,
                 rule.meaning,
                 line.text,
                 index,
                 line.since_start_s,
-                _plain(groups.get("pci")) or _requester(groups.get("id"), port),
-                _plain(port),
+                device or _requester(groups.get("id"), port),
+                port,
                 repairs=rule.repairs,
                 rule=rule,
             )
@@ -166,10 +167,6 @@ def _xid(match: "re.Match[str]", line: Line, index: int) -> Optional[Event]:
         switch=bool(switch),
         repairs="gpu" if over else "",
     )
-
-
-def _plain(device: Optional[str]) -> Optional[str]:
-    return bus_address(device) if device else None
 
 
 def _requester(number: Optional[str], port: Optional[str]) -> Optional[str]:

@@ -11,10 +11,11 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from verify.checks.health.condition import SLOWED, clock_findings, is_laptop, while_slowed
 from verify.checks.health.findings import RESET, Finding, judged, outcome, spans
-from verify.checks.health.xids import judge_log
+from verify.checks.health.xids import judge_log, read_bus
 from verify.device import kernel_log
 from verify.device.baseline import Baseline
 from verify.device.kernel_log import Log
+from verify.device.pci import PciGpu
 from verify.device.telemetry import GpuState, State
 from verify.model.check import Check, Context, Outcome, Status, gpus
 from verify.model.measures import Table, pack
@@ -75,11 +76,16 @@ def check_after(context: Context) -> Outcome:
         said = "there is no reading from before the run"
         return judged(readings[-1], lambda _: Outcome(Status.SKIP, said))
     minutes = (time.monotonic() - before.at_s) / 60
-    return judge_after(before, readings, machine.log(), minutes)
+    bus = read_bus(machine, readings[-1])
+    return judge_after(before, readings, machine.log(), minutes, bus)
 
 
 def judge_after(
-    before: Baseline, readings: Sequence[State], log: Log, minutes: float = 0.0
+    before: Baseline,
+    readings: Sequence[State],
+    log: Log,
+    minutes: float = 0.0,
+    bus: Sequence[PciGpu] = (),
 ) -> Outcome:
     """Whether the GPUs are as well as before the run. `readings` are the last ones: more than one
     if a GPU is slowed down.
@@ -93,7 +99,7 @@ def judge_after(
         return outcome([Finding(span.start.index, said, cause, fix) for span in spans_], "", {}, {})
     findings = [found for span in spans_ for found in _findings(span)]
     findings += [found for span in spans_ for found in _slowed(span, readings)]
-    logged, unread = _logged(before, after, log)
+    logged, unread = _logged(before, after, log, bus)
     grown = [[span.grown(name) for name in _COLUMNS] for span in spans_]
     if not findings and logged is None and all(one is None for row in grown for one in row):
         return Outcome(Status.SKIP, "the driver reports no counters" + unread)
@@ -186,14 +192,17 @@ def _reports(found: Sequence[Span]) -> List[str]:
     ]
 
 
-def _logged(before: Baseline, after: State, log: Log) -> Tuple[Optional[Outcome], str]:
+def _logged(
+    before: Baseline, after: State, log: Log, bus: Sequence[PciGpu]
+) -> Tuple[Optional[Outcome], str]:
     """The judgement of what was logged since the run began, or why there is none, in words."""
     since = before.log_s
     if log.error or since is None:
         return None, "; the kernel log cannot be read here"
     lines = tuple(line for line in log.lines if (line.since_start_s or 0.0) > since)
     new = replace(log, lines=lines)
-    return (judge_log(new, after) if kernel_log.events(lines) else Outcome(Status.PASS, "")), ""
+    clean = Outcome(Status.PASS, "")
+    return (judge_log(new, after, bus=bus) if kernel_log.events(lines) else clean), ""
 
 
 def _with_log(found: Outcome, logged: Optional[Outcome]) -> Outcome:

@@ -17,7 +17,8 @@ from typing import Any, Deque, Dict, Iterator, List, Mapping, Optional, Sequence
 from verify.device import kernel_log
 from verify.device.driver_errors import RECOVERY, Meaning
 from verify.device.kernel_log import Event, Log
-from verify.device.pci import bus_address
+from verify.device.machine import Machine
+from verify.device.pci import DRIVER, PciGpu, bus_address
 from verify.device.telemetry import GpuState, State
 from verify.model.check import NODE, Check, Context, Outcome, Status
 
@@ -48,7 +49,7 @@ class Scene:
 
     gpus: Mapping[Address, GpuState]
     whole: bool  # a lost GPU has no address
-    chosen: bool  # the container has some of the host's GPUs on purpose
+    bus: Mapping[Address, PciGpu]
     named: Set[Address]
     ports: Mapping[str, Sequence[Address]]
 
@@ -56,21 +57,29 @@ class Scene:
         """Which GPU an event concerns, as words; None if it concerns none."""
         if event.switch and event.device:
             return "NVSwitch " + _short(event.device)
-        if event.device is None or event.pci is None:
-            return _ELSEWHERE if self.chosen and event.name in _UNUSABLE else _HOST
+        if event.device is None or event.place is None:
+            return _ELSEWHERE if self.some and event.name in _UNUSABLE else _HOST
         behind = self.behind(event)
         visible = [pci for pci in behind if pci in self.gpus]
         if visible:
             return "GPU {}".format(self.gpus[visible[0]].index)
         if event.pcie and not self.named.intersection(behind):
             return None
-        unusable = event.name in _UNUSABLE and not self.chosen
-        return "GPU at " + _short(event.device) if unusable or not self.whole else _ELSEWHERE
+        cards = [self.bus[place] for place in behind if place in self.bus]
+        lost = not self.whole or (event.name in _UNUSABLE and not self.some)
+        if cards:
+            lost = any(not card.closed and card.driver in (None, DRIVER) for card in cards)
+        return "GPU at " + _short(event.device) if lost else _ELSEWHERE
+
+    @property
+    def some(self) -> bool:
+        """Whether this process has some of the host's GPUs on purpose."""
+        return any(card.closed for place, card in self.bus.items() if place not in self.gpus)
 
     def behind(self, event: Event) -> List[Address]:
         """The device that an event names, and what is behind it if it is a port."""
         ports = self.ports.get(event.device, ()) if event.pcie and event.device else ()
-        return [*([event.pci] if event.pci else []), *ports]
+        return [*([event.place] if event.place else []), *ports]
 
     def repaired(self, event: Event, repairs: Repairs) -> bool:
         """Whether a repair after the event, and what NVML reads now, show that it is over."""
@@ -82,7 +91,7 @@ class Scene:
         """Whether NVML lists the event's GPU, and asks for no recovery. If NVML lists none at all,
         the log alone says it.
         """
-        if event.pci is None or event.switch or not self.gpus:
+        if event.place is None or event.switch or not self.gpus:
             return True
         found = [self.gpus[pci] for pci in self.behind(event) if pci in self.gpus]
         return bool(found) and all(
@@ -96,12 +105,12 @@ class Repairs:
     def __init__(self, history: Sequence[Event]) -> None:
         self._places: Dict[Any, List[int]] = {}
         for event in history:
-            key = {"gpu": event.pci, "port": event.device}.get(event.repairs, "all")
+            key = {"gpu": event.place, "port": event.device}.get(event.repairs, "all")
             if event.repairs:
                 self._places.setdefault(key, []).append(event.index)
 
     def _of(self, event: Event) -> Iterator[List[int]]:
-        for key in {"all", event.pci, event.device, event.port}:
+        for key in {"all", event.place, event.device, event.port}:
             yield self._places.get(key, [])
 
     def after(self, event: Event) -> bool:
@@ -116,11 +125,18 @@ class Repairs:
 def check_log(context: Context) -> Outcome:
     """Read the kernel's log for the driver's error reports."""
     machine, found = context.machine, context.machine.seen()
-    above = {card.address: card.ports for card in machine.pci() or ()}
-    listed = [bus_address(gpu.bus_id) for gpu in found.gpus if gpu.bus_id]
-    ports = {address: above[address] for address in listed if address in above}
-    chosen = machine.environ().get("NVIDIA_VISIBLE_DEVICES", "all") not in ("", "all")
-    return judge_log(machine.log(), found, _uptime_s(), ports, chosen=chosen)
+    return judge_log(machine.log(), found, _uptime_s(), read_bus(machine, found))
+
+
+def read_bus(machine: Machine, found: State) -> Tuple[PciGpu, ...]:
+    """The GPUs on the bus. Those that NVML does not list are opened: were they given to us?"""
+    listed = {bus_address(gpu.bus_id) for gpu in found.gpus if gpu.bus_id}
+    return tuple(
+        card
+        if card.address in listed or not listed
+        else replace(card, closed=machine.is_closed(card))
+        for card in machine.pci() or ()
+    )
 
 
 def _uptime_s() -> Optional[float]:
@@ -135,19 +151,15 @@ def judge_log(
     log: Log,
     found: State,
     now_s: Optional[float] = None,
-    ports: Optional[Mapping[str, Sequence[str]]] = None,
-    *,
-    chosen: bool = False,
+    bus: Sequence[PciGpu] = (),
 ) -> Outcome:
-    """Whether no visible GPU has an error that asks for a repair and was not repaired. `ports` are
-    the PCIe ports above each GPU; `chosen`: the container has some of the host's GPUs on purpose.
-    """
+    """Whether no visible GPU has an error that asks for a repair and was not repaired."""
     if log.error is not None:
         said = "the kernel log cannot be read here ({})".format(log.error)
         fix = "read it on the host: dmesg | grep -E 'NVRM|Xid|AER'"
         return Outcome(Status.SKIP, said, fix=fix)
     history = [event for event in kernel_log.events(log.lines) if not event.meaning.test]
-    scene = _scene(log, found, history, ports or {}, chosen=chosen)
+    scene = _scene(log, found, history, bus)
     repairs = Repairs(history)
     near, others = _cases(history, scene, repairs)
     if not near and not others and not found.gpus:
@@ -175,30 +187,23 @@ def judge_log(
     return Outcome(Status.PASS, said, measured=measured, expected=expected)
 
 
-def _scene(
-    log: Log,
-    found: State,
-    history: Sequence[Event],
-    above: Mapping[str, Sequence[str]],
-    *,
-    chosen: bool,
-) -> Scene:
+def _scene(log: Log, found: State, history: Sequence[Event], bus: Sequence[PciGpu]) -> Scene:
     gpus = {kernel_log.address(gpu.bus_id): gpu for gpu in found.gpus if gpu.bus_id}
-    named = kernel_log.named_gpus(log.lines) | {
-        event.pci for event in history if event.number and not event.switch and event.pci
-    }
+    cards = {kernel_log.address(card.address): card for card in bus}
+    xids = {event.place for event in history if event.number and not event.switch}
+    named = {*cards, *kernel_log.named_gpus(log.lines), *filter(None, xids)}
     behind: Dict[str, List[Address]] = {}
-    for bus_id, ports in above.items():
-        for port in ports:
-            behind.setdefault(bus_address(port), []).append(kernel_log.address(bus_id))
+    for place, card in cards.items():
+        for port in card.ports:
+            behind.setdefault(port, []).append(place)
     for port, (domain, first, last) in kernel_log.bridges(log.lines).items():
         inside = [pci for pci in {*gpus, *named} if pci[0] == domain and first <= pci[1] <= last]
         behind.setdefault(port, []).extend(inside)
     for event in history:
-        if event.port and event.pci in {*gpus, *named}:
-            behind.setdefault(event.port, []).append(event.pci)
+        if event.port and event.place in {*gpus, *named}:
+            behind.setdefault(event.port, []).append(event.place)
     whole = bool(gpus) and all(gpu.bus_id for gpu in found.gpus)
-    return Scene(gpus, whole, chosen, named, behind)
+    return Scene(gpus, whole, cards, named, behind)
 
 
 def _cases(history: Sequence[Event], scene: Scene, repairs: Repairs) -> Tuple[List[Case], int]:
@@ -308,7 +313,7 @@ def _answer(case: Case, scene: Scene) -> Tuple[str, str]:
     if case.repaired:
         cause += "; it was repaired and came back {} times or more".format(RETURNS - 1)
         fix = Meaning("", "CONTACT_SUPPORT").fix
-    gpu = scene.gpus.get(case.event.pci) if case.event.pci else None
+    gpu = scene.gpus.get(case.event.place) if case.event.place else None
     name = case.event.device if gpu is None else gpu.index  # nvidia-smi takes either
     return cause, fix.replace("-i N", "-i {}".format(name))
 

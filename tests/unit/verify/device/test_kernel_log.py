@@ -55,7 +55,7 @@ def test_each_form_of_a_line_is_an_event_of_its_device(text: str, name: str) -> 
     (event,) = kernel_log.events([Line(text, 5.0)])
     assert event.name == name
     bus = {"Xid 14": 0x03, "Xid 13": 0x3B, "SXid 20034": 0xC1}.get(name, 0x01)
-    assert event.pci == (0x18 if name == "Xid 149" else 0, bus, 0)
+    assert event.place == (0x18 if name == "Xid 149" else 0, bus, 0)
     assert event.since_start_s == 5.0
 
 
@@ -75,7 +75,7 @@ WITHOUT_ADDRESS = {
 @pytest.mark.parametrize(("text", "name"), WITHOUT_ADDRESS.items(), ids=WITHOUT_ADDRESS)
 def test_each_form_without_an_address(text: str, name: str) -> None:
     (event,) = kernel_log.events([Line(text)])
-    assert (event.name, event.pci) == (name, None)
+    assert (event.name, event.place) == (name, None)
 
 
 @pytest.mark.parametrize(

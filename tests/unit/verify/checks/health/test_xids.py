@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,8 @@ from tests.mutations.health import healthy_gpu
 from verify.checks.health import xids
 from verify.device import driver_errors
 from verify.device.kernel_log import Line, Log
+from verify.device.machine import Machine
+from verify.device.pci import PciGpu
 from verify.device.telemetry import GpuState, State
 from verify.model.check import Outcome, Status
 
@@ -24,7 +27,10 @@ LINK = (
 RECOVERY = "NVRM: Xid (PCI:0000:65:00): 154, GPU recovery action changed from 0x0 (A) to 0x1 ({})"
 LOADED = "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.65.06  Mon"
 CORE = "nvidia-nvlink: Nvlink Core is being initialized, major device number 511"
-PORTS = {"00000000:17:00.0": ["0000:16:01.0"], "00000000:65:00.0": ["0000:60:00.0", "0000:64:01.1"]}
+BUS = (
+    PciGpu("0000:17:00.0", driver="nvidia", ports=("0000:16:01.0",)),
+    PciGpu("0000:65:00.0", driver="nvidia", ports=("0000:60:00.0", "0000:64:01.1")),
+)
 OFF_BUS = "NVRM: The NVIDIA GPU 0000:{}:00.0 (PCI ID: 10de:26b9) installed in this system has "
 OFF_BUS += "fallen off the bus and is not responding to commands."
 FATAL = "pcieport 0000:64:01.1: AER: Uncorrected (Fatal) error received: {}"
@@ -39,8 +45,10 @@ def log(*texts: str | tuple[float, str]) -> Log:
     return Log(tuple(lines), "/dev/kmsg")
 
 
-def judge(*texts: str | tuple[float, str], found: State = WELL, **more: Any) -> Outcome:
-    return xids.judge_log(log(*texts), found, 660.0, PORTS, **more)
+def judge(
+    *texts: str | tuple[float, str], found: State = WELL, bus: Sequence[PciGpu] = BUS
+) -> Outcome:
+    return xids.judge_log(log(*texts), found, 660.0, bus)
 
 
 def second(**fields: Any) -> State:
@@ -446,15 +454,74 @@ def test_a_lost_gpu_has_no_address_so_every_xid_counts() -> None:
     assert judge(named, FATAL.format("0000:65:00.0"), found=lost).status is Status.FAIL
 
 
-def test_a_container_with_some_gpus_is_not_blamed_for_the_others() -> None:
-    outcome = judge(
-        OFF_BUS.format("b3"),
-        "NVRM: The NVIDIA probe routine failed for 1 device(s).",
-        chosen=True,
-    )
-    assert outcome.status is Status.PASS
-    assert "2 on GPUs that are not visible here" in outcome.message
-    assert judge(OFF_BUS.format("65"), chosen=True).status is Status.FAIL
+@pytest.mark.parametrize(
+    ("card", "text", "status", "word"),
+    [
+        pytest.param(
+            PciGpu("0000:b3:00.0", driver="nvidia", closed=True),
+            OFF_BUS.format("b3"),
+            Status.PASS,
+            "not visible here",
+            id="of another container",
+        ),
+        pytest.param(
+            PciGpu("0000:b3:00.0", driver="nvidia", closed=True),
+            "NVRM: The NVIDIA probe routine failed for 1 device(s).",
+            Status.PASS,
+            "not visible here",
+            id="perhaps of another container",
+        ),
+        pytest.param(
+            PciGpu("0000:b3:00.0", driver="vfio-pci"),
+            XID.format("b3", 79),
+            Status.PASS,
+            "not visible here",
+            id="given to a virtual machine",
+        ),
+        pytest.param(
+            PciGpu("0000:b3:00.0", driver="nvidia"),
+            XID.format("b3", 79),
+            Status.FAIL,
+            "GPU at 0000:b3:00",
+            id="lost: it may be used, and NVML does not list it",
+        ),
+        pytest.param(
+            PciGpu("0000:b3:00.0"),
+            OFF_BUS.format("b3"),
+            Status.FAIL,
+            "GPU at",
+            id="no driver took it",
+        ),
+        pytest.param(
+            PciGpu("0000:b3:00.0", driver="nvidia", ports=("0000:b2:00.0",)),
+            FATAL.format("0000:b2:00.0"),
+            Status.FAIL,
+            "GPU at 0000:b2:00",
+            id="the port of a lost GPU",
+        ),
+    ],
+)
+def test_a_gpu_that_nvml_does_not_list(card: PciGpu, text: str, status: Status, word: str) -> None:
+    outcome = judge(text, bus=(*BUS, card))
+    assert outcome.status is status
+    assert word in words(outcome)
+    assert judge(OFF_BUS.format("65"), bus=(*BUS, card)).status is Status.FAIL
+
+
+def test_only_gpus_that_nvml_does_not_list_are_opened() -> None:
+    opened = []
+
+    class Bus(Machine):
+        def pci(self) -> tuple[PciGpu, ...]:
+            return (*BUS, PciGpu("0000:b3:00.0", driver="nvidia"))
+
+        def is_closed(self, gpu: PciGpu) -> bool:
+            opened.append(gpu.address)
+            return True
+
+    assert [card.closed for card in xids.read_bus(Bus(), WELL)] == [False, False, True]
+    assert opened == ["0000:b3:00.0"]
+    assert not any(card.closed for card in xids.read_bus(Bus(), State()))
 
 
 def test_the_lines_of_the_start_say_which_port_a_gpu_has() -> None:

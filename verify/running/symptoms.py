@@ -189,6 +189,12 @@ SYMPTOMS = (
         _SHM,
     ),
     (
+        "unclear",
+        r"nvls\.cc:\d+ NCCL WARN|NVLink SHARP \(NVLS\)",
+        "NVLink SHARP (NVLS) did not start, as if Fabric Manager was restarted without the GPUs",
+        "set NCCL_NVLS_ENABLE=0 (some collectives get slower), or reboot the host to reset both",
+    ),
+    (
         "config",
         r"Duplicate GPU detected",
         "two ranks were given one GPU",

@@ -16,7 +16,7 @@ from verify.checks.collectives.ranks import ONE_GPU, P2P_FIX, Rank, Team, World
 from verify.checks.health.links import Link, slowest_link
 from verify.checks.health.nvlinks import error_findings
 from verify.checks.health.pcie import width_fault
-from verify.device.telemetry import State
+from verify.device.telemetry import GpuState, State
 from verify.model.check import NODE, Context, Outcome, Status
 from verify.model.measures import LOWER, Metric, Plot, Table, median, of_samples, pack
 
@@ -27,6 +27,7 @@ LARGEST = {
 }
 SMALLEST, STEP = 16, 4  # bytes; the factor from one size to the next
 REPEATS, WARM_UP = 7, 3
+NVLS_SINCE = 9  # compute capability: NVSwitches of the third generation came with Hopper
 SMALL = 1 << 18  # up to this size one call is too short to time by itself
 
 
@@ -167,9 +168,12 @@ def judge_bandwidth(
         return ranks.judge_lost(world, team.backend, measured)
     found = series(world.values)
     link = slowest_link(seen, team.size) if team.backend == "nccl" else None
-    ways = transports(world)
+    log = "\n".join(trace.log for trace in world.traces)
+    ways, setup = nccl_log.transports(log), nccl_log.collective_setup(log)
     measured.update(pack(metrics(team, found, link), [table(found)], [plot(found)]))
     measured["transports"] = list(ways)
+    if setup.channels:
+        measured.update(channels=setup.channels, nvls_channels=setup.nvls_channels)
     expected = {"link": link.words, "link_gbs": link.gbs, "least_share": link.share} if link else {}
     best = {s.operation: median(s.gbs) for s in _largest(found)}
     text = ", ".join("{} {:.3g} GB/s".format(name, gbs) for name, gbs in best.items())
@@ -186,13 +190,36 @@ def judge_bandwidth(
         found_on = (worn[0].cause, worn[0].fix)
         return Outcome(Status.FAIL, message, *found_on, measured, expected, NODE)
     against = " of {:.3g} ({})".format(link.gbs, link.words) if link else ""
-    message = "bus bandwidth {}{}, {}{}".format(text, against, team.words, team.note)
+    how = [*ways, *filter(None, [nvls_words(setup, seen, environ)])]
+    by = " by {}".format(", ".join(how)) if how else ""
+    message = "bus bandwidth {}{}, {}{}{}".format(text, against, team.words, by, team.note)
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
 
 
-def transports(world: World) -> Tuple[str, ...]:
-    """The ways that NCCL took, by its logs."""
-    return nccl_log.transports("\n".join(trace.log for trace in world.traces))
+def nvls_words(
+    setup: nccl_log.CollectiveSetup, seen: State, environ: Mapping[str, str]
+) -> Optional[str]:
+    """Whether NCCL set NVLS (NVLink SHARP) up, where it did or could have: on NVSwitches since
+    Hopper, which the GPUs have joined, with more than two GPUs. It costs speed at most, so it is
+    reported.
+    """
+    if setup.nvls_failure:
+        return "NVLS failed ({})".format(setup.nvls_failure)
+    if setup.nvls_channels:
+        return "NVLS with {} channels".format(setup.nvls_channels)
+    able = [g for g in seen.gpus if g.fabric_state == "completed" and _has_nvls(g) and not g.mig]
+    if not setup.channels or len(able) < max(3, len(seen.gpus)):
+        return None
+    if environ.get("NCCL_NVLS_ENABLE") == "0":
+        return "no NVLS (NCCL_NVLS_ENABLE=0)"
+    if setup.multicast is False:
+        return "no NVLS: the driver has no multicast here (a container or VM may lack it)"
+    return "no NVLS, which these GPUs and NVSwitches have"
+
+
+def _has_nvls(gpu: GpuState) -> bool:
+    major = (gpu.compute_capability or "").partition(".")[0]
+    return major.isdigit() and int(major) >= NVLS_SINCE
 
 
 def blame(
@@ -213,7 +240,7 @@ def blame(
     if off and link.nvlink:
         cause = "NVLinks of GPU {} are not active".format(", ".join(map(str, sorted(set(off)))))
         return cause, "see health.nvlink"
-    if link.nvlink and ways and "P2P" not in ways:
+    if link.nvlink and ways and not nccl_log.has(ways, "P2P"):
         cause = "NCCL used {} although NVLink is available".format(" and ".join(ways))
         return cause, "start the container with --ipc host; run with NCCL_DEBUG=INFO to see why"
     for gpu in seen.gpus:
@@ -224,7 +251,7 @@ def blame(
 
 
 def _unknown(ways: Sequence[str]) -> Tuple[str, str]:
-    if "NET" in ways:
+    if nccl_log.has(ways, "NET"):
         cause = "NCCL used the network between GPUs of one machine"
         return cause, "start the container with --shm-size 1g and --ipc host"
     cause = "another job uses the links, or the host routes P2P traffic through the CPU"

@@ -392,6 +392,6 @@ def _default_fix(team: Team, log: str) -> str:
         return "see that the loopback interface is up and GLOO_SOCKET_IFNAME names it"
     if team.backend != "nccl":
         return "build the image again from its lock"
-    if "P2P" in nccl_log.transports(log):
+    if nccl_log.has(nccl_log.transports(log), "P2P"):
         return P2P_FIX
     return "run again with NCCL_DEBUG=INFO; try --ipc host and NCCL_P2P_DISABLE=1"

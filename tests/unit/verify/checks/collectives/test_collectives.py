@@ -43,6 +43,16 @@ BY_P2P = PREFIX + "NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read\n"
 OLD_P2P = PREFIX + "NCCL INFO Channel 04 : 15[b2000] -> 13[89000] via P2P/direct pointer\n"
 BY_SHM = PREFIX + "NCCL INFO Channel 01 : 1[1] -> 0[0] via SHM/direct/direct\n"
 BY_NET = PREFIX + "NCCL INFO Channel 00/0 : 2[1] -> 1[0] [receive] via NET/Socket/0\n"
+
+
+def via(way: str) -> str:
+    return PREFIX + f"NCCL INFO Channel 01/0 : 3[3] -> 0[0] via {way}\n"
+
+
+def with_channels(count: int, more: str = "0 collnet channels, ") -> str:
+    return PREFIX + f"NCCL INFO 24 coll channels, {more}{count} nvls channels, 32 p2p channels\n"
+
+
 DONE = PREFIX + "NCCL INFO comm 0x55c6 rank 0 nranks 2 cudaDev 0 busId 4c000 - Init COMPLETE\n"
 NO_SHM = (
     "misc/shmutils.cc:87 NCCL WARN Error: failed to extend /dev/shm/nccl-a to 33030532 bytes, "
@@ -53,6 +63,7 @@ ECHO = (
     + PREFIX
     + "proxy.cc:1143 NCCL WARN Socket recv failed while polling for opId=0x7f4774cc9620"
 )
+NVLS_WARNING = PREFIX + "transport/nvls.cc:254 NCCL WARN Cuda failure 401 'not in this state'"
 MEMORY = "include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'"
 
 
@@ -87,13 +98,41 @@ def test_how_far_nccl_came(log: str, phase: str | None) -> None:
     [
         ("", ()),
         (START, ()),
-        (BY_P2P, ("P2P",)),
-        (OLD_P2P + BY_SHM, ("P2P", "SHM")),
-        (BY_NET, ("NET",)),
+        (BY_P2P, ("P2P/CUMEM",)),
+        (OLD_P2P + BY_SHM, ("P2P/direct", "SHM")),
+        (via("P2P/IPC"), ("P2P/IPC",)),
+        (via("P2P/MNNVL/read"), ("P2P/MNNVL",)),
+        (via("P2P/indirect/3[3]"), ("P2P/indirect",)),
+        (via("direct shared memory"), ("SHM",)),
+        (BY_NET, ("NET/Socket/0",)),
+        (via("NET/IB/3(1)/GDRDMA/Shared"), ("NET/IB/3/GDRDMA",)),
+        (via("NET/IB/3"), ("NET/IB/3",)),
+        (via("NET/AWS Libfabric/0/GDRDMA"), ("NET/AWS Libfabric/0/GDRDMA",)),
+        (via("COLLNET/SHARP"), ("COLLNET",)),
     ],
 )
 def test_which_way_data_went(log: str, ways: tuple[str, ...]) -> None:
     assert nccl_log.transports(log) == ways
+
+
+ABLE = PREFIX + "NCCL INFO NVLS multicast support is available on dev 0 (NVLS_NCHANNELS 16)\n"
+UNABLE = PREFIX + "NCCL INFO NVLS multicast support is not available on dev 1\n"
+
+
+@cases(
+    "log setup",
+    ("no log", "", nccl_log.CollectiveSetup()),
+    ("set up", ABLE + with_channels(16), nccl_log.CollectiveSetup(24, 16, multicast=True)),
+    ("without collnet", with_channels(8, ""), nccl_log.CollectiveSetup(24, 8)),
+    ("one GPU without multicast counts for all", ABLE + UNABLE + with_channels(0),
+     nccl_log.CollectiveSetup(24, 0, multicast=False)),
+    ("one rank without it counts for all", with_channels(16) + with_channels(0),
+     nccl_log.CollectiveSetup(24, 0)),
+    ("failed", ABLE + NVLS_WARNING,
+     nccl_log.CollectiveSetup(multicast=True, nvls_failure=NVLS_WARNING)),
+)  # fmt: skip
+def test_what_nccl_set_up(log: str, setup: nccl_log.CollectiveSetup) -> None:
+    assert nccl_log.collective_setup(log) == setup
 
 
 # Lost ranks
@@ -137,6 +176,11 @@ def world(*endings: Ending, traces: tuple[Trace, ...] = (), backend: str = "nccl
      "--shm-size 1g"),
     ("a missing network plugin is no missing library", world(HANG, traces=(Trace(1, "x", START),)),
      "rank 0 of 1", "--ipc host"),
+    ("NVLS does not start", world(HANG, traces=(Trace(1, "x", NVLS_WARNING),)), "rank 0 of 1",
+     "NCCL_NVLS_ENABLE=0"),
+    ("NVLS cannot bind its memory",
+     world(replace(RAISED, raised="Failed to bind NVLink SHARP (NVLS) Multicast memory")),
+     "rank 0 of 1", "reboot the host"),
     ("gloo has its own fix", world(HANG, HANG, backend="gloo"), "none of 2", "loopback"),
 )  # fmt: skip
 def test_lost_ranks(lost: World, message: str, rest: str) -> None:
@@ -335,6 +379,38 @@ def test_bandwidth(
     gbs: float, seen: State, log: str, environ: dict[str, str], status: Status, word: str
 ) -> None:
     holds(bandwidth.judge_bandwidth(measured_at(gbs, log=log), seen, environ), status, word)
+
+
+def on_switches(count: int, capability: str = "9.0", **more: Any) -> State:
+    fields = {"compute_capability": capability, "fabric_state": "completed", **more}
+    return State(gpus=tuple(GpuState(i, **fields) for i in range(count)), found=True)
+
+
+@cases(
+    "log seen environ words",
+    ("set up", with_channels(16), State(), {}, "NVLS with 16 channels"),
+    ("failed", NVLS_WARNING, on_switches(8), {}, f"NVLS failed ({NVLS_WARNING})"),
+    ("absent", with_channels(0), on_switches(4), {},
+     "no NVLS, which these GPUs and NVSwitches have"),
+    ("without multicast", UNABLE + with_channels(0), on_switches(8, "10.0"), {},
+     "no NVLS: the driver has no multicast here (a container or VM may lack it)"),
+    ("off", with_channels(0), on_switches(8), {"NCCL_NVLS_ENABLE": "0"},
+     "no NVLS (NCCL_NVLS_ENABLE=0)"),
+    ("two GPUs do not need it", with_channels(0), on_switches(2), {}, None),
+    ("Ampere does not have it", with_channels(0), on_switches(8, "8.0"), {}, None),
+    ("no NVSwitches", with_channels(0), on_switches(8, fabric_state="not-supported"), {}, None),
+    ("MIG", with_channels(0), on_switches(8, mig=True), {}, None),
+    ("a log that does not say it", DONE, on_switches(8), {}, None),
+)  # fmt: skip
+def test_nvls_is_named(log: str, seen: State, environ: dict[str, str], words: str | None) -> None:
+    assert bandwidth.nvls_words(nccl_log.collective_setup(log), seen, environ) == words
+
+
+def test_a_pass_names_transports_and_nvls() -> None:
+    log = BY_P2P + ABLE + with_channels(16)
+    outcome = bandwidth.judge_bandwidth(measured_at(80, log=log), machine(), {})
+    assert outcome.message.endswith("over NCCL by P2P/CUMEM, NVLS with 16 channels")
+    assert [outcome.measured[key] for key in ("channels", "nvls_channels")] == [24, 16]
 
 
 def test_the_loopback_is_never_judged() -> None:

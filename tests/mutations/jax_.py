@@ -230,8 +230,8 @@ def spoil_products(how: Callable[[Any], Any]) -> Callable[[], None]:
     return seed
 
 
-def round_like_tf32() -> None:
-    """fp32's factors lose 13 bits, as with TF32."""
+def round_like_tf32(*, always: bool = True) -> None:
+    """fp32's factors lose 13 bits, as with TF32: of all products, or of those that allow it."""
     import jax
     import jax.numpy as jnp
 
@@ -242,9 +242,33 @@ def round_like_tf32() -> None:
         return cast(cast(side, "int32") & -8192, "float32")
 
     def make(real: Any) -> Any:
-        return lambda *sides, **more: real(*map(short, sides), **more)
+        def product(*sides: Any, **more: Any) -> Any:
+            allowed = more.get("precision") == jax.lax.Precision.DEFAULT
+            return real(*(map(short, sides) if always or allowed else sides), **more)
+
+        return product
 
     replace(jnp, "matmul", make)
+
+
+def a_gpu_with_tf32() -> None:
+    """One GPU that rounds the factors of fp32 products where TF32 is allowed."""
+    from verify.backends.jax import Place
+
+    a_gpu()
+    Place.capability = property(lambda _: (8, 0))  # type: ignore[assignment,method-assign]
+    round_like_tf32(always=False)
+
+
+def ask_for(dtype: str) -> Callable[[], None]:
+    """Every product has the precision of this one."""
+
+    def seed() -> None:
+        from verify.backends import jax
+
+        replace(jax, "precision", lambda real: lambda _: real(dtype))
+
+    return seed
 
 
 def weaken_the_gradient(index: int, of: str = "lax.conv_general_dilated") -> Callable[[], None]:
@@ -492,6 +516,12 @@ _ARITHMETIC: Tuple[Row, ...] = (
          "NaN or infinity"),
         ("TF32 where fp32 was asked for", round_like_tf32, "rounding explains"),
         ("no kernel runs", fail_to_multiply, "no kernel image"),
+    ),
+    *rows(
+        "numerics.matmul",
+        ("TF32 is asked for and not used", ask_for("fp32"), "requested but not used"),
+        ("TF32 is used though it is turned off", ask_for("tf32"), "which was turned off"),
+        sound=a_gpu_with_tf32,
     ),
     *rows(
         "numerics.convolution",

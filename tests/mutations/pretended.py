@@ -110,10 +110,11 @@ def _jax(count: int) -> None:
     """
     import jax
 
-    from tests.mutations.jax_ import a_plugin
+    from tests.mutations.jax_ import a_plugin, round_like_tf32
     from verify.backends.jax import Place
 
     a_plugin()
+    round_like_tf32(always=False)
     os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count={}".format(count)
     real = jax.devices
     vars(jax).update(devices=lambda _=None: real("cpu")[:count])

@@ -6,7 +6,7 @@ from typing import Any, Callable, Tuple
 
 from tests.mutations import Row, rows
 from tests.mutations.patching import always, raising, replace
-from tests.mutations.tensorflow_ import fail_on_the_gpu
+from tests.mutations.tensorflow_ import a_gpu_that_is_the_cpu, fail_on_the_gpu
 
 # Arithmetic
 
@@ -40,16 +40,34 @@ def infinite(product: Any) -> Any:
     )
 
 
-def round_like_tf32() -> None:
-    """fp32's factors lose 13 bits, as with TF32."""
+def round_like_tf32(*, always: bool = True) -> None:
+    """fp32's factors lose 13 bits, as with TF32: of all products, or where it is allowed."""
     import tensorflow as tf
 
     def short(side: Any) -> Any:
-        if side.dtype != tf.float32:
+        allowed = always or tf.config.experimental.tensor_float_32_execution_enabled()
+        if side.dtype != tf.float32 or not allowed:
             return side
         return tf.bitcast(tf.bitwise.bitwise_and(tf.bitcast(side, tf.int32), -8192), tf.float32)
 
     replace(tf.linalg, "matmul", lambda real: lambda *sides: real(*map(short, sides)))
+
+
+def a_gpu_with_tf32() -> None:
+    """One GPU that rounds the factors of fp32 products where TF32 is allowed."""
+    a_gpu_that_is_the_cpu()
+    round_like_tf32(always=False)
+
+
+def set_tf32(*, on: bool) -> Callable[[], None]:
+    """The switch for TF32 does nothing, and stays where it is."""
+
+    def seed() -> None:
+        from verify.backends import tensorflow
+
+        replace(tensorflow, "allow_tf32", lambda real: lambda **_: real(on=on))
+
+    return seed
 
 
 def weaken_the_gradient(index: int) -> Callable[[], None]:
@@ -332,6 +350,12 @@ _ARITHMETIC: Tuple[Row, ...] = (
         ("an element overflows", spoil_products(infinite), "NaN or infinity"),
         ("TF32 where fp32 was asked for", round_like_tf32, "rounding explains"),
         ("no kernel runs", fail_on_the_gpu, "no kernel image"),
+    ),
+    *rows(
+        "numerics.matmul",
+        ("TF32 is asked for and not used", set_tf32(on=False), "requested but not used"),
+        ("TF32 is used though it is turned off", set_tf32(on=True), "which was turned off"),
+        sound=a_gpu_with_tf32,
     ),
     *rows(
         "numerics.attention",

@@ -261,7 +261,6 @@ class Backend:
     layouts: Tuple[str, ...] = ("",)  # of images
     says_what_is_free = True  # of a GPU's memory
     unordered = False  # whether a network in training may add up in no fixed order
-    sure_of_tf32 = True  # whether TF32 is used wherever it is allowed and there
     convolves_groups = True
     attentions: Tuple[str, ...] = ()  # ways of it that a program can ask for
     computes_references = False  # whether references in float64 are its own CPU's work

@@ -239,7 +239,6 @@ class Jax(base.Backend):
     terms = TERMS
     numbers = jax_numbers
     attentions = ("xla", "cudnn")
-    sure_of_tf32 = False  # by default XLA chooses the precision of a product itself
 
     def place(self, kind: str, index: int = 0) -> Place:
         """A device."""

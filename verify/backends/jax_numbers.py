@@ -10,7 +10,7 @@ from verify.running.symptoms import kind
 
 
 def precision(dtype: str) -> Any:
-    """Of products: JAX's own default may use TF32, the highest does not."""
+    """Of products: with the default a GPU uses TF32 where it has it (jax.lax.Precision)."""
     import jax
 
     kinds = jax.lax.Precision

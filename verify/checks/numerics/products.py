@@ -35,7 +35,7 @@ def check_matmul(context: Context) -> Outcome:
         able = found.able(dtype, everywhere)
         for shape in _shapes(dtype, context, able[0]) if able else ():
             _multiply(dtype, shape, able, found)
-    tf32 = [place.index for place in everywhere if backend.sure_of_tf32 and place.has("tf32")]
+    tf32 = [place.index for place in everywhere if place.has("tf32")]
     outcome = judge_products(found.readings, found.left_out, tf32, tf32_override())
     measured = {**outcome.measured, "error_with_reduced_precision_sums": usual}
     return replace(outcome, measured=measured) if usual else outcome

@@ -60,6 +60,35 @@ def second_link(**fields: Any) -> Callable[[], None]:
     return seed
 
 
+def both(up: int, of: int = 4, **fields: Any) -> Callable[[], None]:
+    """Change both GPUs, and how many of their NVLinks are up."""
+
+    def seed() -> None:
+        from verify.device import state
+
+        seen = state.read()
+        link = seen.gpus[0].nvlinks[0]
+        links = tuple(replace(link, link=i, active=i < up) for i in range(of))
+        gpus = tuple(replace(gpu, nvlinks=links, **fields) for gpu in seen.gpus)
+        state.read = lambda *_: replace(seen, gpus=gpus)
+
+    return seed
+
+
+def up_at_one_end() -> None:
+    """All links of the first GPU end at the second one, of whose links one is down."""
+    from verify.device import state
+
+    seen = state.read()
+    places = ("0000:01:00.0", "0000:02:00.0")
+    first, second = (
+        replace(gpu, bus_id=here, nvlinks=tuple(replace(x, far_bus_id=there) for x in gpu.nvlinks))
+        for gpu, here, there in zip(seen.gpus, places, reversed(places))
+    )
+    down = (*second.nvlinks[:3], replace(second.nvlinks[3], active=False, far_bus_id=None))
+    state.read = lambda *_: replace(seen, gpus=(first, replace(second, nvlinks=down)))
+
+
 def pair(**fields: Any) -> Callable[[], None]:
     """Change what NVML tells of what lies between the GPUs."""
 
@@ -222,8 +251,23 @@ ROWS = {
                 "NVLink 3 counts errors: 12345 more",
             ),
             ("no link of one GPU is up", no_link_on_one_gpu, "GPU 1: 0 of 4 NVLinks"),
+            ("a bridge is half plugged", both(3, name="NVIDIA RTX A6000"), "not fully plugged"),
+            (
+                "a virtual machine's GPUs lack links to the switches",
+                both(16, 18, fabric_state="completed", virtualization="passthrough"),
+                "GPU 0-1: 16 of 18",
+            ),
+            ("a link is up at one end only", up_at_one_end, "its other end is here"),
             sound=two_sound_gpus,
             level="quick",
+        ),
+        *rows(
+            "health.nvlink",
+            ("modules on adapters that wire no links", both(0), "wires none"),
+            ("modules on adapters that wire some", both(2), "2 of 4, 2 of 4"),
+            sound=two_sound_gpus,
+            level="quick",
+            status="pass",
         ),
         *rows(
             "devices.peers",

@@ -35,6 +35,8 @@ class NvLink:
     active: Optional[bool] = None
     errors: Optional[int] = None  # replays, recoveries and CRC errors together
     gbs: Optional[float] = None  # GB/s in one direction, as the driver states it
+    far: Optional[str] = None  # what it ends at: gpu, npu (of POWER9), switch, unknown
+    far_bus_id: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,11 @@ class GpuState:
     fabric_health: Tuple[str, ...] = ()  # faults that the fabric reports for this GPU
     failure: Optional[str] = None  # NVML's message for a GPU that is lost or must be reset
     refused: Tuple[Tuple[str, int], ...] = ()  # NVML's functions that failed, with their errors
+
+    def links_to(self, other: "GpuState") -> int:
+        """The NVLinks that are up and end at another GPU."""
+        ends = [link.far_bus_id for link in self.nvlinks if link.active]
+        return ends.count(other.bus_id) if other.bus_id else 0
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 from verify.device.nvml import Session
 from verify.device.nvml_types import (
     ANSWERS,
     FABRIC_STATES,
+    FAR_ENDS,
     INVALID_ARGUMENT,
     MAX_NVLINKS,
     NOT_SUPPORTED,
@@ -19,7 +20,6 @@ from verify.device.nvml_types import (
     P2P_READ,
     P2P_WRITE,
     PATHS,
-    REMOTE_IS_SWITCH,
     VERSION_MISMATCH,
     Fabric,
     Fabric2,
@@ -32,8 +32,6 @@ from verify.device.nvml_types import (
 )
 from verify.device.telemetry import GpuState, NvLink, Pair
 
-_Far = Tuple[Optional[str], bool]  # the bus id at a link's other end, and whether it is a switch
-
 
 def read_nvlinks(session: Session, handle: ctypes.c_void_p) -> Tuple[NvLink, ...]:
     """The NVLinks of a GPU, up or down, with what each has counted."""
@@ -44,9 +42,20 @@ def read_nvlinks(session: Session, handle: ctypes.c_void_p) -> Tuple[NvLink, ...
         if state is not None:
             errors = _link_errors(quiet, handle, link)
             speed = field(quiet, handle, NVLINK_SPEED, link) if state == 1 else None
-            found.append(NvLink(link, state == 1, errors, speed / 1000 if speed else None))
+            far = _far_end(quiet if state == 1 else Session(session.library), handle, link)
+            found.append(NvLink(link, state == 1, errors, speed / 1000 if speed else None, *far))
     session.problems += [p for p in quiet.problems if p not in session.problems]
     return tuple(found)
+
+
+def _far_end(
+    session: Session, handle: ctypes.c_void_p, link: int
+) -> Tuple[Optional[str], Optional[str]]:
+    """What a link ends at, and its bus id. A link that is down may refuse with any error."""
+    kind = session.number("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
+    pci = session.fill("nvmlDeviceGetNvLinkRemotePciInfo_v2", Pci(), handle, link)
+    word = None if kind is None else dict(enumerate(FAR_ENDS)).get(kind, "unknown")
+    return word, bus_id(pci)
 
 
 def _link_errors(session: Session, handle: ctypes.c_void_p, link: int) -> Optional[int]:
@@ -80,42 +89,27 @@ def read_pairs(
     session: Session, handles: Sequence[Optional[ctypes.c_void_p]], gpus: Sequence[GpuState]
 ) -> Tuple[Pair, ...]:
     """The connection of each pair of GPUs that respond."""
-    far = [_far_ends(session, h, gpu) if h else [] for h, gpu in zip(handles, gpus)]
     found = []
     for i, first in enumerate(handles):
         for j, second in list(enumerate(handles))[i + 1 :]:
             if first is None or second is None:
                 found.append(Pair(i, j))
                 continue
-            path = _path(session, (first, second), gpus[j].bus_id, far[i], far[j])
+            path = _path(session, (first, second), gpus[i], gpus[j])
             caps = [_p2p(session, first, second, cap) for cap in (P2P_READ, P2P_WRITE)]
             found.append(Pair(i, j, path, *caps))
     return tuple(found)
 
 
-def _far_ends(session: Session, handle: ctypes.c_void_p, gpu: GpuState) -> List[_Far]:
-    found = []
-    for link in gpu.nvlinks:
-        if link.active:
-            pci = session.fill("nvmlDeviceGetNvLinkRemotePciInfo_v2", Pci(), handle, link.link)
-            kind = session.number("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link.link)
-            found.append((bus_id(pci), kind == REMOTE_IS_SWITCH))
-    return found
-
-
 def _path(
-    session: Session,
-    pair: Tuple[ctypes.c_void_p, ctypes.c_void_p],
-    bus_id: Optional[str],
-    first: Sequence[_Far],
-    second: Sequence[_Far],
+    session: Session, pair: Tuple[ctypes.c_void_p, ctypes.c_void_p], one: GpuState, two: GpuState
 ) -> Optional[str]:
-    direct = sum(bus_id is not None and far == bus_id for far, _ in first)
+    direct = one.links_to(two)
     if direct:
         return "NV{}".format(direct)
     if _p2p(session, *pair, P2P_NVLINK) == "ok":  # through a switch
-        links = min(sum(switch for _, switch in ends) for ends in (first, second))
-        return "NV{}".format(links or "")
+        ends = [[link.far for link in gpu.nvlinks if link.active] for gpu in (one, two)]
+        return "NV{}".format(min(far.count("switch") for far in ends) or "")
     level = session.number("nvmlDeviceGetTopologyCommonAncestor", *pair)
     return None if level is None else PATHS.get(level, str(level))
 

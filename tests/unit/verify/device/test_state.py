@@ -194,7 +194,11 @@ def test_numbers_are_pynvmls() -> None:
         p.NVML_VOLATILE_ECC,
         p.NVML_MEMORY_LOCATION_SRAM,
     )
-    assert t.REMOTE_IS_SWITCH == p.NVML_NVLINK_DEVICE_TYPE_SWITCH
+    assert dict(enumerate(t.FAR_ENDS)) == {
+        p.NVML_NVLINK_DEVICE_TYPE_GPU: "gpu",
+        p.NVML_NVLINK_DEVICE_TYPE_IBMNPU: "npu",
+        p.NVML_NVLINK_DEVICE_TYPE_SWITCH: "switch",
+    }
     assert (t.P2P_WRITE, t.P2P_NVLINK) == (
         p.NVML_P2P_CAPS_INDEX_WRITE,
         p.NVML_P2P_CAPS_INDEX_NVLINK,
@@ -294,7 +298,8 @@ def test_every_field_is_read(read: Read) -> None:
         True,
         (),
     )
-    links = tuple(NvLink(link, active=True, errors=link + 2, gbs=26.562) for link in range(4))
+    far = ("switch", "00000000:00:00.0")
+    links = tuple(NvLink(link, True, link + 2, 26.562, *far) for link in range(4))  # noqa: FBT003
     assert replace(found.gpus[0], refused=()) == GpuState(
         index=0,
         name="NVIDIA H100 80GB HBM3",
@@ -402,6 +407,32 @@ def test_nvlink_paths_count_their_links(
 ) -> None:
     links = {f"gpu.0.nvlink.{n}.{name}": value for n in range(4) for name, value in changes.items()}
     assert read(links).pairs[0].path == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "ends"),
+    [
+        pytest.param({"remote": "00000000:65:00.0", "remote_type": 0}, ("gpu", "00000000:65:00.0"),
+                     id="a GPU"),
+        pytest.param({"remote": None, "remote_type": 1}, ("npu", None), id="a CPU of POWER9"),
+        pytest.param({"remote": None, "remote_type": 255}, ("unknown", None), id="nothing known"),
+        pytest.param({"remote": None, "remote_type": None}, (None, None), id="not reported"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("up", [0, 1])
+def test_the_far_end_of_a_link_is_read(
+    read: Read, up: int, changes: dict[str, object], ends: tuple[str | None, str | None]
+) -> None:
+    found = read({f"gpu.0.nvlink.2.{n}": v for n, v in {**changes, "state": up}.items()})
+    link = found.gpus[0].nvlinks[2]
+    assert ((link.far, link.far_bus_id), found.problems) == (ends, ())
+
+
+def test_a_link_that_is_down_may_refuse_its_far_end(read: Read) -> None:
+    name = "error.nvmlDeviceGetNvLinkRemoteDeviceType"
+    assert read({name: 999, **{f"gpu.{g}.nvlink.{n}.state": 0 for g in (0, 1) for n in range(4)}}
+    ).problems == ()  # fmt: skip
+    assert len(read({name: 999}).problems) == 1
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kit.cases import cases
 from verify.checks.devices.peers import PeerCopy, judge_copies
 from verify.checks.health.links import judge_peers, slowest_link
 from verify.checks.health.nvlinks import judge_nvlink
@@ -279,9 +280,9 @@ V100: dict[str, Any] = {
         ),
         pytest.param(
             state(*(gpu(i, nvlinks=links("--"), **A100) for i in range(2))),
-            FAIL,
-            "0 of 2",
-            id="an SXM board has no bridges to miss",
+            PASS,
+            "or a board that wires none",
+            id="two SXM modules on adapters",
         ),
         pytest.param(
             state(*(gpu(i, nvlinks=links("--"), **IN_VM) for i in range(2))),
@@ -349,6 +350,146 @@ V100: dict[str, Any] = {
     ],
 )
 def test_nvlink(seen: State, status: Status, word: str) -> None:
+    holds(judge_nvlink(seen), status, word)
+
+
+def joined(name: str, *ups: int, links: int, vm: bool = False, **more: Any) -> State:
+    """GPUs of one model with so many of their links up; the ends are not known."""
+    place = {"virtualization": "passthrough" if vm else "none", **more}
+    wires = [links_up(up, links) for up in ups]
+    return state(*(gpu(i, name=name, nvlinks=w, **place) for i, w in enumerate(wires)))
+
+
+def links_up(up: int, of: int, far: str | None = None) -> tuple[NvLink, ...]:
+    return tuple(
+        NvLink(i, active=i < up, errors=0, far=far if i < up else "unknown") for i in range(of)
+    )
+
+
+def meshed(name: str, *rows: str, links: int, **more: Any) -> State:
+    """GPUs with known ends: of each, the links that are up to every other one, in hexadecimal."""
+    found = []
+    for i, row in enumerate(rows):
+        ends = [f"0000:0{j}:00.0" for j, count in enumerate(row) for _ in range(int(count, 16))]
+        wires = tuple(
+            NvLink(k, active=k < len(ends), far="gpu", far_bus_id=ends[k] if k < len(ends) else "")
+            for k in range(links)
+        )
+        found.append(gpu(i, name=name, bus_id=f"0000:0{i}:00.0", nvlinks=wires, **more))
+    return state(*found)
+
+
+SXM2, SXM4, HGX = "Tesla V100-SXM2-32GB", "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"
+VOLTA: dict[str, Any] = {"compute_capability": "7.0"}
+AMPERE: dict[str, Any] = {"compute_capability": "8.0"}
+HOPPER: dict[str, Any] = {"compute_capability": "9.0"}
+ON: dict[str, Any] = {"fabric_state": "completed", **HOPPER}
+GIVEN: dict[str, Any] = {"fabric_state": "completed", **AMPERE}
+BARE: dict[str, Any] = {"virtualization": "none"}
+DARK = NvLink(5, active=False, far="gpu", far_bus_id="0000:01:00.0")
+
+
+@cases(
+    "seen status word",
+    ("every GPU of a virtual machine lacks two links",
+     joined(HGX, *[16] * 8, links=18, vm=True, **ON),
+     FAIL, "GPU 0-7: 16 of 18 NVLinks active, off: 16-17"),
+    ("the fabric is not known, the links end at switches",
+     state(*(gpu(i, name=SXM4, nvlinks=links_up(10, 12, "switch")) for i in range(8))),
+     FAIL, "a link to an NVSwitch, or the switch, failed"),
+    ("eight A100 without known ends lack the links of one switch",
+     joined(SXM4, *[10] * 8, links=12, **AMPERE), FAIL, "10 of 12"),
+    ("two GPUs of a fabric in a virtual machine have all their links",
+     joined(HGX, 18, 18, links=18, vm=True, **ON), PASS, "18 of 18, 18 of 18"),
+    ("a virtual machine with one GPU of a fabric has none",
+     joined(HGX, 0, links=18, vm=True, **ON), PASS, "no link is active"),
+    ("no link of a joined GPU is up on bare metal",
+     joined(HGX, 0, links=18, **ON), FAIL, "0 of 18"),
+    ("four A100 in a virtual machine that was given half of the switches",
+     joined(SXM4, 6, 6, 6, 6, links=12, vm=True, **GIVEN), PASS, "6 of 12"),
+    ("two A100 in a virtual machine that was given one switch",
+     joined(SXM4, 2, 2, links=12, vm=True, **GIVEN), PASS, "2 of 12"),
+    ("one of them lacks a link",
+     joined(SXM4, 6, 6, 6, 5, links=12, vm=True, **GIVEN), FAIL, "GPU 3"),
+    ("an H800 uses eight links", joined("NVIDIA H800", *[8] * 8, links=18, **ON), PASS, "8 of 18"),
+    ("an H800 has seven", joined("NVIDIA H800", *[8] * 7, 7, links=18, **ON), FAIL, "GPU 7: 7 of"),
+    ("a board of Hopper without any link up is on no adapter",
+     joined(HGX, 0, 0, links=18, **HOPPER), FAIL, "GPU 0-1: 0 of 18"),
+    ("two GH200 without an NVLink fabric",
+     joined("NVIDIA GH200 480GB", 0, 0, links=18, **HOPPER), PASS, "no link is active"),
+    ("two V100-SXM2 on adapters", joined(SXM2, 0, 0, links=6, **VOLTA), PASS, "no link is active"),
+    ("a board that wires some of the links", joined(SXM2, 2, 2, links=6, **VOLTA), PASS,
+     "the others of GPU 0-1 are not wired"),
+    ("four A100-SXM4 on adapters", joined(SXM4, *[0] * 4, links=12, **AMPERE), PASS, "wires none"),
+    ("four A100 of a board in pairs", joined(SXM4, *[4] * 4, links=12, **AMPERE), PASS, "4 of 12"),
+    ("two of four H200 NVL in a virtual machine",
+     joined("NVIDIA H200 NVL", 6, 6, links=18, vm=True, **HOPPER), PASS, "6 of 18"),
+    ("five links of a bridge there",
+     joined("NVIDIA H200 NVL", 5, 5, links=18, vm=True, **HOPPER), FAIL, "5 of 18"),
+    ("a board of which one GPU lacks links", joined(SXM2, 6, 6, 6, 4, links=6, **VOLTA), FAIL,
+     "GPU 3: 4 of 6"),
+    ("a whole mesh in a virtual machine, one GPU lacks links",
+     joined(SXM2, *[6] * 7, 4, links=6, vm=True, **VOLTA), FAIL, "GPU 7: 4 of 6"),
+    ("a board of four in a virtual machine, one GPU lacks links",
+     joined(SXM2, 6, 6, 6, 4, links=6, vm=True, **VOLTA), FAIL, "GPU 3: 4 of 6"),
+    ("three GPUs of a mesh in a virtual machine", joined(SXM2, 3, 2, 3, links=6, vm=True, **VOLTA),
+     PASS, "3 of 6, 2 of 6, 3 of 6"),
+    ("half of a mesh in a virtual machine, with known ends",
+     meshed(SXM2, "0112", "1021", "1201", "2110", links=6, **VOLTA), PASS, "4 of 6"),
+    ("a link that is up at one end only",
+     meshed(SXM2, "02", "10", links=6, **VOLTA), FAIL, "GPU 1: 1 of 6 NVLinks active, off: 1-5"),
+    ("a link of which both ends do not agree", meshed(SXM2, "02", "101", links=2, **VOLTA), FAIL,
+     "GPU 1: 2 of 2 NVLinks active, and one that only its other end has"),
+    ("a link that is down and whose other end is here",
+     state(gpu(0, name=SXM2, bus_id="0000:00:00.0", nvlinks=(*links("+++++"), DARK), **BARE),
+           gpu(1, name=SXM2, bus_id="0000:01:00.0", nvlinks=links("+++++-"), **BARE)),
+     FAIL, "GPU 0: 5 of 6 NVLinks active, off: 5 | the link is down although its other end is"),
+    ("a switch that is there on bare metal", state(gpu(0, name=SXM4, nvlinks=links_up(0, 12),
+     **BARE), gpu(1, name=SXM4, nvlinks=(*links_up(0, 11), NvLink(11, active=False, far="switch")),
+     **BARE)), FAIL, "GPU 1: 0 of 12"),
+)  # fmt: skip
+def test_links_that_are_down_by_fault_or_by_design(seen: State, status: Status, word: str) -> None:
+    holds(judge_nvlink(seen), status, word)
+
+
+@cases(
+    "name links sound",
+    ("A100 PCIe", "NVIDIA A100-PCIE-40GB", 12, [0, 4, 8, 12]),
+    ("A100 80GB PCIe", "NVIDIA A100 80GB PCIe", 12, [0, 4, 8, 12]),
+    ("A30", "NVIDIA A30", 4, [0, 4]),
+    ("H100 PCIe", "NVIDIA H100 PCIe", 18, [0, 4, 8, 12, 16]),
+    ("H100 NVL", "NVIDIA H100 NVL", 18, [0, 4, 8, 12, 16]),
+    ("H200 NVL", "NVIDIA H200 NVL", 18, [0, 18]),
+    ("RTX 3090", "NVIDIA GeForce RTX 3090", 4, [0, 4]),
+    ("RTX A6000", "NVIDIA RTX A6000", 4, [0, 4]),
+    ("RTX A5500", "NVIDIA RTX A5500", 4, [0, 4]),
+    ("RTX A4500", "NVIDIA RTX A4500", 4, [0, 4]),
+    ("A40", "NVIDIA A40", 4, [0, 4]),
+    ("RTX 2080 Ti", "NVIDIA GeForce RTX 2080 Ti", 2, [0, 2]),
+    ("TITAN RTX", "TITAN RTX", 2, [0, 2]),
+    ("Quadro RTX 8000", "Quadro RTX 8000", 2, [0, 2]),
+    ("Quadro GV100", "Quadro GV100", 4, [0, 2, 4]),
+    ("TU104, with one link", "NVIDIA GeForce RTX 2080", 1, [0, 1]),
+    ("a card without a known bridge", "NVIDIA A800 40GB Active", 4, [0, 1, 2, 3, 4]),
+)
+def test_a_bridge_joins_a_fixed_number_of_links(name: str, links: int, sound: list[int]) -> None:
+    seen = {up: joined(name, up, up, links=links) for up in range(links + 1)}
+    passed = [up for up, one in seen.items() if judge_nvlink(one).status is PASS]
+    assert passed == sound
+    bad = [judge_nvlink(one) for up, one in seen.items() if up not in sound]
+    assert all("not fully plugged" in (outcome.cause or "") for outcome in bad)
+
+
+@cases(
+    "rows status word",
+    ("pairs with different numbers of bridges", ("0c00", "c000", "0008", "0080"), PASS, "8 of 12"),
+    ("two in a row of three", ("040", "404", "040"), PASS, "4 of 12, 8 of 12, 4 of 12"),
+    ("a bridge that one card does not see", ("08", "40"), FAIL, "GPU 1: 4 of 12"),
+)
+def test_cards_whose_bridges_are_known_by_their_ends(
+    rows: tuple[str, ...], status: Status, word: str
+) -> None:
+    seen = meshed("NVIDIA A100 80GB PCIe", *rows, links=12)
     holds(judge_nvlink(seen), status, word)
 
 

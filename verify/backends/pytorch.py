@@ -22,7 +22,7 @@ from verify.workloads.networks import Network
 # torch's messages if a dtype has no kernel. Any other error is a failure.
 NO_KERNEL = re.compile(
     r"not implemented for|not[ _]supported|only supported|unsupported|could not run .aten::"
-    r"|could not create a primitive",
+    r"|could not create a primitive|requires compiling PyTorch with",
     re.IGNORECASE,
 )
 

@@ -18,6 +18,7 @@ from verify.checks.loading import pipeline
 from verify.checks.loading import workers as loading
 from verify.checks.memory import free as memory
 from verify.checks.numerics import attention, compiled, convolution, products, reruns
+from verify.checks.numerics import libraries as solvers
 from verify.checks.speed import measured as speed
 from verify.checks.speed import training as timed
 from verify.checks.training import keras, mirrored, parallel, pmap
@@ -44,6 +45,7 @@ _TABLE: Tuple[Tuple[Sequence[str], Sequence[Check]], ...] = (
     (ALL, peers.CHECKS),
     (ALL, products.CHECKS),
     (ALL, convolution.CHECKS),
+    (ALL, solvers.CHECKS),
     (ALL, reruns.CHECKS),
     (ALL, attention.CHECKS),
     (ALL, compiled.CHECKS),

@@ -53,6 +53,13 @@ _COMPUTE_MODES = {"default": 0, "exclusive_thread": 1, "prohibited": 2, "exclusi
 _VIRTUALIZATION = {"none": 0, "pass-through": 1, "vgpu": 2, "host vgpu": 3, "host vsga": 4}
 _ADDRESSING = {"none": 0, "hmm": 1, "ats": 2}
 _FABRIC_STATES = {"not supported": 0, "not started": 1, "in progress": 2, "completed": 3}
+_FABRIC_HEALTH = (
+    "bandwidth",
+    "route_recovery_in_progress",
+    "route_unhealthy",
+    "access_timeout_recovery",
+)
+_FABRIC_CONFIGURATION = {"no partition": 4, "insufficient nvlinks": 5}
 _FABRIC_SUMMARIES = {"healthy": 1, "unhealthy": 2, "limited capacity": 3}
 _RECOVERY = {  # as nvidia-smi spells them
     "none": 0,
@@ -457,12 +464,12 @@ def _fabric(facts: Facts, handle: Any, out: Any) -> int:
         return code
     info.state = state
     info.status = SUCCESS if gpu.at("fabric.status") in (None, "N/A", "Success") else UNKNOWN
-    for place, shift in (("bandwidth", 0), ("route_recovery_in_progress", 2)):
+    for shift, place in enumerate(_FABRIC_HEALTH):
         bad = str(gpu.at("fabric." + place)).lower() in ("degraded", "true")
-        info.health |= (1 if bad else 0) << shift
-    for place, shift in (("route_unhealthy", 4), ("access_timeout_recovery", 6)):
-        bad = str(gpu.at("fabric." + place)).lower() == "true"
-        info.health |= (1 if bad else 0) << shift
+        info.health |= (1 if bad else 0) << 2 * shift
+    wrong = str(gpu.at("fabric.incorrect_configuration")).lower()
+    if wrong not in ("none", "n/a", "false"):
+        info.health |= _FABRIC_CONFIGURATION.get(wrong, 15) << 8
     info.summary = _FABRIC_SUMMARIES.get(str(gpu.at("fabric.summary")).lower(), 0)
     return SUCCESS
 

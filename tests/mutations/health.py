@@ -213,6 +213,16 @@ ROWS = {
             ("it was never started", broken(fabric_state="not-started"), "nvidia-fabricmanager"),
             ("the fabric gave the GPU up", broken(fabric_status="Unknown Error"), "Unknown Error"),
             ("a route is unhealthy", broken(fabric_health=("a route is unhealthy",)), "NVLinks"),
+            (
+                "a rack's GPU has not joined",
+                broken(name="NVIDIA GB200", fabric_state="in-progress"),
+                "nmx-controller",
+            ),
+            (
+                "a rack's GPU has less bandwidth",
+                broken(name="NVIDIA GB300", fabric_health=("bandwidth is degraded",)),
+                "nmx-telemetry",
+            ),
         ),
         *_rows(
             "health.log",

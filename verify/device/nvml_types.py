@@ -52,7 +52,7 @@ RECOVERY = (
     "reset the bus",
     "reboot the system",
 )
-DRAIN_AND_RESET = 4  # also due for a row that waits for remapping
+DRAIN_AND_RESET, RECOVER_IMEX = 4, 5  # the former also for a row that waits for remapping
 COMPUTE_MODES = {0: "default", 1: "exclusive-thread", 2: "prohibited", 3: "exclusive-process"}
 # nvidia-smi's names: --query-gpu=clocks_event_reasons.NAME
 THROTTLE = {
@@ -69,15 +69,24 @@ THROTTLE = {
 UNCORRECTED_IN_SRAM = (1, 0, 7)  # kind of error, since the driver was loaded, location
 NVLINK_ERRORS = (0, 1, 2, 3)  # replay, recovery, CRC of flits, CRC of data
 FABRIC_STATES = ("not-supported", "not-started", "in-progress", "completed")
-# (shift, meaning) of the two-bit parts of a fabric health mask; 1 means true
+# The meanings of the first two-bit parts of a fabric health mask, where 1 means true
 FABRIC_FAULTS = (
-    (0, "bandwidth is degraded"),
-    (2, "routes are being recovered"),
-    (4, "a route is unhealthy"),
-    (6, "access timeouts are being recovered from"),
+    "bandwidth is degraded",
+    "routes are being recovered",
+    "a route is unhealthy",
+    "access timeouts are being recovered from",
 )
 FABRIC_SUMMARIES = {2: "the driver calls it unhealthy", 3: "its capacity is limited"}
 FABRIC_CONFIGURATION = (8, 0xF)  # (shift, mask): 0 not reported, 1 right, else wrong
+WRONG_CONFIGURATION = {
+    2: "another system's GUID",
+    3: "another chassis' serial number",
+    4: "in no partition",
+    5: "too few NVLinks",
+    6: "firmware of another version",
+    7: "an invalid location",
+    8: "an invalid state of the GPU",
+}
 
 
 class NvmlMemory(ctypes.Structure):
@@ -260,9 +269,12 @@ def unpack_processes(raw: bytes, count: int) -> Tuple[GpuProcess, ...]:
 
 def fabric_faults(mask: int, summary: int = 0) -> Tuple[str, ...]:
     """The faults in a fabric health mask, and the driver's own summary."""
-    found = [words for shift, words in FABRIC_FAULTS if mask >> shift & 3 == 1]
+    found = [words for i, words in enumerate(FABRIC_FAULTS) if mask >> 2 * i & 3 == 1]
     if summary in FABRIC_SUMMARIES:
         found.append(FABRIC_SUMMARIES[summary])
     shift, width = FABRIC_CONFIGURATION
-    wrong = (mask >> shift & width) > 1
-    return (*found, "this GPU's configuration is wrong") if wrong else tuple(found)
+    wrong = mask >> shift & width
+    if wrong > 1:
+        words = WRONG_CONFIGURATION.get(wrong, str(wrong))
+        found.append("this GPU's configuration is wrong ({})".format(words))
+    return tuple(found)

@@ -1,4 +1,4 @@
-"""Health: memory errors, throttling, heat, modes and the NVSwitch fabric, from NVML.
+"""Health: memory errors, throttling, heat, and modes, from NVML.
 
 Each check reads everything again in its own child and judges one part of it.
 """
@@ -10,6 +10,7 @@ import os
 import re
 from typing import Any, Callable, List, Mapping, Optional, Sequence
 
+from verify.checks.health.fabric import IMEX, check_fabric
 from verify.checks.health.findings import (
     RESET,
     Finding,
@@ -22,7 +23,7 @@ from verify.checks.health.findings import (
 from verify.checks.health.gpu_memory import check_memory
 from verify.checks.health.xids import LOG
 from verify.device.machine import Machine
-from verify.device.nvml_types import DRAIN_AND_RESET, RECOVERY
+from verify.device.nvml_types import DRAIN_AND_RESET, RECOVER_IMEX, RECOVERY
 from verify.device.telemetry import GpuState, State
 from verify.model.check import CONFIGURATION, Check, Context, Outcome, Status, gpus
 
@@ -242,6 +243,7 @@ def _mode_findings(gpu: GpuState) -> List[Finding]:
     if gpu.recovery not in (None, "none") and not remaps:  # health.memory reports a row that waits
         cause = "after an error, the driver asks to {}".format(gpu.recovery)
         fix = "end what runs on the GPU and do so: " + RESET.format(gpu.index)
+        fix = IMEX if gpu.recovery == RECOVERY[RECOVER_IMEX] else fix
         found.append(Finding(gpu.index, "recovery action due", cause, fix))
     if gpu.license == "unlicensed" and gpu.virtualization == "vgpu":
         cause = "without a licence, a virtual GPU slows down to nothing after 20 minutes"
@@ -252,46 +254,6 @@ def _mode_findings(gpu: GpuState) -> List[Finding]:
         fix, what = fix.format(gpu.index), "no MIG device to run on"
         found.append(Finding(gpu.index, what, cause, fix, CONFIGURATION))
     return found
-
-
-# The NVSwitch fabric
-
-
-def check_fabric(context: Context) -> Outcome:
-    """Read whether each GPU has joined the fabric."""
-    return judged(context.machine.seen(), judge_fabric)
-
-
-def judge_fabric(found: State) -> Outcome:
-    """Whether every GPU that is part of an NVSwitch fabric has joined it."""
-    measured = table(
-        "Fabric", ("index", "fabric_state", "fabric_status", "fabric_health"), found.gpus
-    )
-    if all(gpu.fabric_state is None for gpu in found.gpus):
-        return unread(found, found.gpus, "an NVSwitch fabric (drivers from 525 on do)")
-    part = [gpu for gpu in found.gpus if gpu.fabric_state not in (None, "not-supported")]
-    findings = [f for gpu in part for f in _fabric_findings(gpu, found.driver)]
-    well = "{} joined the NVSwitch fabric".format(gpus(len(part)))
-    well = well if part else "{} on no NVSwitch fabric".format(gpus(len(found.gpus)))
-    return outcome(findings, well, measured, {"fabric_state": "completed"})
-
-
-def _fabric_findings(gpu: GpuState, driver: Optional[str]) -> List[Finding]:
-    version = "driver's own version ({})".format(driver) if driver else "driver's own version"
-    fix = (
-        "start nvidia-fabricmanager of the {} on the host (systemctl enable --now "
-        "nvidia-fabricmanager); look at journalctl -u nvidia-fabricmanager"
-    ).format(version)
-    if gpu.fabric_state != "completed":
-        what = "has not joined the NVSwitch fabric: {}".format(gpu.fabric_state)
-        cause = "Fabric Manager is not running, has another version, or is still working"
-        return [Finding(gpu.index, what, cause, fix)]
-    if gpu.fabric_status:
-        what = "could not join the NVSwitch fabric: {}".format(gpu.fabric_status)
-        return [Finding(gpu.index, what, "Fabric Manager gave up on this GPU", fix)]
-    what = "joined the NVSwitch fabric, but " + ", ".join(gpu.fabric_health)
-    cause = "NVLinks or NVSwitches of this GPU have failed"
-    return [Finding(gpu.index, what, cause, fix)] if gpu.fabric_health else []
 
 
 def _check(name: str, title: str, run: Callable[[Context], Outcome]) -> Check:

@@ -283,7 +283,8 @@ def test_a_mask_of_reasons_is_taken_apart(mask: int, names: tuple[str, ...]) -> 
         pytest.param(1, ("bandwidth is degraded",), id="degraded"),
         pytest.param(1 << 4 | 2, ("a route is unhealthy",), id="route"),
         pytest.param(1 << 8, (), id="configured rightly"),
-        pytest.param(4 << 8, ("this GPU's configuration is wrong",), id="no partition"),
+        pytest.param(4 << 8, ("this GPU's configuration is wrong (in no partition)",), id="alone"),
+        pytest.param(15 << 8, ("this GPU's configuration is wrong (15)",), id="a reason to come"),
     ],
 )
 def test_a_fabric_health_mask_is_taken_apart(mask: int, faults: tuple[str, ...]) -> None:

@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 
+from tests.kit.cases import cases
 from tests.mutations.health import healthy_gpu
 from verify.checks.health import condition as health
-from verify.checks.health import findings, gpu_memory, sensors
+from verify.checks.health import fabric, findings, gpu_memory, sensors
+from verify.device import nvml_types
 from verify.device.machine import Machine
 from verify.device.telemetry import GpuProcess, GpuState, Mig, State
 from verify.model.check import Context, Outcome, Status
 
+FAULTS, SUMMARIES = nvml_types.FABRIC_FAULTS, nvml_types.FABRIC_SUMMARIES
 WELL = State("580.65.06", (healthy_gpu(0), healthy_gpu(1)), found=True)
 
 
@@ -29,7 +32,7 @@ JUDGES = (
     gpu_memory.judge_memory,
     health.judge_temperature,
     health.judge_mode,
-    health.judge_fabric,
+    fabric.judge_fabric,
     lambda found: health.judge_clocks([found]),
 )
 
@@ -368,6 +371,13 @@ def test_temperature(fields: dict[str, Any], status: Status, word: str) -> None:
             {"recovery": "none"}, False, Status.PASS, "CUDA programs can start", id="none is due"
         ),
         pytest.param(
+            {"recovery": "recover the IMEX domain"},
+            False,
+            Status.FAIL,
+            "restart nvidia-imex",
+            id="IMEX",
+        ),
+        pytest.param(
             {"recovery": "drain and reset the GPU"}, False, Status.FAIL, "drain and", id="drain"
         ),
         pytest.param(
@@ -434,13 +444,57 @@ def test_modes(fields: dict[str, Any], mps: bool, status: Status, word: str) -> 
     ],
 )
 def test_fabric(fields: dict[str, Any], status: Status, word: str) -> None:
-    outcome = health.judge_fabric(second(**fields))
+    outcome = fabric.judge_fabric(second(**fields))
     assert outcome.status is status
     assert word in words(outcome)
 
 
+@cases(
+    "name fields words",
+    ("not started", "GB200", {"fabric_state": "not-started"}, "do not reach the switches"),
+    ("in progress", "GB300", {"fabric_state": "in-progress"}, "again in a minute; on the rack's"),
+    ("a state to come", "GB200", {"fabric_state": "9"}, "nv show cluster apps (nmx-controller)"),
+    ("failed", "GB200", {"fabric_status": "Unknown Error"}, "NMX-Controller gave up"),
+    ("slower", "GB200", {"fabric_health": (FAULTS[0],)}, "work runs, but slower"),
+    ("for a moment", "GB200", {"fabric_health": (FAULTS[1],)}, "waits or fails until that has"),
+    (
+        "not at all",
+        "GB200",
+        {"fabric_health": (FAULTS[2],)},
+        "no work over NVLink can run: NVLinks",
+    ),
+    ("another GPU", "GB200", {"fabric_health": (FAULTS[3],)}, "restart nvidia-imex on all nodes"),
+    ("unhealthy", "GB300", {"fabric_health": (SUMMARIES[2],)}, "no work over NVLink can run"),
+    ("with less", "GB200", {"fabric_health": (SUMMARIES[3],)}, "fewer NVLinks or GPUs"),
+    (
+        "misplaced",
+        "GB200",
+        {"fabric_health": nvml_types.fabric_faults(4 << 8)},
+        "show sdn partition",
+    ),
+)
+def test_each_state_of_a_racks_fabric_has_its_own_step(
+    name: str, fields: dict[str, Any], words: str
+) -> None:
+    """The node of a rack has no Fabric Manager, and a board has no NMX-Controller."""
+    rack = fabric.judge_fabric(second(name=f"NVIDIA {name}", **fields))
+    board = fabric.judge_fabric(second(**fields))
+    for outcome, here, elsewhere in ((rack, "nv", "abric Manager"), (board, "systemctl", "NMX")):
+        assert outcome.status is Status.FAIL
+        assert here in (outcome.fix or "")
+        assert elsewhere not in f"{outcome.cause} {outcome.fix}"
+    assert words in f"{rack.cause} | {rack.fix}"
+
+
+def test_several_faults_of_a_fabric_are_all_named() -> None:
+    outcome = fabric.judge_fabric(second(name="NVIDIA GB200", fabric_health=(FAULTS[0], FAULTS[3])))
+    assert all(word in outcome.message for word in (FAULTS[0], FAULTS[3]))
+    assert "slower" in (outcome.cause or "")
+    assert "did not answer in time" in (outcome.cause or "")
+
+
 def test_a_machine_without_nvswitch_passes() -> None:
     bare = tuple(replace(gpu, fabric_state="not-supported") for gpu in WELL.gpus)
-    outcome = health.judge_fabric(replace(WELL, gpus=bare))
+    outcome = fabric.judge_fabric(replace(WELL, gpus=bare))
     assert outcome.status is Status.PASS
     assert "no NVSwitch" in outcome.message

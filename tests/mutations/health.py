@@ -200,6 +200,7 @@ ROWS = {
                 broken(virtualization="vgpu", license="unlicensed"),
                 "nvidia-gridd",
             ),
+            ("the IMEX domain failed", broken(recovery="recover the IMEX domain"), "nvidia-imex"),
             ("MIG mode without a MIG device", broken(mig=True), "no MIG device"),
         ),
         *_rows(

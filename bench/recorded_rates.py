@@ -16,6 +16,7 @@ from provision.catalog.catalog import Catalog
 from provision.catalog.loading import load
 from provision.catalog.rows.gpus import GpuModel
 from provision.lock.labels import spec_of
+from verify.checks.collectives import floors
 from verify.checks.health import links, nvlinks, pcie
 from verify.checks.speed.measured import link_gbs
 from verify.checks.speed.pace import MeasuredRate, RatedCard, judge_rates
@@ -26,7 +27,6 @@ from verify.model.expectations import Spec
 Judgement = tuple[str, str]  # "pass", "fail" or "not judged", and the words for it
 NOT_JUDGED = "not judged"
 C2C_GBS = 450.0  # one direction of a GH200's: NVIDIA's data sheet has 900 for both
-LARGE = 64 << 20  # bytes: the suite judges its largest message, at its standard level
 LARGE_PRODUCT = 4096  # rows: a smaller product is the launch's time
 _LINKS = {"6": 4, "7": 6, "8": 12, "9": 18, "10": 18}  # NVLinks of a whole GPU, by its generation
 _SEVERAL = re.compile(r"EFA|InfiniBand|nodes|RoCE|Ethernet", re.IGNORECASE)
@@ -64,7 +64,7 @@ def _catalog() -> Catalog:
 
 def _rows(row: Mapping[str, Any]) -> tuple[GpuModel, ...]:
     """What the catalog has under the card's name, without what stands in brackets."""
-    name = re.sub(r"\s*\(.*?\)", "", row["card"]).removesuffix(" class")
+    name = re.sub(r"\s*\(.*?\)|/.*", "", row["card"]).removesuffix(" class")
     return _catalog().find_gpu(name).rows
 
 
@@ -157,7 +157,7 @@ def _judge_all_reduce(row: Mapping[str, Any]) -> Judgement:
     count, way = row.get("count"), row.get("interconnect") or ""
     if not count or count > 16 or _SEVERAL.search(way):
         return NOT_JUDGED, "several machines, of which the suite sees one"
-    if _number(row.get("size"), LARGE) < LARGE:
+    if _number(row.get("size"), floors.LARGE) < floors.LARGE:
         return NOT_JUDGED, "small messages are not judged"
     gpus = [_gpu(row, i) for i in range(count)]
     joined = "bridged" in row["card"] or "NVLink" in way or nvlinks.is_wired(gpus[0])
@@ -169,8 +169,10 @@ def _judge_all_reduce(row: Mapping[str, Any]) -> Judgement:
     else:
         path = "SYS"
     pairs = tuple(Pair(i, j, path) for i in range(count) for j in range(i + 1, count))
-    link = links.slowest_link(State(gpus=tuple(gpus), pairs=pairs, found=True), count)
-    if link is None:
-        return NOT_JUDGED, "the links' speed is not known"
-    words = f"{row['value']} of {link.gbs:.4g} GB/s ({link.words})"
-    return ("fail" if row["value"] < link.gbs * link.share else "pass"), words
+    seen = State(gpus=tuple(gpus), pairs=pairs, found=True)
+    size = _number(row.get("size"), floors.LARGE)
+    least = floors.floor(seen, links.slowest_link(seen, count), "all-reduce", size)
+    if least is None:
+        return NOT_JUDGED, "what these links reach is not known"
+    words = f"{row['value']} of {least.of_gbs:.4g} GB/s ({least.words})"
+    return ("fail" if row["value"] < least.gbs else "pass"), words

@@ -66,16 +66,30 @@ def two_slow_gpus() -> None:
     """The same, joined by the slowest PCIe link there is, which the loopback outruns."""
     two_gpus_by_gloo()
     from verify.backends.pytorch import Place
-    from verify.checks.collectives import bandwidth
+    from verify.checks.collectives import bandwidth, floors
     from verify.device import state
     from verify.device.telemetry import GpuState, Pair, State
 
-    bandwidth.LARGEST["nccl"]["standard"] = 1 << 16
+    bandwidth.LARGEST["nccl"]["standard"] = floors.LARGE = 1 << 16
     gpu = GpuState(0, pcie_generation_max=1, pcie_width=1, pcie_width_max=1)
     pair = Pair(0, 1, "PHB", "ok", "ok")
     seen = State(gpus=(gpu, replace(gpu, index=1)), pairs=(pair,), found=True)
     state.read = lambda *_: seen
     Place.seconds = _by_a_clock_of_its_own  # type: ignore[method-assign, assignment]
+
+
+def two_gpus_of_a_class() -> None:
+    """The same, joined by NVLinks, of a class whose bus bandwidth is published."""
+    two_slow_gpus()
+    from verify.checks.collectives import floors
+    from verify.device import state
+    from verify.device.telemetry import GpuState, NvLink, Pair, State
+
+    links = (NvLink(0, active=True, gbs=0.1),)
+    gpus = tuple(GpuState(i, name="NVIDIA X900", nvlinks=links) for i in range(2))
+    state.read = lambda *_: State(gpus=gpus, pairs=(Pair(0, 1, "NV1", "ok", "ok"),), found=True)
+    row = {"class": "2 X900", "cards": "X900", "gpus": 2, "bytes": 1, "gbs": 10.0}
+    floors.published = lambda: {"least_share": 0.65, "rows": [row]}  # type: ignore[assignment]
 
 
 def _by_a_clock_of_its_own(_: Any, work: Any, *, repeats: int, warm_up: int) -> List[float]:
@@ -287,6 +301,11 @@ ROWS = {
             ("P2P is switched off and messages are slow", slow_down_without_p2p,
              "NCCL_P2P_DISABLE is set"),
             sound=two_slow_gpus,
+        ),
+        *rows(
+            "collectives.bandwidth",
+            ("messages are far slower than on machines of the class", slow_down, "2 X900 reach 10"),
+            sound=two_gpus_of_a_class,
         ),
         *rows(
             "collectives.bandwidth",

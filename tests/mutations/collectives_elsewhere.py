@@ -46,11 +46,12 @@ def two_gpus() -> None:
 def two_slow_gpus() -> None:
     """The same, joined by the slowest PCIe link there is, which a CPU outruns a hundred times."""
     two_gpus()
-    from verify.checks.collectives import exchange
+    from verify.checks.collectives import exchange, floors
     from verify.device import state
     from verify.device.telemetry import GpuState, Pair, State
 
     exchange.LARGEST["cuda"] = {"standard": 1 << 20}
+    floors.LARGE = 1 << 20
     cards = [GpuState(i, pcie_generation_max=1, pcie_width=1, pcie_width_max=1) for i in (0, 1)]
     pair = Pair(0, 1, "PHB", "ok", "ok")
     put(state, "read", lambda *_: State(gpus=tuple(cards), pairs=(pair,), found=True))

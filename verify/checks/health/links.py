@@ -28,8 +28,9 @@ NVLINK_GBS = {
 # The least share of a link that messages of 64 MiB and more must reach, far below healthy
 # machines: over NVLink 0.5 at 32 MiB (8 A100) and 0.86 at 100 MB (8 H100), through the host 0.43
 # and more of a slot (8 RTX 4090, 4 V100), all in tests/data/verify/recorded/rates.json; through a
-# switch 0.6. Nothing is published for B200 at this size.
+# switch 0.6. For NVLink 5 only figures of larger messages are published (floors.json).
 LEAST_SHARE = {"nvlink": 0.3, "switch": 0.25, "host": 0.05}
+UNPUBLISHED = 10  # the first generation that has it
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Link:
 
     words: str
     gbs: float
-    share: float  # large messages that reach less than this are a finding
+    share: float  # large messages that reach less than this are a finding; 0: not known
     nvlink: bool = False
 
 
@@ -69,7 +70,14 @@ def _nvlink(seen: State, paths: Sequence[str]) -> Optional[Link]:
         return None
     count = min(counts)
     words = "NVLink ({} link{} a pair)".format(count, "" if count == 1 else "s")
-    return Link(words, min(known) * count, LEAST_SHARE["nvlink"], nvlink=True)
+    later = any(generation(gpu) >= UNPUBLISHED for gpu in seen.gpus)
+    return Link(words, min(known) * count, 0.0 if later else LEAST_SHARE["nvlink"], nvlink=True)
+
+
+def generation(gpu: GpuState) -> int:
+    """The first number of the compute capability; 0 if it is not known."""
+    major = (gpu.compute_capability or "").partition(".")[0]
+    return int(major) if major.isdigit() else 0
 
 
 def link_gbs(gpu: GpuState, link: NvLink) -> Optional[float]:

@@ -1,7 +1,7 @@
 """The files that CI reads: the report as JSON, and what the suite renders from it.
 
-They are written whatever the verdict. If the suite produced no report, JUnit and Markdown say why:
-a missing file would hide the failure from a reader of that file alone.
+They are written whatever the verdict. If the suite produced no report, JUnit, Markdown and the
+verdict say why: a missing file would hide the failure from a reader of that file alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from provision.output.files import refuse_unwritable, write_whole
 from provision.output.style import width
 from provision.verification.suite import report_bytes, run_here
 
-RENDERED = ("junit", "html", "markdown", "prometheus")
+RENDERED = ("junit", "html", "markdown", "prometheus", "verdict")
 FORMATS = ("report", *RENDERED)
 """What `provision verify` can write, by option name."""
 
@@ -113,7 +113,11 @@ def write_failure(files: Mapping[str, Path], image: str, error: Exception) -> No
     lines = [said]
     if isinstance(error, Failure):
         lines += [f"fix: {error.fix}", *error.detail.splitlines()]
-    writers = {"junit": junit_of_failure, "markdown": markdown_of_failure}
+    writers = {
+        "junit": junit_of_failure,
+        "markdown": markdown_of_failure,
+        "verdict": verdict_of_failure,
+    }
     for kind, write in writers.items():
         if kind in files:
             write_whole(files[kind], write(image, code, lines))
@@ -138,6 +142,13 @@ def markdown_of_failure(image: str, code: str, lines: list[str]) -> bytes:
     fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", text) or [""]))
     said = f"## GPU verification: no report\n\n{fence}text\n{text}\n{fence}\n"
     return said.encode("utf-8", "backslashreplace")
+
+
+def verdict_of_failure(image: str, code: str, lines: list[str]) -> bytes:
+    """A verdict of the unknown. An earlier file would claim another one."""
+    source = {"tool": "gpu-provision", "image": image, "error": code, "message": "\n".join(lines)}
+    found = {"overall_severity": "UNKNOWN", "affected_components": [], "check_verdicts": []}
+    return (json.dumps({**found, "source": source}, indent=2) + "\n").encode()
 
 
 def _xml(text: str) -> str:

@@ -20,7 +20,7 @@ from tests.unit.test_ci_templates import Runner
 pytestmark = pytest.mark.docker
 
 SCHEMA = json.loads((ROOT / "verify" / "report.schema.json").read_text())
-FILES = ("report", "junit", "html", "markdown", "prometheus")
+FILES = ("report", "junit", "html", "markdown", "prometheus", "verdict")
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +44,7 @@ def test_every_file_is_there_without_a_gpu_too(verified: Done, place: Path) -> N
     assert len(cases) == len(verified.account["checks"])
     assert "<html" in (place / "html").read_text()
     assert "gpu_provision" in (place / "prometheus").read_text()
+    assert "overall_severity" in json.loads((place / "verdict").read_text())
 
 
 def test_the_record_speaks_of_the_image(

@@ -89,6 +89,7 @@ from provision.output.export.deployment import Deployment, ImageSource
 from provision.sources.find import read_project
 from provision.verification.record_check import Checked, check_to_json
 from provision.verification.subject import Subject
+from tests.kit import schemas
 from tests.kit.exports import deployment
 from tests.kit.fake_engine import report as suite_report
 from tests.kit.hostile import CONTROL, LONG, QUOTES, Case, Ran, cases, problem, run, shape, to_json
@@ -533,7 +534,8 @@ def in_prometheus(text: str) -> None:
 
 def test_reports(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
-    files = {name: tmp_path / f"x.{name}" for name in ("junit", "html", "markdown", "prometheus")}
+    names = ("junit", "html", "markdown", "prometheus", "verdict")
+    files = {name: tmp_path / f"x.{name}" for name in names}
     words = [word for name, to in files.items() for word in (f"--{name}", str(to))]
     report = whole_report()
     report["checks"] = report["checks"][:2]  # a failed one, and one with measurements
@@ -554,6 +556,7 @@ def test_reports(tmp_path: Path) -> None:
             no_other_element(files["html"].read_text())
             in_prometheus(files["prometheus"].read_text())
             assert "\x1b" not in files["markdown"].read_text()
+            assert schemas.problems("verdict", json.loads(files["verdict"].read_text())) == []
     all_is_well("report", 900)
 
 

@@ -23,6 +23,7 @@ FORMATS = {
     "html": "an HTML page",
     "markdown": "Markdown, for a CI job summary",
     "prometheus": "metrics for node_exporter's textfile collector",
+    "verdict": "the verdict in the form of NVIDIA Health Validation (JSON)",
 }
 
 

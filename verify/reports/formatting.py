@@ -145,6 +145,17 @@ def state(check: CheckRow) -> str:
     return "pass-on-cpu" if status == "pass" and not proven(check) else status
 
 
+def why(check: CheckRow) -> str:
+    """What the check says: a line each for its message, cause, fix and what is at fault."""
+    rows = (
+        ("", check["message"]),
+        ("cause: ", check["cause"]),
+        ("fix: ", check["fix"]),
+        ("at fault: ", check.get("at_fault")),
+    )
+    return "\n".join(head + text for head, text in rows if text)
+
+
 def metrics_of(check: CheckRow) -> List[MetricRow]:
     """The numbers that the check measured."""
     found: List[MetricRow] = check["measured"].get("metrics", [])

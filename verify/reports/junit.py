@@ -24,6 +24,7 @@ from verify.reports.formatting import (
     plots_of,
     shortened,
     tables_of,
+    why,
 )
 
 OUTPUT_LIMIT = 100_000  # characters of one case's output; readers keep it all in memory
@@ -76,7 +77,7 @@ def _case(suite: Element, check: CheckRow) -> None:
     case.set("time", _seconds(check["seconds"]))
     element = _ELEMENTS.get(check["status"])
     if element:
-        _ending(case, element, check["message"], _why(check))
+        _ending(case, element, check["message"], why(check))
     said = "{}\n{}\n{}".format(check["title"], check["message"], _measured(check))
     SubElement(case, "system-out").text = clean(shortened(said, OUTPUT_LIMIT))
 
@@ -86,16 +87,6 @@ def _ending(case: Element, element: str, message: str, why: str) -> None:
     if element != "skipped":
         ending.set("type", element)
     ending.text = clean(shortened(why, OUTPUT_LIMIT))
-
-
-def _why(check: CheckRow) -> str:
-    rows = (
-        ("", check["message"]),
-        ("cause: ", check["cause"]),
-        ("fix: ", check["fix"]),
-        ("at fault: ", check.get("at_fault")),
-    )
-    return "\n".join(head + text for head, text in rows if text)
 
 
 def _measured(check: CheckRow) -> str:

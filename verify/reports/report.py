@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from verify.model.check import EXIT_CODES, Result, gpus, verdict
 from verify.model.frameworks import FRAMEWORKS
@@ -44,9 +44,10 @@ def document(
     return shown
 
 
-def dump(report: Report) -> str:
-    """The report as JSON text. Lone surrogates (from file names that are not UTF-8) become U+FFFD,
-    and unprintable characters are escaped, since the text may be shown on a terminal.
+def dump(report: Mapping[str, object]) -> str:
+    """A report, or what is made of one, as JSON text. Lone surrogates (from file names that are not
+    UTF-8) become U+FFFD, and unprintable characters are escaped, since the text may be shown on a
+    terminal.
     """
     text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False)
     text = _HALF_PAIRS.sub("\ufffd", text)

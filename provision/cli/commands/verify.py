@@ -63,6 +63,7 @@ def _file_options(group: argparse._ArgumentGroup) -> None:
         ("html", False, "write an HTML page with plots"),
         ("markdown", True, "write Markdown, for a CI job summary"),
         ("prometheus", True, "write metrics for node_exporter's textfile collector"),
+        ("verdict", True, "write the verdict as NVIDIA Health Validation does (JSON)"),
         (
             "baseline",
             True,

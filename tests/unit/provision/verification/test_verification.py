@@ -27,6 +27,7 @@ from provision.attestation.signing.envelope import unseal
 from provision.model.plan import Framework, HostFacts
 from provision.verification.suite import in_numbers
 from tests import ROOT
+from tests.kit import schemas
 from tests.kit.cases import cases
 from tests.kit.fake_engine import (
     CODES,
@@ -58,7 +59,7 @@ def code_of(said: Said) -> Any:
     return json.loads(said.out)["error"]["code"]
 
 
-ALL = ["report", "junit", "html", "markdown", "prometheus"]
+ALL = ["report", "junit", "html", "markdown", "prometheus", "verdict"]
 
 
 def all_files() -> list[str]:
@@ -374,6 +375,9 @@ def test_files_are_written_whatever_the_verdict(here: Place, verdict: str) -> No
     assert "devices.kernel" in (here / "out.html").read_text()
     assert "kernel" in (here / "out.markdown").read_text()
     assert "gpu_provision" in (here / "out.prometheus").read_text()
+    node = json.loads((here / "out.verdict").read_text())
+    severities = {"fit": "PASS", "no-verdict": "UNKNOWN", "unfit": "CRITICAL"}
+    assert node["overall_severity"] == severities[verdict]
     assert sorted(path.name for path in (here.path / "work").iterdir()) == sorted(
         f"out.{name}" for name in ALL
     )
@@ -408,7 +412,11 @@ def test_where_there_is_no_report_the_files_say_why(
     assert sorted(path.name for path in (here.path / "work").iterdir()) == [
         "out.junit",
         "out.markdown",
+        "out.verdict",
     ]
+    unknown = json.loads((here / "out.verdict").read_text())
+    assert schemas.problems("verdict", unknown) == []
+    assert (unknown["overall_severity"], unknown["source"]["error"]) == ("UNKNOWN", slug)
     assert here.records == []
 
 

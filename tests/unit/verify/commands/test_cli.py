@@ -113,7 +113,9 @@ def test_wrong_usage_is_one_sentence_and_exit_2(
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("option", ["--report", "--junit", "--html", "--markdown", "--prometheus"])
+@pytest.mark.parametrize(
+    "option", ["--report", "--junit", "--html", "--markdown", "--prometheus", "--verdict"]
+)
 def test_an_unwritable_folder_is_found_before_the_checks_run(
     call: Callable[..., Done], option: str, tmp_path: Path
 ) -> None:

@@ -39,10 +39,17 @@ from verify.reports import (
     shape,
     style,
     svg,
+    verdict,
 )
 from verify.reports.report import dump, table
 
-FORMATS = {"junit": junit, "html": html, "markdown": markdown, "prometheus": prometheus}
+FORMATS = {
+    "junit": junit,
+    "html": html,
+    "markdown": markdown,
+    "prometheus": prometheus,
+    "verdict": verdict,
+}
 FEW = settings(max_examples=40, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
@@ -714,6 +721,7 @@ def test_a_metrics_labels_do_not_take_ours() -> None:
 
 def files(folder: Path) -> list[str]:
     names = {"junit": "j.xml", "html": "p.html", "markdown": "s.md", "prometheus": "m.prom"}
+    names["verdict"] = "v.json"
     return [word for name, file in names.items() for word in (f"--{name}", str(folder / file))]
 
 
@@ -729,6 +737,7 @@ def test_render_writes_the_files(tmp_path: Path) -> None:
         "p.html": html.render(report),
         "s.md": markdown.render(report),
         "m.prom": prometheus.render(report),
+        "v.json": verdict.render(report),
     }
 
 

@@ -38,7 +38,7 @@ step() {
 # shellcheck disable=SC2016 # it is expanded by the shell that runs it
 machine='
 for words in "nvidia-smi" "nvidia-smi -q" "nvidia-smi -q -d ROW_REMAPPER,ECC,POWER,CLOCK,PERFORMANCE" \
-    "nvidia-smi topo -m" "nvidia-smi nvlink -s" "nvidia-smi nvlink -e" "nvidia-smi vgpu" "lspci -d 10de: -nnvv" \
+    "nvidia-smi topo -m" "nvidia-smi nvlink -s" "nvidia-smi nvlink -e" "nvidia-smi nvlink -R" "nvidia-smi vgpu" "lspci -d 10de: -nnvv" \
     "uname -a" "cat /etc/os-release" "cat /proc/driver/nvidia/version" "cat /proc/driver/nvidia/params" \
     "df -h /dev/shm" "ulimit -a" "lscpu"; do
     printf "\n\$ %s\n" "$words"

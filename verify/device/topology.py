@@ -55,7 +55,8 @@ def _far_end(
     kind = session.number("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
     pci = session.fill("nvmlDeviceGetNvLinkRemotePciInfo_v2", Pci(), handle, link)
     word = None if kind is None else dict(enumerate(FAR_ENDS)).get(kind, "unknown")
-    return word, bus_id(pci)
+    place = bus_id(pci) or ""
+    return word, place if place.strip("0:.") else None  # zeros for a switch of the host
 
 
 def _link_errors(session: Session, handle: ctypes.c_void_p, link: int) -> Optional[int]:

@@ -21,8 +21,7 @@ BRIDGED = re.compile(r"PCIe|NVL$")  # H100 PCIe, H100 NVL, H200 NVL: bridges joi
 # The links that bridges join at a time: any other number is a bridge that is not fully plugged.
 # A100, A30, H100 PCIe and H100 NVL: a bridge of four, up to three of them (their product briefs).
 # H200 NVL: 18, to one card or six to each of three (its data sheet), of which a virtual machine may
-# have one or two. GA102: all four (its white
-# paper). Turing and Quadro GV100: two (TU104 has a single link).
+# have some. GA102: all four (its white paper). Turing, Quadro GV100: two (TU104 has a single link).
 BRIDGES = (
     (re.compile(r"H200 NVL"), 18, 6),
     (re.compile(r"A100.*PCIe|\bA30\b|H100 (PCIe|NVL)", re.IGNORECASE), 4, 4),

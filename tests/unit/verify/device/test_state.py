@@ -299,8 +299,9 @@ def test_every_field_is_read(read: Read) -> None:
         True,
         (),
     )
-    far = ("switch", "00000000:00:00.0")
-    links = tuple(NvLink(link, True, link + 2, 26.562, *far) for link in range(4))  # noqa: FBT003
+    links = tuple(
+        NvLink(link, active=True, errors=link + 2, gbs=26.562, far="switch") for link in range(4)
+    )
     assert replace(found.gpus[0], refused=()) == GpuState(
         index=0,
         name="NVIDIA H100 80GB HBM3",

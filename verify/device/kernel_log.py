@@ -31,7 +31,8 @@ MAX_RECORDS = 1_000_000  # a log that grows faster than it is read would never e
 MAX_PARTS = 60  # lines of one record
 # Lines that may be about a GPU, its PCIe port, or the host's memory.
 CONCERNS = re.compile(
-    r"NVRM|SXid|nvidia|pciehp|PCIe Bus Error|Hardware Error|Uncorrected|AER: |DPC: |EDAC MC",
+    r"NVRM|SXid|nvidia|pciehp|PCIe Bus Error|Hardware Error|Uncorrected|AER: |DPC: |EDAC MC"
+    r"|\[10de:",
     re.IGNORECASE,
 )
 _XID = re.compile(

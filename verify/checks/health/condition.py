@@ -17,13 +17,14 @@ from verify.checks.health.findings import (
     judged,
     listed_numbers,
     outcome,
+    recovery_due,
     table,
     unread,
 )
 from verify.checks.health.gpu_memory import check_memory
 from verify.checks.health.xids import LOG
 from verify.device.machine import Machine
-from verify.device.nvml_types import DRAIN_AND_RESET, RECOVER_IMEX, RECOVERY
+from verify.device.nvml_types import RECOVER_IMEX, RECOVERY
 from verify.device.telemetry import GpuState, State
 from verify.model.check import CONFIGURATION, Check, Context, Outcome, Status, gpus
 
@@ -102,9 +103,10 @@ def clock_findings(gpu: GpuState, readings: Sequence[State]) -> List[Finding]:
 def _as_designed(gpu: GpuState, reason: str) -> bool:
     """Whether the slowdown is by design: a laptop's GPU slows down on battery and when it is hot,
     an idle card lowers its clocks anyway, and any card's driver lowers clocks a little near its
-    target temperature.
+    target temperature. A power brake comes from outside the card, also while it is idle.
     """
-    if is_laptop(gpu) or "gpu_idle" in (gpu.throttle_reasons or ()):
+    idle = "gpu_idle" in (gpu.throttle_reasons or ())
+    if is_laptop(gpu) or (idle and reason != "hw_power_brake_slowdown"):
         return True
     near = (gpu.clock_sm_mhz or 0) >= LOW_CLOCK * (gpu.clock_sm_max_mhz or 0)
     return reason == "sw_thermal_slowdown" and (near or (gpu.utilization_percent or 0) < BUSY)
@@ -239,9 +241,9 @@ def _mode_findings(gpu: GpuState) -> List[Finding]:
     if gpu.compute_mode == "prohibited":
         cause = "compute mode PROHIBITED allows no CUDA program"
         found.append(Finding(gpu.index, "closed to CUDA programs", cause, default))
-    remaps = gpu.remap_pending and gpu.recovery == RECOVERY[DRAIN_AND_RESET]
-    if gpu.recovery not in (None, "none") and not remaps:  # health.memory reports a row that waits
-        cause = "after an error, the driver asks to {}".format(gpu.recovery)
+    due = recovery_due(gpu)
+    if due:
+        cause = "after an error, the driver asks to {}".format(due)
         fix = "end what runs on the GPU and do so: " + RESET.format(gpu.index)
         fix = IMEX if gpu.recovery == RECOVERY[RECOVER_IMEX] else fix
         found.append(Finding(gpu.index, "recovery action due", cause, fix))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Mapping, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from verify.backends.sight import START_WITH_GPUS
+from verify.device.nvml_types import DRAIN_AND_RESET, RECOVERY
 from verify.device.telemetry import GpuState, State
 from verify.model.check import NODE, Outcome, Status, gpus
 from verify.model.measures import Table, pack
@@ -73,6 +74,14 @@ def _cell(value: Any) -> Any:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return ", ".join(map(str, value)) or "none" if isinstance(value, tuple) else value
+
+
+def recovery_due(gpu: GpuState) -> Optional[str]:
+    """What the driver asks for after an error. Not for a row that waits for remapping: the GPU may
+    be used until then, and health.memory reports it.
+    """
+    remaps = gpu.remap_pending and gpu.recovery == RECOVERY[DRAIN_AND_RESET]
+    return None if remaps or gpu.recovery == "none" else gpu.recovery
 
 
 def listed_numbers(rows: Sequence[GpuState]) -> str:

@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, Deque, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
+from verify.checks.health.findings import recovery_due
 from verify.device import kernel_log
 from verify.device.driver_errors import RECOVERY, Meaning
 from verify.device.kernel_log import Event, Log
@@ -29,7 +30,7 @@ RETURNS, RETURNS_S = 3, 30 * 86400.0  # the same fault, each time repaired, with
 BOOT_S = 10.0  # machine checks that the kernel logs so early are from before the start
 _HOST, _ELSEWHERE = "the host", "elsewhere"
 # What the driver says of a GPU that it cannot take into use: then NVML does not list the GPU.
-_UNUSABLE = ("off the bus", "RmInitAdapter failed", "probe failed")
+_UNUSABLE = ("off the bus", "RmInitAdapter failed", "probe failed", "reset required")
 _SM = re.compile(r"\(?GPC (?P<gpc>[0-9]{1,3}), TPC (?P<tpc>[0-9]{1,3})")
 _PID = re.compile(r"\bpid='?(?P<pid>[0-9]{1,10})")
 
@@ -66,7 +67,9 @@ class Scene:
         if event.pcie and not self.named.intersection(behind):
             return None
         cards = [self.bus[place] for place in behind if place in self.bus]
-        lost = not self.whole or (event.name in _UNUSABLE and not self.some)
+        # sysfs has the GPUs of other containers, too: one that it lacks has left the bus
+        gone = bool(self.bus) and self.bus.keys() >= self.gpus.keys()
+        lost = gone or not self.whole or (event.name in _UNUSABLE and not self.some)
         if cards:
             lost = any(not card.closed and card.driver in (None, DRIVER) for card in cards)
         return "GPU at " + _short(event.device) if lost else _ELSEWHERE
@@ -85,6 +88,11 @@ class Scene:
         """Whether a repair after the event, and what NVML reads now, show that it is over."""
         if event.name == "machine check":
             return event.since_start_s is not None and event.since_start_s < BOOT_S
+        if event.name == "RmInitAdapter failed" and event.place in self.gpus:
+            return self.works(event)  # NVML lists only GPUs that the driver has started since
+        if event.name == "reset required" and self.gpus:
+            asked = [gpu.recovery and recovery_due(gpu) is None for gpu in self.gpus.values()]
+            return all(asked) or repairs.after(event)
         return repairs.after(event) and self.works(event)
 
     def works(self, event: Event) -> bool:
@@ -95,7 +103,7 @@ class Scene:
             return True
         found = [self.gpus[pci] for pci in self.behind(event) if pci in self.gpus]
         return bool(found) and all(
-            gpu.failure is None and gpu.recovery in (None, "none") for gpu in found
+            gpu.failure is None and recovery_due(gpu) is None for gpu in found
         )
 
 
@@ -315,7 +323,7 @@ def _answer(case: Case, scene: Scene) -> Tuple[str, str]:
         fix = Meaning("", "CONTACT_SUPPORT").fix
     gpu = scene.gpus.get(case.event.place) if case.event.place else None
     name = case.event.device if gpu is None else gpu.index  # nvidia-smi takes either
-    return cause, fix.replace("-i N", "-i {}".format(name))
+    return cause, fix.replace(" -i N", "" if name is None else " -i {}".format(name))
 
 
 def _reports(near: Sequence[Case], now_s: Optional[float]) -> List[str]:

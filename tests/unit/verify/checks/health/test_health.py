@@ -226,6 +226,12 @@ def test_a_failing_sensor_is_read_again() -> None:
         pytest.param(
             ("hw_power_brake_slowdown", "hw_slowdown"), Status.FAIL, "power brake", id="brake"
         ),
+        pytest.param(  # github.com/NVIDIA/NVSentinel/issues/1666
+            ("gpu_idle", "hw_power_brake_slowdown"), Status.FAIL, "power brake", id="idle brake"
+        ),
+        pytest.param(
+            ("gpu_idle", "hw_slowdown"), Status.PASS, "slowed down (hw_slowdown)", id="idle change"
+        ),
     ],
 )
 def test_clocks(reasons: tuple[str, ...], status: Status, word: str) -> None:

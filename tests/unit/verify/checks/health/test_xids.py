@@ -33,6 +33,9 @@ BUS = (
 )
 OFF_BUS = "NVRM: The NVIDIA GPU 0000:{}:00.0 (PCI ID: 10de:26b9) installed in this system has "
 OFF_BUS += "fallen off the bus and is not responding to commands."
+NOT_STARTED = "NVRM: GPU 0000:{}:00.0: RmInitAdapter failed! (0x26:0x56:1)"
+RESET_DUE = "NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required "
+RESET_DUE += "[NV_ERR_RESET_REQUIRED] (0x00000062) returned from status @ kernel_channel.c:2827"
 FATAL = "pcieport 0000:64:01.1: AER: Uncorrected (Fatal) error received: {}"
 CORRECTED = "pcieport 0000:64:01.1: AER: Corrected error received: {}"
 MCE = "mce: [Hardware Error]: CPU 5: Machine Check Exception: 5 Bank 7: be00000000800400"
@@ -234,7 +237,7 @@ CASES = [
         F,
         "GPU 0, 10 min ago: Xid 79; GPU 1, 10 min ago: Xid 48",
     ),
-    ("another container's GPU", (XID.format("b3", 79),), P, "1 on GPUs that are not visible here"),
+    ("a GPU that left the bus", (XID.format("b3", 79),), F, "GPU at 0000:b3:00, 10 min ago"),
     ("a part of a GPU", (XID.format("65", 95).replace("65:00", "65:00 GPU-I:05"),), F, "Xid 95"),
     ("old form", ("NVRM: Xid (0000:65:00): 62, Channel 00000001",), F, "Xid 62"),
     ("NVSwitch", (SWITCH.format("20034, Fatal"),), F, "NVSwitch 0000:c1:00"),
@@ -275,9 +278,22 @@ CASES = [
     ("NVSwitch, then a load", (SWITCH.format("20034, Fatal"), LOADED), P, "SXid 20034, repaired"),
     # Without an Xid
     ("off the bus", ("NVRM: GPU 0000:65:00.0: GPU has fallen off the bus.",), F, "power cables"),
+    (
+        "found on the bus again",
+        (XID.format("65", 79), "pci 0000:65:00.0: [10de:2330] type 00 class 0x030200"),
+        P,
+        "Xid 79, repaired",
+    ),
+    (
+        "another card found",
+        (XID.format("65", 79), "pci 0000:17:00.0: [10de:2330] type 00 class 0x030200"),
+        F,
+        "Xid 79",
+    ),
     ("never on the bus", (OFF_BUS.format("b3"),), F, "GPU at 0000:b3:00"),
     ("probe failed", ("NVRM: The NVIDIA probe routine failed for 1 device(s).",), F, "the host"),
-    ("not started", ("NVRM: GPU 0000:65:00.0: RmInitAdapter failed! (0x26:0x56:1)",), F, "GPU 1"),
+    ("not started", (NOT_STARTED.format("b3"),), F, "GPU at 0000:b3:00"),
+    ("started at last", (NOT_STARTED.format("65"),), P, "RmInitAdapter failed, repaired"),
     ("probe failed in a load", (CORE, OFF_BUS.format("65"), LOADED), F, "off the bus"),
     ("loaded again", (OFF_BUS.format("65"), CORE, LOADED), P, "off the bus, repaired"),
     (
@@ -311,6 +327,17 @@ CASES = [
         F,
         "probe failed",
     ),
+    (
+        "called too old, although it is broken",
+        (
+            "NVRM: The NVIDIA GPU 000a:00:00.0 (PCI ID: 10de:2330)",
+            "NVRM: installed in this system is not supported by the",
+            "NVRM: NVIDIA 580.126.09 driver release.",
+        ),
+        P,
+        "if others of its model work in this machine, it is broken",
+    ),
+    ("a reset is due, repaired", (RESET_DUE,), P, "the host: reset required, repaired"),
     # PCIe
     ("fatal", (FATAL.format("0000:65:00.0"),), F, "GPU 1, 10 min ago: PCIe error, fatal"),
     ("of the card's audio", (FATAL.format("0000:65:00.1"),), F, "GPU 1"),
@@ -358,6 +385,16 @@ CASES = [
         F,
         "GPU 1, 10 min ago: PCIe link down",
     ),
+    (
+        "link down, and the card left the bus",
+        (
+            "pci 0000:b2:00.0: PCI bridge to [bus b3]",
+            "nvidia 0000:b3:00.0: enabling device (0000 -> 0002)",
+            "pcieport 0000:b2:00.0: pciehp: Slot(5): Link Down",
+        ),
+        F,
+        "GPU at 0000:b2:00, 10 min ago: PCIe link down",
+    ),
     ("card gone", ("pciehp 0000:64:01.1:pcie004: Slot(1): Card not present",), F, "GPU 1"),
     ("contained", ("pcieport 0000:64:01.1: DPC: containment event, status:0x1f01",), F, "GPU 1"),
     ("a NIC's link", ("pcieport 0000:5d:01.0: pciehp: Slot(2): Link Down",), P, "(lines read: 1)"),
@@ -403,6 +440,33 @@ def test_nvml_has_the_last_word_on_a_repair() -> None:
     for found in (second(recovery="reset the GPU"), second(failure="GPU requires reset")):
         assert judge(*repaired, found=found).status is Status.FAIL
     assert judge(*repaired, found=second(recovery=None)).status is Status.PASS
+
+
+def test_a_row_that_waits_for_remapping_is_reported() -> None:
+    waits = second(recovery="drain and reset the GPU", remap_pending=True)
+    texts = (
+        XID.format("65", 119),
+        LOADED,
+        XID.format("65", 63),
+        RECOVERY.format("Drain and Reset"),
+    )
+    outcome = judge(*texts, found=waits)
+    assert outcome.status is Status.PASS
+    assert "Xid 119, repaired" in outcome.message
+    assert "asks for: Drain and Reset; when what runs on the GPU has ended" in outcome.message
+
+
+@pytest.mark.parametrize("recovery", [None, "reset the GPU"])
+def test_a_reset_that_the_driver_asks_for_without_an_xid(recovery: str | None) -> None:
+    outcome = judge(RESET_DUE, found=second(recovery=recovery))
+    assert outcome.status is Status.FAIL
+    assert "(nvidia-smi --gpu-reset)" in (outcome.fix or "")
+    assert judge(RESET_DUE, LOADED, found=second(recovery=None)).status is Status.PASS
+
+
+def test_without_sysfs_a_gpu_that_is_not_visible_may_be_another_containers() -> None:
+    outcome = judge(XID.format("b3", 79), bus=())
+    assert "1 on GPUs that are not visible here" in outcome.message
 
 
 def test_a_fault_that_comes_back_after_each_repair_counts() -> None:
@@ -470,6 +534,13 @@ def test_a_lost_gpu_has_no_address_so_every_xid_counts() -> None:
             Status.PASS,
             "not visible here",
             id="perhaps of another container",
+        ),
+        pytest.param(
+            PciGpu("0000:b3:00.0", driver="nvidia", closed=True),
+            XID.format("b3", 79),
+            Status.PASS,
+            "1 on GPUs that are not visible here",
+            id="another container's GPU",
         ),
         pytest.param(
             PciGpu("0000:b3:00.0", driver="vfio-pci"),

@@ -105,7 +105,7 @@ def _nvlink_findings(gpu: GpuState, seen: State) -> List[Finding]:
     if have >= needed:
         return []
     off = [one.link for one in gpu.nvlinks if not one.active]
-    most = max(_active(other) for other in seen.gpus if other.name == gpu.name)
+    most = max(map(_active, _twins(gpu, seen)))
     said = "{} of {} NVLinks active".format(have, len(gpu.nvlinks))
     said += ", off: {}".format(spans(off)) if off else ", and one that only its other end has"
     said += "; others of the same model have {}".format(most) if most > have else ""
@@ -129,7 +129,7 @@ def _needs(gpu: GpuState, seen: State) -> List[Tuple[int, str, str]]:
 
 def _of_switches(gpu: GpuState, seen: State) -> int:
     """All links of a GPU on NVSwitches, also in a virtual machine."""
-    up, links, count = _active(gpu), whole_links(gpu), len(seen.gpus)
+    up, links, count = _active(gpu), whole_links(gpu), len(_twins(gpu, seen))
     if not _on_switches(gpu, seen) or (not up and _virtual(gpu) and count == 1):
         return 0
     part = links * SIXTHS.get(count, 6) // 6
@@ -142,13 +142,14 @@ def _on_switches(gpu: GpuState, seen: State) -> bool:
     ends = {one.far for one in gpu.nvlinks if one.active or not _virtual(gpu)}
     if gpu.fabric_state == "completed" or "switch" in ends:
         return True
-    if SWITCHED.search(name) and up:
+    if up and SWITCHED.search(name):
         return True
-    others = len(seen.gpus) - 1
-    if _generation(gpu) < AMPERE or not is_wired(gpu):
+    if not is_wired(gpu) or _generation(gpu) < AMPERE:
         return False
-    dark = not up and others and not _virtual(gpu) and _generation(gpu) >= HOPPER
-    return bool((up and others >= MESH) or (dark and "GH200" not in name))
+    if up:
+        return len(_twins(gpu, seen)) > MESH
+    boards = _generation(gpu) >= HOPPER and "GH200" not in name  # no adapters exist for them
+    return boards and len(_twins(gpu, seen)) > 1 and not _virtual(gpu)
 
 
 def _of_ends(gpu: GpuState, seen: State) -> int:
@@ -167,7 +168,7 @@ def _of_twins(gpu: GpuState, seen: State) -> int:
     ends are known, and a part of a mesh in a virtual machine is uneven by design: links to the GPUs
     that are left out are down.
     """
-    twins = [other for other in seen.gpus if other.name == gpu.name]
+    twins = _twins(gpu, seen)
     most = max(map(_active, twins))
     if not is_wired(gpu):
         return 0 if not _active(gpu) or all(map(_ends_known, twins)) else most
@@ -175,6 +176,11 @@ def _of_twins(gpu: GpuState, seen: State) -> int:
     whole = len(twins) >= CUBE or (full and len(twins) <= MESH)
     mesh = _generation(gpu) in (6, 7) and not _on_switches(gpu, seen)
     return 0 if mesh and _virtual(gpu) and not whole else most
+
+
+def _twins(gpu: GpuState, seen: State) -> List[GpuState]:
+    """The GPUs of its model, with itself."""
+    return [other for other in seen.gpus if other.name == gpu.name]
 
 
 def _ends_known(gpu: GpuState) -> bool:

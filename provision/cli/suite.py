@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,6 +92,7 @@ def read_asked(args: argparse.Namespace) -> SuiteRequest:
         require=read_names("--require", args.require),
         only=read_names("--only", getattr(args, "only", None)),
         timeout_s=read_seconds(getattr(args, "timeout", "1800")),
+        burn_min=read_minutes(getattr(args, "burn", None)),
     )
 
 
@@ -129,6 +131,19 @@ def read_seconds(text: str) -> float:
             fix="For two hours: --timeout 7200",
         )
     return float(text)
+
+
+def read_minutes(text: str | None) -> float | None:
+    """The value of --burn. BadInputError: it is no number, or out of the suite's range."""
+    if text is None:
+        return None
+    with contextlib.suppress(ValueError):
+        if 0.1 <= float(text) <= 7 * 1440:
+            return float(text)
+    raise BadInputError(
+        f"--burn {quoted(text)} is not a number of minutes (0.1 to 10080, a week).",
+        fix="For half an hour: --burn 30",
+    )
 
 
 def read_key_files(args: argparse.Namespace) -> list[Path]:

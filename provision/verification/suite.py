@@ -80,7 +80,8 @@ class ContradictoryReportError(BrokenReportError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteRequest:
     """The suite's options: the level, the required checks, and the only checks to run (empty: all).
-    `timeout_s` is for the whole run. `whole`: the user named the level, so nothing is left out.
+    `timeout_s` is for the whole run without the `burn_min` minutes for which all GPUs are loaded.
+    `whole`: the user named the level, so nothing is left out.
     """
 
     level: str = "standard"
@@ -88,10 +89,13 @@ class SuiteRequest:
     require: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     timeout_s: float = 1800.0
+    burn_min: float | None = None
 
     def words(self) -> list[str]:
-        """The suite's options that name checks."""
-        named = (("--require", self.require), ("--only", self.only))
+        """The suite's options that name checks; `burn_min` asks for its own at every level."""
+        burn = () if self.burn_min is None else ("health.burn",)
+        only = (*self.only, *burn) if self.only else ()
+        named = (("--require", (*self.require, *burn)), ("--only", only))
         return [word for option, names in named if names for word in (option, ",".join(names))]
 
 
@@ -192,6 +196,8 @@ def run_suite(
         scope=None if scope is None else scope.to_json(),
     )
     command = ["python3", SUITE, "--json", "--level", request.level, "--expect", _EXPECT_PATH]
+    burn_min = request.burn_min or 0.0
+    command += ["--burn", f"{burn_min:g}"] if burn_min else []
     job = RunJob(
         image=image,
         command=(*command, *request.words()),
@@ -200,7 +206,7 @@ def run_suite(
         environment={"GPU_PROVISION_PROGRESS": "1"},  # a line for each check
         shm_bytes=_SHM_BYTES,
         stack_bytes=_STACK_BYTES,
-        timeout_s=request.timeout_s,
+        timeout_s=request.timeout_s + 60 * burn_min,
     )
     by = runner.name  # queried now: an engine that stops later must not cost the report
     lines = _Lines(console)

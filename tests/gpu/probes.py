@@ -23,7 +23,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 GIB = 1 << 30
-LOAD_S, READ_EVERY_S = 40.0, 0.1
+LOAD_S, READ_EVERY_S = 25.0, 0.1
 CHILD_LIMIT_S = 20.0
 
 

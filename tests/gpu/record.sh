@@ -2,7 +2,7 @@
 # Records what one GPU says and does, in two halves of at most five minutes, without a network.
 #
 #   OUT=DIR tests/gpu/record.sh 1     what the driver says, load, number formats, NCCL, faults
-#   OUT=DIR tests/gpu/record.sh 2     the whole suite, and JAX
+#   OUT=DIR tests/gpu/record.sh 2     the whole suite, full load with the counters after it, and JAX
 #
 # PYTHON names the Python that has PyTorch (and JAX); PRETEND=1 runs everything on the CPU with a
 # pretended GPU. Each step has a limit, and the later steps run whatever became of it. A half leaves
@@ -78,19 +78,20 @@ if [ "$half" = 1 ]; then
     step machine 25 machine.txt bash -c "$machine"
     step recording 20 log.txt "${suite[@]}" --only health --record-device "$out/1-machine.json"
     step quick 30 log.txt "${suite[@]}" --level quick --report "$out/1-quick.json"
-    step load 60 probes.txt "${probe[@]}" load
+    step load 40 probes.txt "${probe[@]}" load
     step formats 45 probes.txt "${probe[@]}" formats
     step collective 35 nccl.txt env NCCL_DEBUG=INFO "${probe[@]}" collective
     step faults 45 probes.txt "${probe[@]}" faults
+    step soak 20 probes.txt "${probe[@]}" soak
     export -f beside
     export out
     step busy 40 log.txt bash -c "$(declare -p probe suite); beside"
 else
     # apart, since a run that is stopped leaves no report
-    step numerics 110 log.txt "${suite[@]}" --level full --only numerics,training --report "$out/2-numerics.json"
+    step numerics 105 log.txt "${suite[@]}" --level full --only numerics,training --report "$out/2-numerics.json"
     step speed 70 log.txt "${suite[@]}" --level full --only speed,memory,collectives --report "$out/2-speed.json"
-    step convolutions 40 probes.txt "${probe[@]}" convolutions
-    step soak 20 probes.txt "${probe[@]}" soak
+    step convolutions 35 probes.txt "${probe[@]}" convolutions
+    step burn 30 log.txt "${suite[@]}" --only health --burn 0.2 --report "$out/2-burn.json"
     step jax 30 log.txt "${suite[@]}" --framework jax --level standard --only numerics --report "$out/2-jax.json"
     step jax-without-tf32 30 log.txt env NVIDIA_TF32_OVERRIDE=0 "${suite[@]}" \
         --framework jax --level standard --only numerics --report "$out/2-jax-without-tf32.json"

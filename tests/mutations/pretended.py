@@ -25,6 +25,7 @@ SPEEDUP = 1000
 LARGE = 1000  # numbers
 NAME = "NVIDIA A100-SXM4-40GB"
 LIMIT_S = 240.0
+BURN_MIN = 0.05
 _EVERYWHERE = {
     "libraries.compat": "it is about the file of libcuda",
     "speed.gemm": "how fast a CPU is proves nothing; the rows of speed.py hold its clock",
@@ -76,6 +77,18 @@ class Event:
         return max(end.at - self.at, 1e-7) * 1000 / SPEEDUP
 
 
+class Live:
+    """NVML kept open: each look is a reading of its own."""
+
+    def __init__(self, *_: Any) -> None:
+        self.failed = None
+
+    def gpus(self, _: Any = None) -> Any:
+        from verify.device import state
+
+        return state.read().gpus
+
+
 def pretend(framework: str, count: int) -> None:
     """So many GPUs, seen by the framework, NVML and the driver."""
     from verify.checks.memory import patterns, recovery
@@ -85,6 +98,7 @@ def pretend(framework: str, count: int) -> None:
     cards = tuple(gpu(i) for i in range(count))
     seen = _state(cards)
     state.read = lambda *_: seen
+    vars(state).update(Live=Live)
     rows = tuple(nvml.NvmlGpu(card.name, card.uuid, "8.0", mig=False) for card in cards)
     nvml.read = lambda *_: nvml.Nvml(found=True, driver="570.133.20", cuda="12.8", gpus=rows)
     driver.read = lambda *_: driver.CudaDriver(found=True, version="12.8", count=count)
@@ -137,7 +151,7 @@ def _tensorflow(count: int) -> None:
     tf.config.list_physical_devices = lambda kind=None: fakes if kind == "GPU" else real(kind)
     vars(tf.config).update(get_logical_device_configuration=lambda _: None)
     tf.config.experimental.get_device_details = lambda one: {
-        "device_name": NAME + one[3:],
+        "device_name": name_of(int(one[3:])),
         "compute_capability": (7, 5),  # without TF32, which a CPU does not have
     }
     # of a CPU TensorFlow counts no memory
@@ -281,6 +295,8 @@ def gpu(index: int) -> Any:
         utilization_percent=0,
         temperature_c=40,
         slowdown_c=92,
+        clock_sm_mhz=210,
+        clock_sm_max_mhz=1410,
         throttle_reasons=("gpu_idle",),
         compute_mode="default",
         virtualization="none",
@@ -339,7 +355,8 @@ def _work(check: Any, framework: str, count: int, fault: str) -> Callable[[], ob
 
     def work() -> Any:
         pretend(framework, count)
-        context = Context(level="quick", framework=framework, gpus=count)
+        burn_min = BURN_MIN if check.burns else None
+        context = Context(level="quick", framework=framework, gpus=count, burn_min=burn_min)
         if check.closes:
             context = replace(context, before=baseline.take(context.machine))
         if fault:

@@ -10,7 +10,6 @@ from typing import Any, Callable, List, Mapping, Optional, Tuple
 
 from verify.backends import base, jax_numbers
 from verify.backends.base import NAMES, ODD, Terms, see
-from verify.backends.jax_numbers import precision
 from verify.backends.sight import Sight
 from verify.backends.trainer import Trainer
 from verify.model.check import Context
@@ -154,10 +153,7 @@ class Place(base.Place):
 
     def product(self, dtype: str, size: int) -> Callable[[], object]:
         """Of normally distributed numbers."""
-        import jax
-        import jax.numpy as jnp
-
-        multiply: Any = jax.jit(lambda a, b: jnp.matmul(a, b, precision=precision(dtype)))
+        multiply = jax_numbers.compiled_product(dtype)
         sides = [self._random(size * size, seed).reshape(size, size) for seed in (1, 2)]
         left, right = (side.astype(NAMES[dtype]) for side in sides)
         return lambda: multiply(left, right)
@@ -225,12 +221,8 @@ class Place(base.Place):
 
     def multiply(self, left: Any, right: Any, dtype: str) -> Any:
         """The product."""
-        import jax
-        import jax.numpy as jnp
-
         with self.scope():
-            product = jax.jit(lambda a, b: jnp.matmul(a, b, precision=precision(dtype)))
-            return product(left, right)
+            return jax_numbers.compiled_product(dtype)(left, right)
 
 
 class Jax(base.Backend):

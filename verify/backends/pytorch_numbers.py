@@ -154,3 +154,11 @@ def backend_of(result: Any) -> str:
             return match.group(1).lower()
         left += [parent for parent, _ in node.next_functions]
     return "math"  # it consists of many small operations
+
+
+def checksum(_: Any, values: Any) -> Any:
+    """The sum of an array's bits, as integers: equal for equal bits."""
+    import torch
+
+    kind = torch.int16 if values.element_size() == 2 else torch.int32
+    return values.view(kind).sum(dtype=torch.int64)

@@ -19,6 +19,7 @@ from verify.checks.loading import workers as loading
 from verify.checks.memory import free as memory
 from verify.checks.numerics import attention, compiled, convolution, products, reruns
 from verify.checks.numerics import libraries as solvers
+from verify.checks.speed import burn
 from verify.checks.speed import measured as speed
 from verify.checks.speed import training as timed
 from verify.checks.training import keras, mirrored, parallel, pmap
@@ -63,6 +64,7 @@ _TABLE: Tuple[Tuple[Sequence[str], Sequence[Check]], ...] = (
     (ALL, speed.CHECKS),
     (("pytorch", "jax"), (speed.COPIES,)),  # TensorFlow lets no program pin memory
     (ALL, timed.CHECKS),
+    (ALL, burn.CHECKS),
     (ALL, after.CHECKS),
 )
 

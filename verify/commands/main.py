@@ -39,6 +39,8 @@ from verify.running.children import Child, scratch
 
 INTERRUPTED, USAGE, OUR_BUG = 130, 2, 70
 PROGRESS = "GPU_PROVISION_PROGRESS"
+BURN = "health.burn"
+LEAST_MIN, MOST_MIN = 0.1, 10080  # a week
 _SILENCE_S = 60.0
 _ON_ITS_MACHINE = "run the suite on the machine that the image is for: provision verify IMAGE"
 _RECORD_LIMIT_S = 180.0  # eight GPUs without persistence mode start three times, a second each
@@ -89,7 +91,8 @@ def _main(options: argparse.Namespace, lists: Mapping[str, Sequence[Check]]) -> 
     framework = frameworks.choose(options.framework, expect.framework_name)
     machine = _machine(options.replay_device)
     checks = [check for check in lists[framework] if check.replays or not machine.recorded]
-    chosen, required = choose(checks, options.level, options.only, options.require, expect.packages)
+    only, require = with_burn(options.only, options.require, options.burn)
+    chosen, required = choose(checks, options.level, only, require, expect.packages)
     if options.list:  # after the names were checked, so that a caller can check names with it
         sys.stdout.write("".join("{:<22} {}\n".format(c.id, c.title) for c in checks))
         return 0
@@ -101,13 +104,16 @@ def _main(options: argparse.Namespace, lists: Mapping[str, Sequence[Check]]) -> 
     facts = environment.read(expect, framework, emulator, machine)
     count = len(facts["gpus"])
     shared, before = _at_start(machine) if count else (None, None)
-    context = Context(expect, options.level, framework, emulator, machine, count, shared, before)
+    burn = options.burn
+    context = Context(
+        expect, options.level, framework, emulator, machine, count, shared, before, burn
+    )
     if options.record_device:
         _record(options.record_device, machine)
     os.rmdir(scratch())  # where it cannot be made, no check can run
     results = _run(chosen, context, required)
     document = render.with_comparison(
-        report.document(options.level, facts, results, options.only), baseline, options.tolerance
+        report.document(options.level, facts, results, only), baseline, options.tolerance
     )
     problems = _write(options.report, document)
     if options.json:
@@ -181,6 +187,28 @@ def all_checks() -> Mapping[str, Sequence[Check]]:
     from verify.checks import CHECKS
 
     return CHECKS
+
+
+def with_burn(
+    only: Optional[str], require: Optional[str], burn: Optional[float]
+) -> Tuple[Optional[str], Optional[str]]:
+    """The names of --only and --require; --burn asks for its check at every level."""
+    if burn is None:
+        return only, require
+    named = None if only is None else "{},{}".format(only, BURN)
+    return named, BURN if require is None else "{},{}".format(require, BURN)
+
+
+def minutes(text: str) -> float:
+    """The value of --burn. Raises ArgumentTypeError, which argparse shows."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not LEAST_MIN <= found <= MOST_MIN:
+        said = "{!r:.40} is not a number of minutes from {} to {}; for half an hour: --burn 30"
+        raise argparse.ArgumentTypeError(said.format(text, LEAST_MIN, MOST_MIN))
+    return found
 
 
 def choose(
@@ -304,6 +332,12 @@ def _parser() -> Parser:
         "--require",
         metavar="NAMES",
         help="fail if these checks are skipped: gpu, nccl, devices, an id, ...",
+    )
+    add(
+        "--burn",
+        metavar="MINUTES",
+        type=minutes,
+        help="load all GPUs together for so long (0.1 or more; at level full: 1)",
     )
     add("--record-device", metavar="FILE", help="record the driver's answers in this file first")
     add("--replay-device", metavar="FILE", help="check a recorded machine instead of this one")

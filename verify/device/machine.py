@@ -41,6 +41,10 @@ class Machine:
         """All that NVML measures now."""
         return state.read(self.load)
 
+    def live(self) -> Any:
+        """NVML kept open, for readings that change from second to second: a `Live`."""
+        return state.Live(self.load)
+
     def seen(self) -> State:
         """All that NVML measured when this process first called this."""
         if self._seen is None:

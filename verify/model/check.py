@@ -77,6 +77,7 @@ class Context:
     gpus: int = 0  # of this machine, from NVML
     shared: Optional[str] = None  # who used a GPU before the run, in words
     before: Optional[Baseline] = None  # what the machine read before the run
+    burn_min: Optional[float] = None  # how long all GPUs are loaded together, if that was asked for
 
     def pick(self, quick: T, standard: T, full: T) -> T:
         """The value for this level."""
@@ -98,6 +99,7 @@ class Check:
     shares: bool = False  # may run in one process with others that share, so that CUDA starts once
     on_request: bool = False  # belongs to a level only if the expectations name packages
     replays: bool = False  # reads only its context's machine, which may be a recording
+    burns: bool = False  # takes the context's `burn_min` more
     closes: bool = False  # runs after all others, since it judges what they did
 
 

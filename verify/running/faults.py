@@ -24,6 +24,7 @@ _BY_KIND = {
 # What a failure of a check or of a family means, if neither its judge nor a symptom says more.
 _BY_CHECK = {
     "health": NODE,
+    "health.burn": UNKNOWN,  # the framework computes, and its judge knows more
     "devices.peers": NODE,
     "libraries": IMAGE,
     "devices.architectures": IMAGE,
@@ -49,7 +50,8 @@ class CheckFault(NamedTuple):
     @property
     def certain(self) -> bool:
         """Whether no image can cause it: the driver itself reports it (ECC, Xid, a lost GPU)."""
-        read = self.check.startswith("health.") or self.check in _OF_DRIVER
+        read = self.check.startswith("health.") and self.check != "health.burn"
+        read = read or self.check in _OF_DRIVER
         return self.at_fault == NODE and (read or self.kind in ("hardware", "driver"))
 
 
@@ -68,7 +70,7 @@ def fault_of(row: CheckRow) -> CheckFault:
     if found is None and status == Status.FAIL.value:
         family = check.partition(".")[0]
         default = _BY_CHECK.get(check) or _BY_CHECK.get(family)
-        found = default if family == "health" else of_text(text) or default
+        found = default if family == "health" and default == NODE else of_text(text) or default
     elif found is None:
         found = of_text(text)  # the check broke, so it has measured nothing
     return CheckFault(check, found or UNKNOWN, kind(text) or status)

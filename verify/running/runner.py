@@ -149,7 +149,8 @@ def run_each(checks: Sequence[Check], context: Context) -> Iterator[Result]:
 def limit_of(check: Check, context: Context) -> float:
     """Seconds that a check may take here, with time to start each GPU that no process holds."""
     more = MORE_FOR_A_GPU * max(0, context.gpus - 1) if check.framework else 0.0
-    return check.limit_s * (1 + more) + GPU_START_S * context.gpus
+    burning_s = 60 * (context.burn_min or 0) if check.burns else 0.0
+    return check.limit_s * (1 + more) + GPU_START_S * context.gpus + burning_s
 
 
 def run_check(check: Check, context: Context) -> Result:

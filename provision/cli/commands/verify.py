@@ -53,7 +53,14 @@ def _run_options(group: argparse._ArgumentGroup) -> None:
         choices=tuple(TITLES),
     )
     option(group, "--only", "NAMES", "run only these checks", runs=True)
-    timeout_option(group, "time limit of the run")
+    option(
+        group,
+        "--burn",
+        "MINUTES",
+        "load all GPUs together for so long (0.1 or more; at level full: 1)",
+        runs=True,
+    )
+    timeout_option(group, "time limit of the run, to which --burn is added")
 
 
 def _file_options(group: argparse._ArgumentGroup) -> None:

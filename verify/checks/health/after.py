@@ -91,7 +91,7 @@ def judge_after(
     if a GPU is slowed down.
     """
     after = readings[-1]
-    spans_ = [Span(gpu, _same(gpu, after), max(1.0, minutes)) for gpu in before.state.gpus]
+    spans_ = _spans(before.state, after, minutes)
     if after.error:
         cause = "the driver stopped working during the run: {}".format(after.error)
         fix = "look at the kernel log (dmesg) on the host, and reboot it"
@@ -100,14 +100,23 @@ def judge_after(
     findings = [found for span in spans_ for found in _findings(span)]
     findings += [found for span in spans_ for found in _slowed(span, readings)]
     logged, unread = _logged(before, after, log, bus)
-    grown = [[span.grown(name) for name in _COLUMNS] for span in spans_]
-    if not findings and logged is None and all(one is None for row in grown for one in row):
+    gained = [[span.grown(name) for name in _COLUMNS] for span in spans_]
+    if not findings and logged is None and all(one is None for row in gained for one in row):
         return Outcome(Status.SKIP, "the driver reports no counters" + unread)
-    rows = tuple((s.start.index, *row, s.links()) for s, row in zip(spans_, grown))
+    rows = tuple((s.start.index, *row, s.links()) for s, row in zip(spans_, gained))
     measured = pack(tables=[Table("Gained during the run", ("GPU", *_COLUMNS, "nvlink"), rows)])
     well = "no new errors on {}".format(gpus(len(spans_))) + unread
     found = outcome(findings, "; ".join([well, *_reports(spans_)]), measured, {"grown": 0})
     return _with_log(found, logged)
+
+
+def grown(before: State, after: State, minutes: float) -> List[Finding]:
+    """What the GPUs' counters gained between two readings, and which GPUs were lost."""
+    return [found for span in _spans(before, after, minutes) for found in _findings(span)]
+
+
+def _spans(before: State, after: State, minutes: float) -> List[Span]:
+    return [Span(gpu, _same(gpu, after), max(1.0, minutes)) for gpu in before.gpus]
 
 
 def _same(gpu: GpuState, after: State) -> Optional[GpuState]:

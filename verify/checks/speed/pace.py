@@ -203,7 +203,7 @@ def _behind(rates: Sequence[MeasuredRate], cards: Dict[int, RatedCard]) -> Optio
             continue
         alike = [one for one in rates if (one.metric, one.label) == (rate.metric, rate.label)]
         card = cards[rate.gpu]
-        twins = [one for one in alike if one.gpu in cards and _alike(cards[one.gpu], card)]
+        twins = [one for one in alike if one.gpu in cards and are_alike(cards[one.gpu], card)]
         usual = sorted(twins, key=lambda one: one.value)[len(twins) // 2] if twins else rate
         if rate.value < (TWIN_FLOOR if len(twins) > 2 else PAIR_FLOOR) * usual.value:
             said = "GPU {}: {}, GPU {} of the same model: {}"
@@ -212,7 +212,7 @@ def _behind(rates: Sequence[MeasuredRate], cards: Dict[int, RatedCard]) -> Optio
     return None
 
 
-def _alike(one: RatedCard, other: RatedCard) -> bool:
+def are_alike(one: RatedCard, other: RatedCard) -> bool:
     """Whether two cards are twins: of one kind, whole, free, with one power limit and no screen."""
     if one.name != other.name or one.busy or other.busy:
         return False

@@ -112,6 +112,14 @@ def test_the_suite_runs_in_the_very_image_that_was_looked_at(here: Place) -> Non
     assert words.endswith("--require gpu,nccl")
 
 
+def test_a_burn_is_asked_for_and_gets_its_time(here: Place) -> None:
+    main("verify", TAG, "--burn", "90", "--only", "gpu")
+    (job,) = here.engine.jobs
+    assert job.timeout_s == 1800 + 90 * 60
+    words = " ".join(job.command)
+    assert words.endswith("--burn 90 --require health.burn --only gpu,health.burn")
+
+
 def test_the_suite_is_told_the_card_s_own_figures(here: Place) -> None:
     main("verify", TAG)
     (job,) = here.engine.jobs
@@ -149,6 +157,10 @@ def test_an_image_cut_for_this_gpu_runs_and_its_suite_is_told(here: Place) -> No
     ("a word for a time", ["--timeout", "soon"], "--timeout 'soon'"),
     ("no time", ["--timeout", "0"], "--timeout '0'"),
     ("an endless time", ["--timeout", "9" * 400], "is not a number of seconds"),
+    ("no time to burn", ["--burn", "0"], "--burn '0' is not a number of minutes"),
+    ("a word for minutes", ["--burn", "soon"], "--burn 'soon'"),
+    ("minutes that are no number", ["--burn", "nan"], "--burn 'nan'"),
+    ("a month of burning", ["--burn", "43200"], "10080, a week"),
     ("no directory", ["--report", "no/r.json"], "there is no directory"),
     ("a directory", ["--html", "."], "--html"),
     ("a device", ["--html", "/dev/null"], "not a file that can be replaced"),

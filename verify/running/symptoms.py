@@ -11,6 +11,7 @@ import re
 from typing import Optional, Tuple
 
 _GPUS = "start the container with --gpus all (docker) or --device nvidia.com/gpu=all (CDI)"
+_IN_THAT_MODE = "; if that is its mode, look for NVRM in the host's kernel log and reset the GPU"
 _SHM = "start the container with --shm-size 1g or --ipc host"
 
 SYMPTOMS = (
@@ -35,8 +36,8 @@ SYMPTOMS = (
     (
         "config",
         r"CUDA-capable device\S* (is/)?are busy or unavailable|Error 46\b|DEVICES_UNAVAILABLE",
-        "another process uses the GPU, whose compute mode allows one at a time",
-        "end that process (nvidia-smi names it), or as root: nvidia-smi -c DEFAULT",
+        "another process uses the GPU, whose compute mode allows one; or the GPU needs a reset",
+        "end that process (nvidia-smi names it), or as root: nvidia-smi -c DEFAULT" + _IN_THAT_MODE,
     ),
     (
         "pairing",
@@ -157,6 +158,12 @@ SYMPTOMS = (
         r"CUDA unknown error|CUDA_ERROR_UNKNOWN|Error 999",
         "the nvidia-uvm kernel module or a device node is missing, or the driver was just upgraded",
         "run nvidia-modprobe -u -c=0 on the host, or reboot it; then start the container again",
+    ),
+    (
+        "driver",
+        r"Driver Not Loaded|DRIVER_NOT_LOADED",
+        "NVIDIA's kernel module is not loaded",
+        "on the host: modprobe nvidia, and dmesg | grep NVRM if it fails; in WSL2: wsl --update",
     ),
     (
         "driver",

@@ -70,13 +70,13 @@ def judge_nvml(
     measured = {**_describe(seen), "on_pci": None if pci is None else len(pci)}
     measured.update(pack(tables=[count_table((*census.rows(), plan))]))
     wanted = {"gpus": None if expected is None else [gpu.uuid or gpu.name for gpu in expected]}
+    gone = judge_gone(census)
+    if gone:
+        return replace(gone, measured=measured, expected=wanted)
     if seen.error or not seen.gpus:
         hint = "/dev has {} GPU nodes".format(nodes) if nodes else ""
         hint = "GPUs are expected" if expected else hint
         return _judge_no_nvml(seen, hint, measured, wanted, pci or ())
-    gone = judge_gone(census)
-    if gone:
-        return replace(gone, measured=measured, expected=wanted)
     unseen = missing(seen.gpus, expected or ())
     if unseen:
         message = "not visible: " + ", ".join(unseen)
@@ -151,6 +151,7 @@ class Counts:
     uuids: Tuple[str, ...] = ()
     mig: bool = False
     cards: Tuple[VisibleCard, ...] = ()  # NVML's GPUs with their MIG devices
+    default: bool = False  # by NVML, every GPU admits several processes
     promised: Optional[int] = None  # from torch.cuda.device_count(), which may use NVML
     census: Optional[GpuCensus] = None
 
@@ -175,6 +176,7 @@ def read_counts(framework: int, machine: Machine) -> Counts:
         visible_devices=machine.environ().get("CUDA_VISIBLE_DEVICES"),
         uuids=tuple(gpu.uuid or "" for gpu in seen.gpus),
         mig=any(gpu.mig for gpu in seen.gpus),
+        default=bool(now.gpus) and all(gpu.compute_mode == "default" for gpu in now.gpus),
         cards=cards if len(cards) == len(seen.gpus) else (),
         census=GpuCensus(seen, nodes, read_bus(machine, seen, nodes)),
     )
@@ -252,7 +254,7 @@ def _judge_lie(counts: Counts, sight: Sight) -> Optional[Outcome]:
     error = short(counts.driver.error or sight.error or "no reason given")
     cause, fix = explain("{}\n{}".format(sight.error, counts.driver.error))
     message = "NVML sees {}, CUDA cannot use any: {}".format(gpus(counts.nvml), error)
-    status = Status.SKIP if is_taken(error) else Status.FAIL
+    status = Status.SKIP if is_taken(error) and not counts.default else Status.FAIL
     return Outcome(status, message, cause or error, fix or START_WITH_GPUS)
 
 

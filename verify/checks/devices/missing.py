@@ -21,7 +21,7 @@ CountRow = Tuple[str, Optional[int], str]
 """Who counts, the number of GPUs, and why it differs from the one before."""
 _PASSED_ON = ("vfio", "pci-stub", "pciback")  # drivers that give a card to a virtual machine
 _REPAIR = (
-    "look for {0} in the host's kernel log (dmesg | grep -i {1}) and switch the host off and on; "
+    "look for {0} in the host's kernel log (dmesg | grep {1}) and switch the host off and on; "
     "if it is still missing, reseat the card, check its power cables, and have it replaced"
 )
 _RELEASE = (
@@ -161,7 +161,7 @@ def _explain(gpu: PciGpu, *, twin: bool, whole: bool) -> Unlisted:
     if not whole or not (twin or driver == DRIVER):
         return Unlisted(gpu.address, why)
     ours = driver in (DRIVER, None)
-    fix = (_REPAIR if ours else _RELEASE).format(gpu.address, gpu.address[-7:], driver)
+    fix = (_REPAIR if ours else _RELEASE).format(gpu.address, gpu.address[:-2], driver)
     return Unlisted(gpu.address, why, NODE if ours else CONFIGURATION, cause, fix)
 
 

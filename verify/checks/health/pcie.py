@@ -14,6 +14,7 @@ from verify.model.measures import Table, pack
 
 # GB/s of one PCIe lane in one direction, by generation: transfers a second x coding / 8 (PCI-SIG).
 PCIE_LANE_GBS = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
+NATIVE = (None, "none")  # no virtual machine, or not known
 BUSY_PERCENT = 50  # from this load on a card runs its link at full speed
 
 
@@ -39,7 +40,9 @@ def _judge_pcie(seen: State, on_bus: Dict[str, PciGpu]) -> Outcome:
     if not known:
         return Outcome(Status.SKIP, "the driver reports no PCIe link (a virtual or built-in GPU)")
     words = sorted({"{}.0 x{}".format(g.pcie_generation_max or "?", g.pcie_width) for g in known})
-    low = [g.index for g in known if _below(g.pcie_generation, g.pcie_generation_max)]
+    low = [g for g in known if _below(g.pcie_generation, g.pcie_generation_max)]
+    busy = [g.index for g in low if (g.utilization_percent or 0) >= BUSY_PERCENT]
+    idle = [g.index for g in low if g.index not in busy]
     narrow = [g.index for g in known if _is_narrow(g, cards[g.index])]
     slots = [g.index for g in known if _has_narrow_slot(g, cards[g.index])]
     message = "PCIe {}, {}".format(", ".join(words), gpus(len(known)))
@@ -47,8 +50,8 @@ def _judge_pcie(seen: State, on_bus: Dict[str, PciGpu]) -> Outcome:
         message += "; fewer lanes than the slot or card may have: GPU {}".format(spans(narrow))
     if slots:
         message += "; all lanes of a slot that has fewer than the card: GPU {}".format(spans(slots))
-    if low:
-        message += "; idle, so at a lower speed now: GPU {}".format(spans(low))
+    for why, gpus_ in (("idle, so", idle), ("busy, yet", busy)):
+        message += "; {} at a lower speed now: GPU {}".format(why, spans(gpus_)) if gpus_ else ""
     findings = [found for gpu in known for found in _pcie_findings(gpu, cards[gpu.index], known)]
     return outcome(findings, message, pack(tables=[_pcie_table(known, cards)]), {})
 
@@ -56,7 +59,8 @@ def _judge_pcie(seen: State, on_bus: Dict[str, PciGpu]) -> Outcome:
 def _card(gpu: GpuState, on_bus: Dict[str, PciGpu]) -> PciGpu:
     """The GPU as the kernel sees it, if its port is a real one that uses all of its lanes."""
     card = on_bus.get(bus_address(gpu.bus_id or ""), PciGpu(""))
-    if is_laptop(gpu) or gpu.virtualization not in (None, "none") or gpu.c2c_links:
+    invented = _below(card.port_width_max, gpu.pcie_width) or gpu.virtualization not in NATIVE
+    if is_laptop(gpu) or invented or gpu.c2c_links:
         return replace(card, port_width_max=None, port_generation_max=None)
     return card
 
@@ -117,8 +121,8 @@ def _speed_fault(gpu: GpuState, card: PciGpu) -> Optional[str]:
     best = min((end for end in ends if end), default=None)
     if load < BUSY_PERCENT or not _below(gpu.pcie_generation, best):
         return None
-    if is_laptop(gpu) or gpu.virtualization not in (None, "none"):
-        return None
+    if is_laptop(gpu) or gpu.virtualization not in NATIVE or gpu.pcie_width == 1:
+        return None  # a riser's one lane is as fast as the BIOS of such boards sets it
     said = "PCIe {}.0 of {}.0 although it is {} % busy"
     return said.format(gpu.pcie_generation, best, load)
 

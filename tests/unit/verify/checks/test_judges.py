@@ -92,6 +92,8 @@ def nvml_of(*gpus: nvml.NvmlGpu, error: str | None = None, found: bool = True) -
                      id="GPUs expected but no driver library fails"),
         pytest.param(nvml_of(error="nvmlInit_v2: Driver/library version mismatch (18)"), 0, None,
                      FAIL, "reboot", id="a library that does not match the kernel module fails"),
+        pytest.param(nvml_of(error="nvmlInit_v2: Driver Not Loaded (9)"), 0, None, FAIL,
+                     "modprobe nvidia", id="a kernel module that is not loaded fails"),
         pytest.param(nvml_of(), 0, [], SKIP, "sees no GPU", id="a driver without GPUs is a skip"),
     ],
 )  # fmt: skip
@@ -144,7 +146,7 @@ LOST_ONE = (*(listing(1, 2, 4).gpus), nvml.NvmlGpu(failure="GPU is lost"))
             7,
             on_bus(*OURS * 7, None),
             FAIL,
-            "dmesg | grep -i 08:00.0",
+            "dmesg | grep 0000:08:00)",
             id="one of eight failed to start, and has no node",
         ),
         pytest.param(
@@ -238,6 +240,22 @@ LOST_ONE = (*(listing(1, 2, 4).gpus), nvml.NvmlGpu(failure="GPU is lost"))
             SKIP,
             "no NVIDIA driver library here; the PCI bus has 2 GPUs (no driver, nouveau)",
             id="a machine without NVIDIA's driver",
+        ),
+        pytest.param(  # github.com/NVIDIA/open-gpu-kernel-modules/issues/789
+            listing(),
+            1,
+            on_bus("nvidia"),
+            FAIL,
+            "NVML lists 0 of 1 GPU, not 0000:01:00.0 (bound to nvidia)",
+            id="the only card did not start",
+        ),
+        pytest.param(  # github.com/NVIDIA/aicr/issues/1858
+            listing(*range(1, 8)),
+            7,
+            [*on_bus(*OURS * 7), PciGpu("000a:00:00.0", device="a")],
+            FAIL,
+            "dmesg | grep 000a:00:00)",
+            id="in a cloud each card is alone in its domain, and one did not start",
         ),
         pytest.param(
             listing(),
@@ -403,6 +421,9 @@ def test_usable_gpus_let_a_check_go_on() -> None:
     assert judge_absent(sight(1)) is None
 
 
+BUSY = "Error 46: CUDA-capable device(s) is/are busy or unavailable"
+
+
 def counts(have_nvml: int | None, have_driver: int | None, torch: int, **more: Any) -> Counts:
     seen = driver.CudaDriver(found=True, count=have_driver, error=more.pop("error", None))
     return Counts(nvml=have_nvml, driver=seen, torch=torch, **more)
@@ -422,6 +443,11 @@ def counts(have_nvml: int | None, have_driver: int | None, torch: int, **more: A
                    error="Error 803: unsupported display driver / cuda driver combination"),
             sight(0, error="RuntimeError: Unexpected error", nvml=2), FAIL, "cuda-compat",
             id="the driver's own error is explained"),
+        pytest.param(counts(1, 1, 0, error=BUSY),
+                     sight(0, nvml=1), SKIP, "busy", id="in use"),
+        pytest.param(counts(1, 1, 0, default=True, error=BUSY),
+                     sight(0, nvml=1), FAIL, "look for NVRM in the host's kernel log",
+                     id="in default mode it is not in use: it needs a reset"),
         pytest.param(counts(2, 1, 2), sight(2), FAIL, "torch counts 2",
                      id="torch is over the driver"),
         pytest.param(counts(2, 1, 1, promised=2), sight(1), FAIL, "torch counts 2",

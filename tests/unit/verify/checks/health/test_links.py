@@ -158,6 +158,15 @@ WELL = "all lanes of a slot that has fewer than the card: GPU "
             in_slots("16/16", *["1/16"] * 5), PASS, "GPU 1-5", id="risers of one lane in full slots"
         ),
         pytest.param(in_slots("1/16", utilization_percent=99), PASS, "GPU 0", id="a riser at work"),
+        pytest.param(
+            in_slots("1/16", "1/16", utilization_percent=99, pcie_generation=1),
+            PASS,
+            "busy, yet at a lower speed now: GPU 0-1",
+            id="risers at the speed that the BIOS of a mining board sets",
+        ),
+        pytest.param(
+            in_slots("16/1"), PASS, "PCIe 4.0 x16, 1 GPU", id="a port that a hypervisor invented"
+        ),
         pytest.param(in_slots("2/4", name="GeForce MX150"), PASS, "x2", id="a laptop on two lanes"),
         pytest.param(in_slots("16/16", "16/16", "8/?"), PASS, "GPU 2", id="an unknown port"),
         pytest.param(

@@ -386,6 +386,12 @@ CASES = [
         "GPU 1, 10 min ago: PCIe link down",
     ),
     (
+        "of an older kernel's slot",
+        ("pciehp 0000:64:01.1:pcie24: slot(6): Link Down event",),
+        F,
+        "1",
+    ),
+    (
         "link down, and the card left the bus",
         (
             "pci 0000:b2:00.0: PCI bridge to [bus b3]",

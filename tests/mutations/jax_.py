@@ -264,9 +264,9 @@ def ask_for(dtype: str) -> Callable[[], None]:
     """Every product has the precision of this one."""
 
     def seed() -> None:
-        from verify.backends import jax
+        from verify.backends import jax_numbers
 
-        replace(jax, "precision", lambda real: lambda _: real(dtype))
+        replace(jax_numbers, "precision", lambda real: lambda _: real(dtype))
 
     return seed
 
@@ -516,6 +516,8 @@ _ARITHMETIC: Tuple[Row, ...] = (
          "NaN or infinity"),
         ("TF32 where fp32 was asked for", round_like_tf32, "rounding explains"),
         ("no kernel runs", fail_to_multiply, "no kernel image"),
+        ("int8 products are off by one",
+         spoil_products(lambda product: product + (product.dtype == "int32")), "int8"),
     ),
     *rows(
         "numerics.matmul",

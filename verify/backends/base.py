@@ -21,16 +21,16 @@ from verify.workloads.networks import Network
 
 DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
 BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
-NAMES = {
-    "fp64": "float64",
-    "fp32": "float32",
-    "tf32": "float32",
-    "fp16": "float16",
-    "bf16": "bfloat16",
-    "fp8": "float8_e4m3fn",
-}
+_TITLES = "float64 float32 float32 float16 bfloat16 float8_e4m3fn int8"
+NAMES = dict(zip((*DTYPES, "int8"), _TITLES.split()))
 SHORT = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
-SINCE = {"tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9)}
+SINCE = {
+    **dict.fromkeys(("tf32", "bf16"), (8, 0)),
+    **dict.fromkeys(("fp8", "fp8 rowwise"), (8, 9)),
+    **dict.fromkeys(("mxfp8", "nvfp4"), (10, 0)),
+    "int8": (7, 5),
+    "fp8 grouped": (9, 0),
+}
 """The first compute capability that has units for a dtype."""
 ODD = 0x9E3779B97F4A7C15 - (1 << 64)  # 2^64 divided by the golden ratio, as a signed word
 NO_DEVICE = "no CUDA-capable device is detected"

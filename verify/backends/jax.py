@@ -9,7 +9,7 @@ from importlib import metadata
 from typing import Any, Callable, List, Mapping, Optional, Tuple
 
 from verify.backends import base, jax_numbers
-from verify.backends.base import NAMES, ODD, Terms, see
+from verify.backends.base import DTYPES, NAMES, ODD, Terms, see
 from verify.backends.sight import Sight
 from verify.backends.trainer import Trainer
 from verify.model.check import Context
@@ -231,6 +231,7 @@ class Jax(base.Backend):
     terms = TERMS
     numbers = jax_numbers
     attentions = ("xla", "cudnn")
+    dtypes = (*DTYPES[:5], "int8")
 
     def place(self, kind: str, index: int = 0) -> Place:
         """A device."""

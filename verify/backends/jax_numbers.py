@@ -114,4 +114,5 @@ def compiled_product(dtype: str) -> Any:
     import jax
     import jax.numpy as jnp
 
-    return jax.jit(lambda a, b: jnp.matmul(a, b, precision=precision(dtype)))
+    more = {"preferred_element_type": "int32"} if dtype == "int8" else {}
+    return jax.jit(lambda a, b: jnp.matmul(a, b, precision=precision(dtype), **more))

@@ -8,8 +8,9 @@ import re
 import warnings
 from typing import Any, Callable, ContextManager, List, Optional, Sequence, Tuple
 
-from verify.backends import base, pytorch_numbers
+from verify.backends import base, pytorch_formats, pytorch_numbers
 from verify.backends.base import DTYPES, NAMES, ODD, Terms
+from verify.backends.pytorch_formats import FORMATS
 from verify.backends.pytorch_numbers import kind_of, operands, scaled, set_tf32, sums_in_bf16
 from verify.backends.sight import Sight, judge_absent, look
 from verify.backends.trainer import Trainer
@@ -60,6 +61,8 @@ class Place(base.Place):
         """Why a dtype is not tried here."""
         import torch
 
+        if dtype in FORMATS:
+            return pytorch_formats.lacks(dtype, is_gpu=self.is_gpu) or super().lacks(dtype)
         if not hasattr(torch, NAMES[dtype]):
             return "torch {} has no {}".format(torch.__version__, NAMES[dtype])
         is_on_cpu = dtype == "bf16" and not self.is_gpu
@@ -250,7 +253,8 @@ class Place(base.Place):
 
     def put(self, values: Any, dtype: str) -> Any:
         """A tensor of the host, rounded to a dtype, on the device."""
-        return values.to(kind_of(dtype)).to(self.device)
+        rounded = pytorch_formats.put(values, dtype) if dtype in FORMATS else None
+        return (values.to(kind_of(dtype)) if rounded is None else rounded).to(self.device)
 
     def get(self, values: Any) -> Any:
         """float64 on the host."""
@@ -259,6 +263,8 @@ class Place(base.Place):
     def multiply(self, left: Any, right: Any, dtype: str) -> Any:
         """The product, with sums in fp32 where torch can be asked for them."""
         set_tf32(on=dtype == "tf32")
+        if dtype in FORMATS:
+            return pytorch_formats.multiply(left, right, dtype)
         return scaled(left, right) if dtype == "fp8" else left @ right
 
 
@@ -267,7 +273,7 @@ class PyTorch(base.Backend):
 
     numbers = pytorch_numbers
     terms = Terms("PyTorch", "", "")
-    dtypes = DTYPES
+    dtypes = (*DTYPES, *FORMATS)
     layouts = ("contiguous", "channels_last")
     attentions = tuple(pytorch_numbers.ATTENTION)
     computes_references = True
@@ -338,7 +344,14 @@ class PyTorch(base.Backend):
         return None
 
     def lacks_kernel(self, text: str, dtype: str, gpu: Optional[int]) -> bool:
-        """A CPU may lack a dtype; of a GPU's only fp8 depends on more than the capability."""
+        """A CPU may lack a dtype; of a GPU's fp8 depends on more than the capability, and so do the
+        formats of their own functions.
+        """
+        if dtype in FORMATS:
+            import torch
+
+            capability = None if gpu is None else self.place("cuda", gpu).capability
+            return pytorch_formats.is_absent(text, dtype, capability, torch.version.cuda)
         return NO_KERNEL.search(text) is not None and (gpu is None or dtype == "fp8")
 
     def sum_in_fp32(self) -> None:

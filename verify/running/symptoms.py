@@ -106,6 +106,12 @@ SYMPTOMS = (
         "choose a build whose architectures cover this GPU: provision plan names one",
     ),
     (
+        "kernel",
+        r"(Rowwise scaling|grouped mm) is not (currently )?supported on your",
+        "this build has no kernel of this format for this GPU",
+        "choose a build whose architectures cover this GPU: provision plan names one",
+    ),
+    (
         "build",
         r"not compiled with CUDA enabled",
         "this is a CPU build of torch",

@@ -43,13 +43,19 @@ class Rounding:
 # Tensor cores truncate their sums instead of rounding them, so one bit less is assumed there
 # (Fasi, Higham, Mikaitis, Pranesh 2021). For fp8 Hopper's tensor cores keep about 14 bits of a sum
 # (DeepSeek-V3 report 2024, section 3.5.2), and the result comes in bf16.
+# A library's kernel for one format may be wrong on a sound GPU.
+_NARROW = ("int8", "fp8 rowwise", "fp8 grouped", "mxfp8", "nvfp4")
+_NARROW_FIX = "run the same image on another GPU of this model, and another build on this GPU"
+_FP8 = Rounding(0.0, 2.0**-13, 2.0**-8)
 ROUNDINGS: Dict[str, Rounding] = {
     "fp64": Rounding(0.0, 2.0**-53, 2.0**-53),
     "fp32": Rounding(0.0, 2.0**-24, 2.0**-24),
     "tf32": Rounding(2.0**-11, 2.0**-23, 2.0**-24),
     "fp16": Rounding(0.0, 2.0**-23, 2.0**-11),
     "bf16": Rounding(0.0, 2.0**-23, 2.0**-8),
-    "fp8": Rounding(0.0, 2.0**-13, 2.0**-8),
+    "fp8": _FP8,
+    "int8": Rounding(0.0, 0.0, 2.0**-53),  # its sums are whole numbers
+    **dict.fromkeys(_NARROW[1:], _FP8),
 }
 
 
@@ -266,6 +272,8 @@ def _explain(reading: AccuracyReading, override: Optional[str]) -> Tuple[str, st
         has_tf32 = reading.gpu is not None and reading.dtype == "fp32" and reading.slack > 1
         said = "the factors were rounded to {}bf16".format("TF32 or " if has_tf32 else "")
         return said, fix, IMAGE
+    if reading.dtype in _NARROW and reading.gpu is not None:
+        return "a kernel for {} is wrong".format(reading.dtype), _NARROW_FIX, UNKNOWN
     rough = math.sqrt(reading.terms) * ROUNDINGS[reading.dtype].result
     if reading.dtype in ("fp16", "bf16") and reading.error < rough:
         return "sums were kept in {} instead of fp32".format(reading.dtype), fix, IMAGE

@@ -19,6 +19,8 @@ _LARGE: Dict[str, Tuple[Shape, ...]] = {
     "standard": ((1024, 1024, 1024),),
     "full": ((2048, 4096, 2048),),
 }
+_ANY_SHAPE = ("fp64", "fp32", "fp16", "bf16")
+_WIDE = 20.0  # so that int8 holds what is drawn
 _EXACT = 4  # rows and columns of each reference that are summed again without rounding
 
 
@@ -53,9 +55,11 @@ def _usual_errors(backend: Backend, place: Any) -> Dict[str, float]:
 
 
 def _shapes(dtype: str, context: Context, first: Any) -> Tuple[Shape, ...]:
-    """The shapes; TF32 and fp8 get whole tiles only: else a library may choose another kernel."""
+    """The shapes; TF32 and narrow dtypes get whole tiles only: else a library may choose another
+    kernel, or have none.
+    """
     large = _LARGE[context.level if first.is_gpu else context.pick("quick", "quick", "standard")]
-    return (_WHOLE, *large) if dtype in ("tf32", "fp8") else (*_SHAPES, *large)
+    return (*_SHAPES, *large) if dtype in _ANY_SHAPE else (_WHOLE, *large)
 
 
 def _multiply(dtype: str, shape: Shape, able: Sequence[Any], found: Results) -> None:
@@ -75,6 +79,8 @@ def _random(backend: Backend, shape: Shape, dtype: str) -> Tuple[Any, Any]:
     rows, terms, columns = shape
     host = backend.place("cpu")
     given = backend.draw(rows * 31 + columns, (rows, terms), (terms, columns))
+    if dtype == "int8":
+        given = [(side * _WIDE).round() for side in given]
     left, right = (host.get(host.put(side, dtype)) for side in given)
     return left, right
 

@@ -23,6 +23,7 @@ from tests.unit.verify.checks.test_judges import FAIL, PASS, SKIP, holds
 from verify.backends import pytorch, tensorflow
 from verify.backends.base import ConvolutionCase
 from verify.backends.pytorch import Place
+from verify.backends.pytorch_formats import FORMATS, is_absent
 from verify.backends.pytorch_numbers import sums_in_bf16
 from verify.checks.numerics import compiled as compiling
 from verify.checks.numerics.accuracy import (
@@ -298,6 +299,38 @@ def test_one_too_far_off_fails_in_any_order(offs: list[float], random: object) -
     random.shuffle(rows)  # type: ignore[attr-defined]
     wrong = any(row.off > 1 for row in rows)
     assert judge_accuracy("products", rows).status is (FAIL if wrong else PASS)
+
+
+NO_ROWS = "RuntimeError: Rowwise scaling is not currently supported on your device"
+UNSUPPORTED = "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling cublasLtMatmul"
+
+
+@cases(
+    "text dtype capability cuda absent",
+    ("a Hopper whose build lacks the kernel", NO_ROWS, "fp8 rowwise", (9, 0), "12.8", False),
+    ("CUDA 11 has none for Hopper", NO_ROWS, "fp8 rowwise", (9, 0), "11.8", True),
+    ("a B200 without block scales", UNSUPPORTED, "mxfp8", (10, 0), "12.8", False),
+    ("a GeForce of Blackwell need not have them", UNSUPPORTED, "mxfp8", (12, 0), "12.8", True),
+    ("words of a release for other cards", "ValueError: compute capability = [9.0, 10.0]",
+     "fp8 grouped", (12, 0), "13.0", True),
+    ("a release that names arguments otherwise", "TypeError: _scaled_mm() missing scale", "nvfp4",
+     (10, 0), "13.0", True),
+    ("code for other GPUs", "RuntimeError: no kernel image is available", "nvfp4", (12, 0), "12.8",
+     False),
+    ("a GPU that is lost", "RuntimeError: GPU is lost", "int8", (7, 5), "12.8", False),
+    ("a CPU without it", "RuntimeError: only per-tensor scaling", "fp8 rowwise", None, None, True),
+)  # fmt: skip
+def test_a_format_that_a_build_may_do_without(
+    text: str, dtype: str, capability: tuple[int, int] | None, cuda: str | None, *, absent: bool
+) -> None:
+    assert is_absent(text, dtype, capability, cuda) is absent
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_a_wrong_format_does_not_accuse_the_node(dtype: str) -> None:
+    outcome = judge_products([reading(dtype, 0.5, gpu=0)])
+    holds(outcome, FAIL, f"a kernel for {dtype} is wrong")
+    assert outcome.at_fault == "unknown"
 
 
 def tf32(error: float, gpu: int = 0, what: str = "512x1024x512") -> AccuracyReading:

@@ -56,6 +56,19 @@ def two_gpus_by_gloo() -> None:
     Place.seconds = _by_the_clock  # type: ignore[method-assign, assignment]
 
 
+def one_mebibyte() -> None:
+    """The largest message of the level full, in pieces."""
+    from verify.checks.collectives import messages, operations
+
+    operations.LARGEST.update(gloo=1 << 20, nccl=1 << 20)
+    messages.PIECE = 1 << 16
+
+
+def one_mebibyte_on_gpus() -> None:
+    two_gpus_by_gloo()
+    one_mebibyte()
+
+
 def _by_the_clock(_: Any, work: Any, *, repeats: int, warm_up: int) -> Any:
     from verify.model.measures import seconds_each
 
@@ -112,6 +125,21 @@ def add_one_too_many() -> None:
         def all_reduce(tensor: Any, *rest: Any, **more: Any) -> Any:
             done = real(tensor, *rest, **more)
             tensor[-1] += 1
+            return done
+
+        return all_reduce
+
+    wrap("all_reduce", make)
+
+
+def add_one_in_the_largest() -> None:
+    """In one place of the largest message alone, and on one rank."""
+
+    def make(real: Any) -> Any:
+        def all_reduce(tensor: Any, *rest: Any, **more: Any) -> Any:
+            done = real(tensor, *rest, **more)
+            if tensor.numel() == 1 << 18 and second_rank():  # of float32
+                tensor[200_000] += 1
             return done
 
         return all_reduce
@@ -294,6 +322,20 @@ ROWS = {
             ("what is gathered stands in another order, with GPUs", swap_what_was_gathered,
              "NCCL_P2P_DISABLE"),
             sound=two_gpus_by_gloo,
+        ),
+        *rows(
+            "collectives.operations",
+            ("one number of the largest sum is wrong", add_one_in_the_largest,
+             "rank 1 has other numbers, 1 of 262144 wrong, first number 200000 of a message of"),
+            sound=one_mebibyte,
+            level="full",
+        ),
+        *rows(
+            "collectives.operations",
+            ("one number of the largest sum is wrong, with GPUs", add_one_in_the_largest,
+             "NCCL_P2P_DISABLE"),
+            sound=one_mebibyte_on_gpus,
+            level="full",
         ),
         *rows(
             "collectives.bandwidth",

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from verify.across import coordinator, diagnosis, work
 from verify.across.wire import Wire, interface_of, listen
-from verify.checks.collectives import bandwidth, nccl_log, ranks
+from verify.checks.collectives import bandwidth, nccl_log, ranks, room
 from verify.checks.collectives.ranks import Rank, Team, Trace
 from verify.model import frameworks
 from verify.model.check import Context, Status
@@ -244,7 +244,7 @@ def _work(options: AcrossOptions, line: Wire, members: Sequence[Rank]) -> Any:
 
 def _start(options: AcrossOptions, rank: Rank, host: str, port: int) -> Child:
     meeting = work.Meeting(host, port, options.limit_s)
-    wanted = options.sizes or bandwidth.sizes(bandwidth.LARGEST[rank.team.backend]["standard"])
+    wanted = options.sizes or room.sizes(bandwidth.LARGEST[rank.team.backend]["standard"])
 
     def live() -> object:
         keep: List[Any] = []

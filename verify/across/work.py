@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Callable, Dict, List, Sequence
 
-from verify.checks.collectives import bandwidth, operations, ranks
+from verify.checks.collectives import bandwidth, messages, operations, ranks
 from verify.checks.collectives.ranks import Rank
 
 MOST_ELEMENTS = 1 << 24  # of a buffer that holds a part for each rank
@@ -94,7 +94,7 @@ def exercise(rank: Rank, wanted: Sequence[int]) -> Dict[str, Any]:
 
 def contribution(rank: int, turn: int, places: Any) -> Any:
     """A rank's numbers where each of a sum's blocks has the numbers of one rank alone."""
-    return operations.numbers(places, rank, turn, operations.COPIED)
+    return messages.numbers(places, rank, turn, messages.COPIED)
 
 
 def _by_rank(rank: Rank) -> List[Dict[str, Any]]:
@@ -111,7 +111,7 @@ def _by_rank(rank: Rank) -> List[Dict[str, Any]]:
 
 
 def _run(
-    rank: Rank, operation: str, dtype: str, parts: Callable[[int], operations.Part]
+    rank: Rank, operation: str, dtype: str, parts: Callable[[int], messages.Part]
 ) -> Callable[[], Dict[str, Any]]:
     elements = rank.team.size * _block(rank.team.size)
     return lambda: operations.repeat(rank, operation, dtype, elements, parts, blocks=True)
@@ -121,7 +121,7 @@ def _block(size: int) -> int:
     return max(1, min(_ONE_HOT, MOST_ELEMENTS // size**2))
 
 
-def _one_hot(rank: Rank, operation: str, dtype: str) -> Callable[[int], operations.Part]:
+def _one_hot(rank: Rank, operation: str, dtype: str) -> Callable[[int], messages.Part]:
     """Parts for each round. What this rank gives is computed once, as an input would be; what is
     expected of the others is known.
     """
@@ -133,7 +133,7 @@ def _one_hot(rank: Rank, operation: str, dtype: str) -> Callable[[int], operatio
     scatters = operation == "reduce-scatter"
     own = [contribution(rank.index, turn, places) for turn in range(operations.ROUNDS)]
 
-    def parts(turn: int) -> operations.Part:
+    def parts(turn: int) -> messages.Part:
         def part(number: int) -> Any:
             source = number // size if scatters else number
             whole = torch.zeros(size * block, dtype=kind, device=device)

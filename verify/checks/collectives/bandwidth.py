@@ -26,7 +26,6 @@ LARGEST = {
     "nccl": {"quick": 1 << 20, "standard": 1 << 26, "full": 1 << 33},
     "gloo": {"quick": 1 << 16, "standard": 1 << 22, "full": 1 << 24},
 }
-SMALLEST, STEP = 16, 4  # bytes; the factor from one size to the next
 REPEATS, WARM_UP = 7, 3
 NVLS_SINCE = 9  # compute capability: NVSwitches of the third generation came with Hopper
 SMALL, LONG = 1 << 18, 1 << 30  # one call is too short to time by itself; is long enough
@@ -41,7 +40,7 @@ def check_bandwidth(context: Context) -> Outcome:
         return broken
     if team.backend == "nccl" and team.size == 1:
         return Outcome(Status.SKIP, ONE_GPU, measured={"ranks": 1})
-    wanted = sizes(LARGEST[team.backend][context.level])
+    wanted = room.sizes(LARGEST[team.backend][context.level])
 
     def work(rank: Rank) -> List[Dict[str, Any]]:
         return measure(rank, wanted, bounded=True)
@@ -57,14 +56,6 @@ def watched(context: Context, team: Team, work: Callable[[], World]) -> Outcome:
     return judge_bandwidth(world, seen, dict(os.environ), before)
 
 
-def sizes(largest: int) -> List[int]:
-    """Message sizes in bytes, the largest last."""
-    found = [largest]
-    while found[-1] // STEP >= SMALLEST:
-        found.append(found[-1] // STEP)
-    return found[::-1]
-
-
 # What each rank does
 
 
@@ -76,7 +67,7 @@ def measure(rank: Rank, wanted: Sequence[int], *, bounded: bool = False) -> List
     for name, make in _OPERATIONS.items():
         end, last_s = time.monotonic() + LARGE_S, 0.0
         for size in wanted:
-            needed_s = last_s * STEP * calls_of(size) * (REPEATS + WARM_UP)
+            needed_s = last_s * room.STEP * calls_of(size) * (REPEATS + WARM_UP)
             left_s = end - time.monotonic()
             if bounded and not room.has(
                 rank, size=size, copies=COPIES, left_s=left_s, needed_s=needed_s

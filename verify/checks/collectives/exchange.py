@@ -8,20 +8,23 @@ from __future__ import annotations
 import re
 from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Tuple
 
-from verify.checks.collectives import bandwidth, ranks
+from verify.checks.collectives import bandwidth, ranks, room
+from verify.checks.collectives.messages import (
+    COPIED,
+    REDUCING,
+    numbers,
+    numbers_below,
+    sources,
+)
 from verify.checks.collectives.operations import (
     BEFORE,
-    COPIED,
     DTYPES,
     ELEMENTS,
     MISPLACED,
     OTHER,
-    REDUCING,
     ROUNDS,
     UNSUPPORTED,
     judge_operations,
-    numbers,
-    numbers_below,
 )
 from verify.checks.collectives.ranks import ONE_GPU, Rank, Team
 from verify.model.check import Context, Outcome, Status
@@ -58,28 +61,19 @@ class Collectives(Protocol):
 
 def given(name: str, part: Part, i: int, n: int) -> Any:
     """The input of device i of n; one block per device for operations that scatter."""
-    return _blocks(part, i * n, 1, n) if name in ("reduce-scatter", "all-to-all") else part(i)
+    scatters = name in ("reduce-scatter", "all-to-all")
+    return _joined(part, [[i * n + to] for to in range(n)] if scatters else [[i]])
 
 
 def known(name: str, part: Part, i: int, n: int) -> Any:
-    """The expected output of device i of n: a broadcast comes from the last device, since a library
-    with a bug might use the first; a message comes from the previous device.
-    """
-    if name == "all-reduce":
-        return sum(part(j) for j in range(n))
-    if name == "all-gather":
-        return _blocks(part, 0, 1, n)
-    if name == "reduce-scatter":
-        return sum(part(j * n + i) for j in range(n))
-    if name == "all-to-all":
-        return _blocks(part, i, n, n)
-    return part(n - 1 if name == "broadcast" else (i - 1) % n)
+    """The expected output of device i of n."""
+    return _joined(part, sources(name, i, n))
 
 
-def _blocks(part: Part, first: int, step: int, count: int) -> Any:
+def _joined(part: Part, blocks: Sequence[Sequence[int]]) -> Any:
     import numpy as np
 
-    return np.concatenate([part(first + i * step) for i in range(count)])
+    return np.concatenate([sum(map(part, numbers)) for numbers in blocks])
 
 
 def check_operations(
@@ -180,7 +174,7 @@ def check_bandwidth(
     broken, team = found
     if broken or _alone(team):
         return broken or _one_gpu()
-    wanted = bandwidth.sizes(LARGEST[team.kind][context.level])
+    wanted = room.sizes(LARGEST[team.kind][context.level])
 
     def work(rank: Rank) -> List[Any]:
         """Every device takes part in each call, so all have the same times."""

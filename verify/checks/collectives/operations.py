@@ -9,39 +9,36 @@ from __future__ import annotations
 import os
 import re
 import time
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Sequence
 
-from verify.checks.collectives import ranks
+from verify.checks.collectives import messages, ranks, room
 from verify.checks.collectives.ranks import ONE_GPU, P2P_FIX, Rank, Team, World
 from verify.model.check import NODE, Context, Outcome, Status
 from verify.model.measures import Table, pack
 
-LIMIT_S = {"gloo": 60.0, "nccl": 150.0}
+LIMIT_S = {"gloo": 60.0, "nccl": 210.0}
 DTYPES = ("float32", "float16", "bfloat16", "int64")
 ELEMENTS = {  # of a rank's part
     "nccl": {"quick": 1 << 10, "standard": 1 << 18, "full": 1 << 22},
     "gloo": {"quick": 1 << 8, "standard": 1 << 14, "full": 1 << 17},
 }
+LARGEST = {"nccl": 1 << 33, "gloo": 1 << 24}  # bytes of a message, at the level full
+LARGE_DTYPES = ("float32", "bfloat16")  # at every size
+LARGE_S = 8.0  # for the largest sizes of an operation and dtype
+COPIES = 4  # of a message in memory: given, received, and what torch makes of lists
 ROUNDS = 2
-REDUCING = ("all-reduce", "reduce-scatter")
 # Up to this, and for bfloat16 up to 2**8, every integer and all partial sums are exact.
 EXACT = {"float32": 1 << 24, "float16": 1 << 11, "bfloat16": 1 << 8, "int64": 1 << 62}
-POISON = -1  # in every buffer before its first round; no answer is negative
 # What a buffer contains instead of the right numbers
 NOT_WRITTEN = "was not written"
 BEFORE = "has the result of the previous call"
 MISPLACED = "has the right numbers in wrong places"
 OTHER = "has other numbers"
 STEP_S = 0.05  # delay between the ranks' arrivals at the barrier
-COPIED = 127  # numbers that are only moved: up to this all are exact in bfloat16
 UNSUPPORTED = re.compile(  # messages of torch's backends without an operation or a dtype
     r"no support|not (currently |yet )?(supported|implemented)|does ?n[o']t support|[Uu]nsupported|"
     r"Invalid scalar type|no backend type"
 )
-
-Part = Callable[[int], Any]  # the input of the rank or block with this number
-Into = Callable[[int], Any]  # the receive buffer with this many parts
-Operation = Callable[[Rank, Part, Into], Tuple[Any, Any]]  # received, expected
 
 
 def check_operations(context: Context) -> Outcome:
@@ -52,17 +49,25 @@ def check_operations(context: Context) -> Outcome:
     if team.backend == "nccl" and team.size == 1:
         return Outcome(Status.SKIP, ONE_GPU, measured={"ranks": 1})
     elements = ELEMENTS[team.backend][context.level]
-    return judge_operations(ranks.run(team, lambda r: _all(r, elements), LIMIT_S[team.backend]))
+    wanted = room.sizes(LARGEST[team.backend]) if context.level == "full" else []
+    limit_s = LIMIT_S[team.backend]
+    return judge_operations(ranks.run(team, lambda r: _all(r, elements, wanted), limit_s))
 
 
 # What each rank does
 
 
-def _all(rank: Rank, elements: int) -> List[Dict[str, Any]]:
+def _all(rank: Rank, elements: int, wanted: Sequence[int]) -> List[Dict[str, Any]]:
     # Before what gloo may refuse: its barrier waits for earlier operations, too, and in PyTorch 2.0
     # it can raise the error of one that has just failed.
     barrier = _barrier(rank)
-    return [*known_answers(rank, elements), barrier]
+    rows = known_answers(rank, elements)
+    large = [
+        {**row, **_sized(rank, row["operation"], row["dtype"], wanted)}
+        for row in rows
+        if wanted and row["dtype"] in LARGE_DTYPES and "unsupported" not in row
+    ]
+    return [*rows, *large, barrier]
 
 
 def known_answers(rank: Rank, elements: int) -> List[Dict[str, Any]]:
@@ -70,9 +75,9 @@ def known_answers(rank: Rank, elements: int) -> List[Dict[str, Any]]:
     size = rank.team.size
     return [
         attempt(rank, name, dtype, lambda n=name, d=dtype: _rounds(rank, n, d, elements))  # type: ignore[misc]
-        for name in _OPERATIONS
+        for name in messages.OPERATIONS
         for dtype in DTYPES
-        if name not in REDUCING or size * numbers_below(size) <= EXACT[dtype]
+        if name not in messages.REDUCING or size * messages.numbers_below(size) <= EXACT[dtype]
     ]
 
 
@@ -91,11 +96,63 @@ def attempt(
 
 
 def _rounds(rank: Rank, name: str, dtype: str, elements: int) -> Dict[str, Any]:
+    def parts(turn: int) -> messages.Part:
+        return messages.part(messages.piece(rank, name, dtype, turn), elements)
+
+    return repeat(rank, name, dtype, elements, parts)
+
+
+def _sized(rank: Rank, name: str, dtype: str, wanted: Sequence[int]) -> Dict[str, Any]:
+    """One call for each size in bytes that there is room for; the first wrong one is reported."""
+    end, last_s, total, largest = time.monotonic() + LARGE_S, 0.0, 0, 0
+    first: Dict[str, Any] = {}
+    for size in wanted:
+        began = time.monotonic()
+        needed_s = last_s * room.STEP
+        if not room.has(rank, size=size, copies=COPIES, left_s=end - began, needed_s=needed_s):
+            break
+        row = _once(rank, name, dtype, size)  # also after a wrong one: other ranks may go on
+        first = first or (row if row["wrong"] else {})
+        total, largest, last_s = total + row["total"], size, time.monotonic() - began
+    return first or {"wrong": 0, "total": total, "bytes": largest}
+
+
+def _once(rank: Rank, name: str, dtype: str, size: int) -> Dict[str, Any]:
+    """A message of this size, whose answers are computed and compared in pieces on the device."""
     import torch
 
-    device, kind = rank.place.device, getattr(torch, dtype)
-    modulus = numbers_below(rank.team.size) if name in REDUCING else COPIED
-    return repeat(rank, name, dtype, elements, lambda t: _parts(elements, modulus, t, kind, device))
+    device, kind, count = rank.place.device, getattr(torch, dtype), rank.team.size
+    blocks = messages.sources(name, rank.index, count)
+    scatters = name in ("reduce-scatter", "all-to-all")
+    each = torch.zeros(1, dtype=kind).element_size() * (count if scatters else len(blocks))
+    elements = max(1, size // each)
+    piece = messages.piece(rank, name, dtype, 0)
+    rank.at("{} of {}, {}".format(name, dtype, in_words(size)))
+
+    def into(parts: int) -> Any:
+        return torch.full((parts * elements,), messages.POISON, dtype=kind, device=device)
+
+    got = messages.OPERATIONS[name](rank, messages.part(piece, elements), into)
+    row = {"wrong": 0, "total": got.numel(), "bytes": size}
+    for block, numbers in enumerate(blocks):
+        for start, end in messages.spans(elements):
+            right = sum(piece(number, start, end) for number in numbers)
+            here = got[block * elements + start : block * elements + end]
+            at = here != right
+            wrong = int(at.sum().item())
+            if wrong and not row["wrong"]:
+                place = block * elements + start + int(at.to(torch.uint8).argmax().item())
+                row.update(kind=_kind(here, right, None), place=place)
+            row["wrong"] += wrong
+    return row
+
+
+def in_words(size: int) -> str:
+    """A message's size: the binary unit that it is a multiple of."""
+    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if size >= 1 << power:
+            return "{:.3g} {}".format(size / (1 << power), unit)
+    return "{} bytes".format(size)
 
 
 def repeat(
@@ -103,7 +160,7 @@ def repeat(
     name: str,
     dtype: str,
     elements: int,
-    parts: Callable[[int], Part],
+    parts: Callable[[int], messages.Part],
     *,
     blocks: bool = False,
 ) -> Dict[str, Any]:
@@ -117,13 +174,17 @@ def repeat(
 
     def into(parts: int) -> Any:
         if parts not in buffers:
-            buffers[parts] = torch.full((parts * elements,), POISON, dtype=kind, device=device)
+            size = (parts * elements,)
+            buffers[parts] = torch.full(size, messages.POISON, dtype=kind, device=device)
         return buffers[parts]
 
     total, before = 0, None
     first: Dict[str, Any] = {}
     for turn in range(ROUNDS):  # also after a wrong one: other ranks may have got the right numbers
-        got, known = _OPERATIONS[name](rank, parts(turn), into)
+        part = parts(turn)
+        got = messages.OPERATIONS[name](rank, part, into)
+        whole = messages.sources(name, rank.index, rank.team.size)
+        known = torch.cat([sum(part(number) for number in numbers) for numbers in whole])
         at = got != known
         wrong = int(at.sum().item())
         if wrong and not first:
@@ -143,7 +204,7 @@ def senders(name: str, rank: Rank, at: Any) -> List[int]:
         return [size - 1]
     if name == "send and receive":
         return [(rank.index - 1) % size]
-    if name in REDUCING:
+    if name in messages.REDUCING:
         return []
     return wrong_blocks(size, at)
 
@@ -153,99 +214,16 @@ def wrong_blocks(size: int, at: Any) -> List[int]:
     return [i for i, wrong in enumerate(at.view(size, -1).any(1).tolist()) if wrong]
 
 
-def numbers_below(size: int) -> int:
-    """How many different numbers ranks add up: all sums stay below 257, so exact in bfloat16."""
-    return max(2, min(13, 256 // size))
-
-
-def numbers(places: Any, number: int, turn: int, modulus: int) -> Any:
-    """A part's values from position, part number and round; `places` is a torch or NumPy array."""
-    return (places * 3 + number * 5 + turn) % modulus + 1
-
-
-def _parts(elements: int, modulus: int, turn: int, kind: Any, device: Any) -> Part:
-    import torch
-
-    places = torch.arange(elements, device=device)
-
-    def part(number: int) -> Any:
-        return numbers(places, number, turn, modulus).to(kind)
-
-    return part
-
-
 def _kind(got: Any, known: Any, before: Any) -> str:
     """What the buffer contains instead of the right numbers."""
     at = got != known
-    if bool((got[at] == POISON).all()):
+    if bool((got[at] == messages.POISON).all()):
         return NOT_WRITTEN
     if before is not None and bool((got[at] == before[at]).all()):
         return BEFORE
     if bool((got.float().sort()[0] == known.float().sort()[0]).all()):
         return MISPLACED
     return OTHER
-
-
-def _all_reduce(rank: Rank, part: Part, _: Into) -> Tuple[Any, Any]:
-    import torch.distributed as dist
-
-    got = part(rank.index)
-    dist.all_reduce(got)
-    return got, sum(part(i) for i in range(rank.team.size))
-
-
-def _all_gather(rank: Rank, part: Part, into: Into) -> Tuple[Any, Any]:
-    import torch
-    import torch.distributed as dist
-
-    size = rank.team.size
-    got = into(size)
-    dist.all_gather(list(got.chunk(size)), part(rank.index))
-    return got, torch.cat([part(i) for i in range(size)])
-
-
-def _reduce_scatter(rank: Rank, part: Part, into: Into) -> Tuple[Any, Any]:
-    import torch.distributed as dist
-
-    size = rank.team.size
-    got = into(1)
-    dist.reduce_scatter(got, [part(rank.index * size + to) for to in range(size)])
-    return got, sum(part(source * size + rank.index) for source in range(size))
-
-
-def _broadcast(rank: Rank, part: Part, into: Into) -> Tuple[Any, Any]:
-    """From the last rank, since a library with a bug might use the first."""
-    import torch.distributed as dist
-
-    root = rank.team.size - 1
-    got = part(root) if rank.index == root else into(1)
-    dist.broadcast(got, root)
-    return got, part(root)
-
-
-def _send(rank: Rank, part: Part, into: Into) -> Tuple[Any, Any]:
-    """Each rank sends to the next, in a ring."""
-    import torch.distributed as dist
-
-    size = rank.team.size
-    got, source = into(1), (rank.index - 1) % size
-    ways = [
-        dist.P2POp(dist.isend, part(rank.index), (rank.index + 1) % size),
-        dist.P2POp(dist.irecv, got, source),
-    ]
-    for request in dist.batch_isend_irecv(ways):
-        request.wait()
-    return got, part(source)
-
-
-def _all_to_all(rank: Rank, part: Part, into: Into) -> Tuple[Any, Any]:
-    import torch
-    import torch.distributed as dist
-
-    size = rank.team.size
-    got = into(size)
-    dist.all_to_all_single(got, torch.cat([part(rank.index * size + to) for to in range(size)]))
-    return got, torch.cat([part(source * size + rank.index) for source in range(size)])
 
 
 def _barrier(rank: Rank) -> Dict[str, Any]:
@@ -267,16 +245,6 @@ def _barrier(rank: Rank) -> Dict[str, Any]:
 
 def _mark(rank: Rank, index: int) -> str:
     return os.path.join(rank.folder, "came-{}".format(index))
-
-
-_OPERATIONS: Dict[str, Operation] = {
-    "all-reduce": _all_reduce,
-    "all-gather": _all_gather,
-    "reduce-scatter": _reduce_scatter,
-    "broadcast": _broadcast,
-    "send and receive": _send,
-    "all-to-all": _all_to_all,
-}
 
 
 # The judge
@@ -302,10 +270,18 @@ def judge_operations(world: World) -> Outcome:
         fix = "build the image again: parallel training needs all-reduce"
         message = "{} has no all-reduce: {}".format(team.backend, why)
         return Outcome(Status.FAIL, message, why, fix, measured, expected)
-    message = "{} operations with correct results, {}{}".format(len(basic), team.words, team.note)
+    message = "{} operations with correct results{}, {}{}".format(
+        len(basic), _up_to(rows), team.words, team.note
+    )
     if any("unsupported" in row for row in rows):
         message += "; not supported here: " + _lacking(rows)
     return Outcome(Status.PASS, message, measured=measured, expected=expected)
+
+
+def _up_to(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The size up to which all operations were tried, at the level full."""
+    tried = [row["bytes"] for row in rows if "bytes" in row]
+    return " at all sizes up to {}".format(in_words(min(tried))) if tried else ""
 
 
 def _lacking(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -323,8 +299,13 @@ def _lacking(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _wrong(team: Team, rank: int, row: Mapping[str, Any]) -> str:
     of = "" if row["dtype"] == "-" else " of " + row["dtype"]
-    return "{} {}{}: rank {} {}, {} of {} wrong".format(
+    said = "{} {}{}: rank {} {}, {} of {} wrong".format(
         team.backend, row["operation"], of, rank, row["kind"], row["wrong"], row["total"]
+    )
+    if "place" not in row:
+        return said
+    return said + ", first number {} of a message of {}".format(
+        row["place"], in_words(row["bytes"])
     )
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kit.cases import cases
-from verify.checks.collectives import bandwidth, nccl_log, operations, ranks
+from verify.checks.collectives import bandwidth, messages, nccl_log, operations, ranks, room
 from verify.checks.collectives.ranks import Team, Trace, World
 from verify.checks.health.links import Link
 from verify.device.telemetry import GpuState, NvLink, Pair, State
@@ -232,6 +232,11 @@ LACKS = row("reduce-scatter", "bfloat16", total=0, unsupported="Invalid scalar t
     ("right", of_ranks([row()], [row()]), PASS, "1 operations with correct"),
     ("the second rank is wrong", of_ranks([row()], [row(wrong=3, kind="was not written")]), FAIL,
      "nccl all-reduce of float32: rank 1 was not written, 3 of 64 wrong"),
+    ("a large message is wrong in one place",
+     of_ranks([row()], [row(wrong=1, kind="has other numbers", bytes=1 << 33, place=7, total=9)]),
+     FAIL, "rank 1 has other numbers, 1 of 9 wrong, first number 7 of a message of 8 GiB"),
+    ("every size is right", of_ranks(*[[row(), row(bytes=1 << 33), row(bytes=1 << 31)]] * 2), PASS,
+     "correct results at all sizes up to 2 GiB, 2 GPUs over NCCL"),
     ("what is not supported is told", of_ranks([row(), LACKS], [row(), LACKS], backend="gloo"),
      PASS, "not supported here: reduce-scatter of bfloat16"),
     ("nothing", of_ranks(*[[row(total=0, unsupported="no")]] * 2), FAIL, "no all-reduce"),
@@ -297,8 +302,32 @@ def test_gloo_is_no_proof() -> None:
 
 @given(st.integers(2, 128))
 def test_every_sum_is_exact_in_bfloat16(size: int) -> None:
-    assert operations.numbers_below(size) * size <= 256
-    assert operations.numbers_below(size) >= 2
+    assert messages.numbers_below(size) * size <= 256
+    assert messages.numbers_below(size) >= 2
+
+
+@cases(
+    "name blocks",
+    ("every rank's part is added", "all-reduce", [[0, 1, 2]]),
+    ("each block is a rank's part", "all-gather", [[0], [1], [2]]),
+    ("the blocks for this rank are added", "reduce-scatter", [[1, 4, 7]]),
+    ("the blocks for this rank", "all-to-all", [[1], [4], [7]]),
+    ("from the last", "broadcast", [[2]]),
+    ("from the previous", "send and receive", [[0]]),
+)
+def test_what_the_second_of_three_ranks_receives(name: str, blocks: list[list[int]]) -> None:
+    assert messages.sources(name, 1, 3) == blocks
+
+
+@cases(
+    "size words",
+    ("bytes", 16, "16 bytes"),
+    ("KiB", 1 << 10, "1 KiB"),
+    ("MiB", 3 << 19, "1.5 MiB"),
+    ("GiB", 1 << 33, "8 GiB"),
+)
+def test_how_a_size_is_written(size: int, words: str) -> None:
+    assert operations.in_words(size) == words
 
 
 # Bandwidth
@@ -313,15 +342,15 @@ def test_the_factors_of_nccl_tests(operation: str, size: int, factor: float) -> 
 
 
 def test_sizes_go_by_fours_up_to_the_largest() -> None:
-    assert bandwidth.sizes(1 << 10) == [16, 64, 256, 1024]
-    assert bandwidth.sizes(1 << 26)[-1] == 1 << 26
+    assert room.sizes(1 << 10) == [16, 64, 256, 1024]
+    assert room.sizes(1 << 26)[-1] == 1 << 26
 
 
 @given(st.integers(16, 1 << 30))
 def test_no_size_is_below_the_smallest(largest: int) -> None:
-    found = bandwidth.sizes(largest)
+    found = room.sizes(largest)
     assert found == sorted(set(found))
-    assert bandwidth.SMALLEST <= found[0] < bandwidth.SMALLEST * bandwidth.STEP
+    assert room.SMALLEST <= found[0] < room.SMALLEST * room.STEP
 
 
 def timed(*seconds: float, operation: str = "all-reduce", size: int = 10**9) -> dict[str, Any]:

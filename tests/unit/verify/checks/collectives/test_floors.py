@@ -110,6 +110,9 @@ class _Place:
     def __init__(self, free: int | None) -> None:
         self._free = free
 
+    def release(self) -> None:
+        pass
+
     def free_bytes(self) -> int | None:
         return self._free
 

@@ -195,8 +195,11 @@ def with_burn(
     """The names of --only and --require; --burn asks for its check at every level."""
     if burn is None:
         return only, require
-    named = None if only is None else "{},{}".format(only, BURN)
-    return named, BURN if require is None else "{},{}".format(require, BURN)
+
+    def more(names: Optional[str]) -> str:
+        return BURN if names in (None, BURN) else "{},{}".format(names, BURN)
+
+    return None if only is None else more(only), more(require)
 
 
 def minutes(text: str) -> float:

@@ -1,9 +1,9 @@
 """All GPUs together at full power, for minutes: what fails only under load, and wrong bits.
 
-Every GPU multiplies the same matrices. Their numbers are multiples of 1/64 below 2, so all sums are
-exact in fp32, and a result has the same bits in whatever order a library adds up: a GPU whose bits
-differ from its own first result or from an equal GPU's computes wrongly. Another process reads the
-GPUs each second, so that a busy framework does not delay it.
+Every GPU multiplies the same matrix with itself. Its numbers are multiples of 1/64 below 2, so all
+sums are exact in fp32, and a result has the same bits in whatever order a library adds up: a GPU
+whose bits differ from its own first result or from an equal GPU's computes wrongly. Another process
+reads the GPUs each second, so that a busy framework does not delay it.
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ def check_burn(context: Context) -> Outcome:
         found = [Burn(_card(place, free)) for place in places]
         backend.sum_in_fp32()
         dtype = _dtype(places[0])
-        given = _factors(backend, _size(places[0], dtype))
+        factor = _factor(backend, _size(places[0], dtype))
         usual_s = 60 * USUAL_MIN if places[0].is_gpu else ON_CPU_S
         seconds = usual_s if context.burn_min is None else 60 * context.burn_min
-        _burn(places, found, (given, dtype), seconds, sampler)
+        _burn(places, found, (factor, dtype), seconds, sampler)
         for one in found:
             one.states = sampler.of(one.card)
         after = machine.state() if places[0].is_gpu else free
@@ -121,33 +121,31 @@ def _size(place: Any, dtype: str) -> int:
     as long.
     """
     for size, larger in zip(rates.SIZES, rates.SIZES[1:]):
-        sides = [place.put(side, dtype) for side in _factors(place.backend, size)]
-        times = []
+        side, times = place.put(_factor(place.backend, size), dtype), []
         for _ in range(2):  # the first call may compile
             began = time.monotonic()
-            int(_product(place, sides, dtype))
+            int(_product(place, side, dtype))
             times.append(time.monotonic() - began)
         if 8 * min(times) > LONGEST_S or larger * larger * 8 > rates.room(place):
             return size
     return rates.SIZES[-1]
 
 
-def _product(place: Any, sides: Sequence[Any], dtype: str) -> Any:
+def _product(place: Any, side: Any, dtype: str) -> Any:
     """A checksum of the result's bits, which is still computed."""
-    return place.backend.numbers.checksum(place, place.multiply(*sides, dtype))
+    return place.backend.numbers.checksum(place, place.multiply(side, side, dtype))
 
 
-def _factors(backend: Any, size: int) -> Tuple[Any, Any]:
-    left, right = (
-        (40 * side).round().clip(-127, 127) / 64 for side in backend.draw(43, *[(size, size)] * 2)
-    )
-    return left, right
+def _factor(backend: Any, size: int) -> Any:
+    """A matrix that is multiplied with itself: its sums are as random as those of two."""
+    (numbers,) = backend.draw(43, (size, size))
+    return (40 * numbers).round().clip(-127, 127) / 64
 
 
 def _burn(
     places: Sequence[Any],
     found: Sequence[Burn],
-    given: Tuple[Sequence[Any], str],
+    given: Tuple[Any, str],
     seconds: float,
     sampler: _Sampler,
 ) -> None:
@@ -160,44 +158,50 @@ def _burn(
     ]
     for thread in threads:
         thread.start()
-    with contextlib.suppress(threading.BrokenBarrierError):  # a GPU failed or hung at once
+    with contextlib.suppress(threading.BrokenBarrierError):  # one is not ready in time
         ready.wait(READY_S)
         sampler.start()
-        over.wait(seconds)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and any(thread.is_alive() for thread in threads):
+            over.wait(min(EVERY_S, max(0.0, end - time.monotonic())))
     sampler.stop()
     over.set()
+    end = time.monotonic() + GRACE_S
     for thread in threads:
-        thread.join(GRACE_S)
+        thread.join(max(0.0, end - time.monotonic()))
 
 
 def _load(
     place: Any,
     one: Burn,
-    given: Tuple[Sequence[Any], str],
+    given: Tuple[Any, str],
     ready: threading.Barrier,
     over: threading.Event,
 ) -> None:
-    factors, dtype = given
+    factor, dtype = given
+    waiting = True
     try:
         with place.scope():
-            sides = [place.put(side, dtype) for side in factors]
-            one.first = int(_product(place, sides, dtype))
+            side = place.put(factor, dtype)
+            one.first = int(_product(place, side, dtype))
             began = time.monotonic()
-            one.wrong = int(int(_product(place, sides, dtype)) != one.first)
+            one.wrong = int(int(_product(place, side, dtype)) != one.first)
             calls = int(LOOK_S / max(time.monotonic() - began, LOOK_S / MOST_QUEUED))
+            waiting = False
             ready.wait()
             began = time.monotonic()
             while not over.is_set():
                 queued = range(max(1, calls))
-                sums = [_product(place, sides, dtype) for _ in queued]  # int() waits for them
+                sums = [_product(place, side, dtype) for _ in queued]  # int() waits for them
                 one.wrong += sum(int(value) != one.first for value in sums)
                 one.rounds += len(sums)
                 one.seconds = time.monotonic() - began
     except threading.BrokenBarrierError:
         pass
-    except Exception as error:  # any: it becomes this GPU's finding
+    except Exception as error:  # any: it becomes this GPU's finding, and the others go on
         one.error = "{}: {}".format(type(error).__name__, str(error).split("\n")[0][:200])
-        ready.abort()
+        with contextlib.suppress(threading.BrokenBarrierError):
+            ready.wait() if waiting else None
     one.ended = True
 
 
@@ -299,6 +303,10 @@ def _of_one(one: Burn, found: Sequence[Burn]) -> List[Finding]:
     if one.error:
         fix = "see devices.kernel, and the kernel log (dmesg)"
         return [Finding(index, "failed under load", one.error, fix, _whose(found))]
+    if not one.rounds and all(other.ended and not other.error for other in found):
+        said = "it was not ready within {:.0f} s".format(READY_S)
+        fix = "run again with nothing else on the machine"
+        return [Finding(index, said, "the first product took too long", fix, UNKNOWN)]
     findings = [*_bits(one, found), *_behind(one, found)]
     state = watch.merged(one.states)
     if state is None:
@@ -314,7 +322,7 @@ def _of_one(one: Burn, found: Sequence[Burn]) -> List[Finding]:
 
 def _whose(found: Sequence[Burn]) -> str:
     """What is at fault if a GPU fails: the node, if the image's code does well on another one."""
-    good = any(one.ended and not one.error and not one.wrong for one in found)
+    good = any(one.rounds and one.ended and not one.error and not one.wrong for one in found)
     return NODE if good else UNKNOWN
 
 

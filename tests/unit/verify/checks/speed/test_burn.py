@@ -88,6 +88,10 @@ def test_what_holds_passes(found: list[Burn]) -> None:
     ("an error", [one(0), one(1, error="RuntimeError: no", rounds=0)],
      "GPU 1: failed under load"),
     ("a hang", [one(0), one(1, ended=False)], "GPU 1: its work did not end"),
+    ("a hang before the load", [one(0, rounds=0), one(1, ended=False, rounds=0)],
+     "GPU 1: its work did not end"),
+    ("no work was done at all", [one(0, rounds=0), one(1, rounds=0)],
+     "GPU 0-1: it was not ready within 90 s"),
 )  # fmt: skip
 def test_what_does_not_hold_is_named(found: list[Burn], words: str) -> None:
     outcome = judge(*found)

@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any, Callable, Dict, Iterator
 
 ROWS: Dict[str, Any] = {}  # this module is no table of mutations
+DEVICES_UNAVAILABLE = 46  # of CUDA's errors
 GIB = 1 << 30
 SPEEDUP = 1000
 LARGE = 1000  # numbers
@@ -370,8 +371,12 @@ def _start_fails(code: int, text: str) -> Callable[[], None]:
     """CUDA does not start: the driver has this error, and the framework its own words for it."""
 
     def seed() -> None:
-        from verify.device import driver
+        from verify.device import driver, state
 
+        if code == DEVICES_UNAVAILABLE:  # as NVML shows it: each GPU admits one process
+            seen = state.read()
+            held = tuple(replace(gpu, compute_mode="exclusive-process") for gpu in seen.gpus)
+            vars(state).update(read=lambda *_: replace(seen, gpus=held))
         said = "Error {}: {}".format(code, text)
         driver.read = lambda *_: driver.CudaDriver(found=True, version="12.8", error=said)
         if "torch" in sys.modules:
@@ -575,7 +580,9 @@ FAULTS: Dict[str, Callable[[], None]] = {
     "the second predicts wrongly": _second_predicts_wrongly,
     "the second computes wrongly": _second_computes_wrongly,
     "error 2": _start_fails(2, "out of memory"),
-    "error 46": _start_fails(46, "all CUDA-capable devices are busy or unavailable"),
+    "error 46": _start_fails(
+        DEVICES_UNAVAILABLE, "all CUDA-capable devices are busy or unavailable"
+    ),
     "error 100": _start_fails(100, "no CUDA-capable device is detected"),
     "error 802": _start_fails(802, "system not yet initialized"),
     "error 803": _start_fails(803, "unsupported display driver / cuda driver combination"),

@@ -135,7 +135,8 @@ def _findings(span: Span) -> List[Finding]:
     found = [*_memory(span, end), *_repeats(span)]
     if start.recovery == "none" and end.recovery not in (None, "none"):
         cause = "after an error during the run, the driver asks to {}".format(end.recovery)
-        found.append(Finding(start.index, "recovery action due", cause, RESET.format(start.index)))
+        fix = RESET.format(start.index) + _REPLACE
+        found.append(Finding(start.index, "recovery action due", cause, fix))
     if end.pcie_width and end.pcie_width < (start.pcie_width or 0) and not is_laptop(start):
         what = "its PCIe link went from x{} to x{} during the run"
         what, cause = what.format(start.pcie_width, end.pcie_width), "lanes failed under load"

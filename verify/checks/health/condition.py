@@ -118,6 +118,8 @@ def is_laptop(gpu: GpuState) -> bool:
 
 
 def _clock(gpu: GpuState) -> str:
+    if None in (gpu.clock_sm_mhz, gpu.clock_sm_max_mhz):
+        return "SM clock not reported"
     return "SM clock {} of {} MHz".format(gpu.clock_sm_mhz, gpu.clock_sm_max_mhz)
 
 
@@ -244,7 +246,7 @@ def _mode_findings(gpu: GpuState) -> List[Finding]:
     due = recovery_due(gpu)
     if due:
         cause = "after an error, the driver asks to {}".format(due)
-        fix = "end what runs on the GPU and do so: " + RESET.format(gpu.index)
+        fix = "reboot the host" if due.startswith("reboot") else RESET.format(gpu.index)
         fix = IMEX if gpu.recovery == RECOVERY[RECOVER_IMEX] else fix
         found.append(Finding(gpu.index, "recovery action due", cause, fix))
     if gpu.license == "unlicensed" and gpu.virtualization == "vgpu":

@@ -133,6 +133,8 @@ def test_a_sentence_of_the_driver_in_several_lines_is_one() -> None:
         pytest.param("corrected", "PCIe error", "PCIe error, corrected", id="corrected"),
         pytest.param("recoverable", "memory error", "machine check", id="memory"),
         pytest.param("fatal", "general processor error", "machine check", id="processor"),
+        pytest.param("recoverable", "ARM processor error", "machine check", id="Grace"),
+        pytest.param("fatal", "IA32/X64 processor error", "machine check", id="x86"),
         pytest.param("corrected", "memory error", None, id="corrected memory"),
     ],
 )

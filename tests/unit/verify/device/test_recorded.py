@@ -213,6 +213,81 @@ def test_a_record_without_gpus_is_left_out_and_counted() -> None:
     assert (figures.left_out, len(lines)) == (["m1"], 1)
 
 
+def alike(count: int, name: str, capability: str, **facts: Any) -> list[dict[str, Any]]:
+    """Equal GPUs with these facts."""
+    one = {"name": name, "compute_capability": capability, **facts}
+    return [{"index": index, **one} for index in range(count)]
+
+
+def links(*off: int, of: int) -> list[dict[str, Any]]:
+    return [{"link": i, "state": "inactive" if i in off else "25.781 GB/s"} for i in range(of)]
+
+
+def last(gpus: list[dict[str, Any]], **facts: Any) -> list[dict[str, Any]]:
+    """The last GPU is another: these are its facts."""
+    return [*gpus[:-1], {**gpus[-1], **facts}]
+
+
+BRAKE = {"gpu_idle": True, "hw_slowdown": True, "hw_power_brake_slowdown": True}
+V100 = alike(8, "Tesla V100-SXM2-32GB", "7.0", virtualization="Pass-Through", nvlink=links(of=6))
+RIG = alike(6, "NVIDIA GeForce GTX 1080 Ti", "6.1", fan_speed=70, pcie={"width": {"current": 1}})
+# After public reports; each with its source, its GPUs, and the checks that must fail.
+REPORTED: dict[str, tuple[str, list[dict[str, Any]], list[str]]] = {
+    "a bridge that wires twelve of eighteen links": (
+        "github.com/Azure/azurehpc-health-checks/issues/162",
+        alike(2, "NVIDIA H100 NVL", "9.0", nvlink=links(4, 5, 10, 11, 16, 17, of=18)),
+        [],
+    ),
+    "a card that could have a bridge": (
+        "github.com/NVIDIA/NVSentinel/pull/1481",
+        alike(1, "NVIDIA A100 80GB PCIe", "8.0", nvlink=links(*range(12), of=12)),
+        [],
+    ),
+    "WSL2, which reports little": (
+        "github.com/dask/distributed/issues/5342",
+        alike(2, "Quadro RTX 8000", "7.5", utilisation={"gpu": "N/A"}, temperature={"gpu": 61}),
+        [],
+    ),
+    "a GPU inside the processor": (
+        "github.com/rbonghi/jetson_stats/issues/885",
+        alike(1, "NVIDIA Thor", "11.0", utilisation={"gpu": 0}),
+        [],
+    ),
+    "a mining rig": ("github.com/tutulino/Megaminer/issues/376", RIG, []),
+    "a mining rig with a broken fan": (
+        "github.com/tutulino/Megaminer/issues/376",
+        last(RIG, fan_speed="Unknown Error"),
+        ["devices.nvml"],
+    ),
+    "two of eight links lost in a virtual machine": (
+        "github.com/Azure/azhpc-diagnostics/issues/73",
+        last(V100, nvlink=links(3, 5, of=6)),
+        ["health.nvlink"],
+    ),
+    "a fabric without resources for a rack's GPUs": (
+        "github.com/Azure/azhpc-images/pull/506",
+        alike(4, "NVIDIA GB200", "10.0", fabric={"state": "Completed", "status": "Insufficient"}),
+        ["health.fabric"],
+    ),
+    "a power brake on an idle GPU": (
+        "github.com/NVIDIA/NVSentinel/issues/1666",
+        last(alike(4, "NVIDIA GB200", "10.0"), throttle=BRAKE),
+        ["health.clocks"],
+    ),
+    "a GPU that does not answer": (
+        "github.com/akash-network/support/issues/209",
+        last(alike(8, "NVIDIA A100-SXM4-80GB", "8.0"), state="Unknown Error"),
+        ["devices.nvml", "devices.count"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("gpus", "failing"), [row[1:] for row in REPORTED.values()], ids=REPORTED)
+def test_machines_of_public_reports(gpus: list[dict[str, Any]], failing: list[str]) -> None:
+    found = recorded.failures({"id": "reported", "gpus": gpus})
+    assert [one.check for one in found] == failing, found
+
+
 RATES = json.loads((recorded.DATA / "rates.json").read_text())
 
 

@@ -208,6 +208,12 @@ def test_a_failing_sensor_is_read_again() -> None:
     assert machine.later == 1
 
 
+def test_clocks_that_are_not_reported() -> None:
+    slow = second(throttle_reasons=("hw_slowdown",), clock_sm_mhz=None)
+    outcome = health.judge_clocks([slow] * 3)
+    assert "GPU 1: slowed down (hw_slowdown), SM clock not reported" in outcome.message
+
+
 @pytest.mark.parametrize(
     ("reasons", "status", "word"),
     [
@@ -372,6 +378,13 @@ def test_temperature(fields: dict[str, Any], status: Status, word: str) -> None:
             Status.FAIL,
             "the driver asks to reset the GPU",
             id="a reset is due",
+        ),
+        pytest.param(
+            {"recovery": "reboot the machine"},
+            False,
+            Status.FAIL,
+            "asks to reboot the machine | reboot the host",
+            id="a reboot is due",
         ),
         pytest.param(
             {"recovery": "none"}, False, Status.PASS, "CUDA programs can start", id="none is due"

@@ -44,7 +44,8 @@ class Meaning:
         """What to do, now and if the error recurs."""
         steps = knowledge()["actions"]
         now = [steps[self.action]["step"], self.also]
-        recurs = steps[self.later]["step"] if self.later not in ("", self.action) else ""
+        more = self.later not in ("", "IGNORE", self.action)
+        recurs = steps[self.later]["step"] if more else ""
         return "; ".join(filter(None, (*now, "if it recurs, " + recurs if recurs else "")))
 
 
@@ -122,8 +123,9 @@ def _of_recovery(known: Meaning, text: str) -> Meaning:
     """Xid 154: every action but "None" is due, also one that is newer than the data."""
     said = re.search(r"\bto (?:0x[0-9a-fA-F]+ )?\(([^)]{1,60})\)", text)
     action = said.group(1) if said else "an action that it does not name"
-    known_actions = knowledge()["recovery"]["actions"]
-    name = known_actions.get(action.lower(), "RESET_GPU" if said else "UNKNOWN")
+    words = knowledge()["recovery"]["words"]
+    due = [words[word] for word in words if word in action.lower()] if said else ["UNKNOWN"]
+    name = (due or ["RESET_GPU"])[0]
     return Meaning("{}: {}".format(known.what, action), name)
 
 

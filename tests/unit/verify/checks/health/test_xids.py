@@ -34,6 +34,8 @@ BUS = (
 OFF_BUS = "NVRM: The NVIDIA GPU 0000:{}:00.0 (PCI ID: 10de:26b9) installed in this system has "
 OFF_BUS += "fallen off the bus and is not responding to commands."
 NOT_STARTED = "NVRM: GPU 0000:{}:00.0: RmInitAdapter failed! (0x26:0x56:1)"
+UVM = "NVRM: nvGpuOpsReportFatalError: uvm encountered global fatal error 0x60, requiring os "
+UVM += "reboot to recover."
 RESET_DUE = "NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required "
 RESET_DUE += "[NV_ERR_RESET_REQUIRED] (0x00000062) returned from status @ kernel_channel.c:2827"
 FATAL = "pcieport 0000:64:01.1: AER: Uncorrected (Fatal) error received: {}"
@@ -79,6 +81,7 @@ def test_the_catalogue_uses_109_codes_and_the_data_has_each() -> None:
 def test_every_code_is_judged_as_the_catalogue_says(code: int) -> None:
     outcome = judge(XID.format("65", code))
     assert outcome.status is (Status.FAIL if code in REPAIR else Status.PASS)
+    assert "recurs, no action" not in words(outcome)
     if code in {106, 107}:
         assert "Xid" not in outcome.message
     else:
@@ -243,6 +246,9 @@ CASES = [
     ("NVSwitch", (SWITCH.format("20034, Fatal"),), F, "NVSwitch 0000:c1:00"),
     ("NVSwitch, not fatal", (SWITCH.format("12028, Non-fatal"),), P, "had a non-fatal error"),
     ("a reboot is due", (RECOVERY.format("Node Reboot Required"),), F, "Node Reboot Required"),
+    ("a reboot, by a later driver", (RECOVERY.format("OS Reboot"),), F, "| reboot the host"),
+    ("a reset, by a later driver", (RECOVERY.format("PF FLR"),), F, "--gpu-reset -i 1"),
+    ("the rack's memory", (RECOVERY.format("IMEX Recovery"),), F, "| restart nvidia-imex"),
     ("an action of a later driver", (RECOVERY.format("Swap Board"),), F, "asks for: Swap Board"),
     ("an action that is not named", (XID.format("65", 154),), P, "does not name"),
     ("nothing is due", (RECOVERY.format("None"),), P, "(lines read: 1)"),
@@ -337,6 +343,8 @@ CASES = [
         P,
         "if others of its model work in this machine, it is broken",
     ),
+    ("unified memory", (UVM,), F, "the host, 10 min ago: unified memory failed | "),
+    ("unified memory, loaded again", (UVM, CORE, LOADED), P, "unified memory failed, repaired"),
     ("a reset is due, repaired", (RESET_DUE,), P, "the host: reset required, repaired"),
     # PCIe
     ("fatal", (FATAL.format("0000:65:00.0"),), F, "GPU 1, 10 min ago: PCIe error, fatal"),

@@ -320,6 +320,89 @@ def run_the_original() -> None:
     torch.compile = compile_once
 
 
+def a_gpu_that_compiles() -> None:
+    """A GPU with a stand-in for FlexAttention, which has no gradients on a CPU; the other compilers
+    have passed.
+    """
+    import torch
+    from torch.nn.attention import flex_attention as module
+
+    from verify.backends import pytorch
+    from verify.checks.numerics import compiled
+    from verify.checks.numerics.accuracy import AccuracyReading
+
+    vars(pytorch.BACKEND)["every"] = lambda _: (None, gpus(1, (8, 0)))
+    vars(torch.cuda).update(device=lambda _: contextlib.nullcontext())
+    reading = AccuracyReading("result", "fp32", 1, 0.0, 0.0, gpu=0)
+    vars(compiled).update(
+        why_not=lambda *_: None,
+        _inductor=lambda _: compiled.CompiledRun("inductor", (reading,), 1, compiled.CALLS, 1),
+        _triton=lambda *_: compiled.CompiledRun("Triton", ()),
+    )
+    vars(torch).update(compile=lambda work, **_: work)
+    vars(module).update(flex_attention=attend_with_scores)
+
+
+def attend_with_scores(query: Any, key: Any, value: Any, score_mod: Any = None) -> Any:
+    """FlexAttention in plain operations."""
+    import torch
+
+    scores = query.float() @ key.float().transpose(-2, -1) * query.shape[-1] ** -0.5
+    at = torch.arange(query.shape[-2])
+    if score_mod:
+        scores = score_mod(scores, None, None, at[:, None], at[None, :])
+    return (scores.softmax(-1) @ value.float()).to(query.dtype)
+
+
+def forget_the_score() -> None:
+    """FlexAttention does not apply the function of the score."""
+    from torch.nn.attention import flex_attention as module
+
+    true = module.flex_attention
+    module.flex_attention = lambda *given, **_: true(*given)
+
+
+def fail_to_compile_attention() -> None:
+    """The compiler cannot compile FlexAttention."""
+    import torch
+
+    def compile_it(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("InductorError: LoweringException: no choices for flex_attention")
+
+    torch.compile = compile_it
+
+
+def a_gpu_that_replays() -> None:
+    """A GPU on which a captured function is called again."""
+    import torch
+
+    from verify.backends import pytorch
+
+    vars(pytorch.BACKEND)["every"] = lambda _: (None, gpus(1, (8, 0)))
+    vars(torch.cuda).update(
+        make_graphed_callables=lambda work, _: work, device=lambda _: contextlib.nullcontext()
+    )
+
+
+def replay_the_old_numbers() -> None:
+    """Replays do not read their inputs."""
+    import torch
+
+    vars(torch.cuda).update(
+        make_graphed_callables=lambda work, given: lambda *now: work(*given) + 0 * work(*now)
+    )
+
+
+def fail_to_capture() -> None:
+    """Something in the function cannot be captured."""
+    import torch
+
+    def capture(*_: Any) -> Any:
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+
+    vars(torch.cuda).update(make_graphed_callables=capture)
+
+
 def spoil_the_loss(spoil: Callable[[Any], Any]) -> None:
     """Put another loss in the place of the mean of squares."""
     import torch
@@ -434,6 +517,21 @@ PYTORCH = (
         ("compiled code gives other numbers", compile_other_numbers, "error 0.001"),
         ("generated code does not compile", fail_to_compile, "could not compile"),
         ("compiled code runs once only", run_the_original, "ran 1 of 2 times"),
+        level="quick",
+    ),
+    *rows(
+        "numerics.compile",
+        ("FlexAttention leaves the score as it is", forget_the_score, "bf16 causal"),
+        ("FlexAttention does not compile", fail_to_compile_attention,
+         "FlexAttention could not compile"),
+        sound=a_gpu_that_compiles,
+        level="full",
+    ),
+    *rows(
+        "numerics.graphs",
+        ("a replay uses the captured numbers", replay_the_old_numbers, "when it is replayed"),
+        ("nothing can be captured", fail_to_capture, "choose another build"),
+        sound=a_gpu_that_replays,
         level="quick",
     ),
     *rows(

@@ -17,7 +17,7 @@ from verify.checks.libraries import tensorflow as tensorflow_libraries
 from verify.checks.loading import pipeline
 from verify.checks.loading import workers as loading
 from verify.checks.memory import free as memory
-from verify.checks.numerics import attention, compiled, convolution, products, reruns
+from verify.checks.numerics import attention, compiled, convolution, graphs, products, reruns
 from verify.checks.numerics import libraries as solvers
 from verify.checks.speed import burn
 from verify.checks.speed import measured as speed
@@ -50,6 +50,7 @@ _TABLE: Tuple[Tuple[Sequence[str], Sequence[Check]], ...] = (
     (ALL, reruns.CHECKS),
     (ALL, attention.CHECKS),
     (ALL, compiled.CHECKS),
+    (PYTORCH, graphs.CHECKS),
     (ALL, training.CHECKS),
     (TENSORFLOW, keras.CHECKS),
     (PYTORCH, loading.CHECKS),

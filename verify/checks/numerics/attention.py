@@ -21,10 +21,10 @@ _SHAPES: Mapping[str, Tuple[Shape, ...]] = {
 }
 _DTYPES = ("fp32", "fp16", "bf16")
 # Each pass has three roundings to the dtype one after another: weights, their products, gradients.
-_SLACK = 4.0
+SLACK = 4.0
 # With a causal mask the first rows are means of few values, and up to ten times as large as most.
-_PEAK = 8.0
-_PARTS = ("", ", gradient by query", ", gradient by key", ", gradient by value")
+PEAK = 8.0
+PARTS = ("", ", gradient by query", ", gradient by key", ", gradient by value")
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _try_each(
         for way in ("", *found.backend.attentions):
             name = way or "as {} chooses".format(found.backend.counts_as)
             what = "{}, {}, length {}".format(name, "causal" if causal else "full", shape[2])
-            mine = AccuracyReading(what, dtype, shape[2], gpu=place.gpu, slack=_SLACK, peak=_PEAK)
+            mine = AccuracyReading(what, dtype, shape[2], gpu=place.gpu, slack=SLACK, peak=PEAK)
 
             def work() -> List[AccuracyReading]:
                 ran = place.attend(given, dtype, way, causal=causal)  # noqa: B023
@@ -83,12 +83,13 @@ def _try_each(
                     return []
                 if way:  # noqa: B023
                     forced.append(ForcedBackend(way, ran[0], dtype))  # noqa: B023
-                return [_read(mine, *row) for row in zip(_PARTS, ran[1], known)]  # noqa: B023
+                return [read(mine, *row) for row in zip(PARTS, ran[1], known)]  # noqa: B023
 
             found.add(work, mine)
 
 
-def _read(mine: AccuracyReading, part: str, got: Any, true: Any) -> AccuracyReading:
+def read(mine: AccuracyReading, part: str, got: Any, true: Any) -> AccuracyReading:
+    """A result, or a gradient, compared with the formula's."""
     error, worst = compare(got, true)
     return replace(mine, what=mine.what + part, error=error, worst=worst)
 

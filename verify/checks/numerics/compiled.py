@@ -1,4 +1,4 @@
-"""torch.compile and a custom Triton kernel: compiled code must run and give right results.
+"""torch.compile, FlexAttention and a custom Triton kernel: compiled code must run, and be right.
 
 torch.compile falls back to plain Python in many ways and hardly reports it. So this counts the
 graphs that it passes to the compiler, the calls of the compiled code, and the generated kernels.
@@ -18,6 +18,7 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 from verify.backends.each_gpu import on_each
 from verify.backends.pytorch import Place
 from verify.checks.libraries.compiler import ADD
+from verify.checks.numerics import attention
 from verify.checks.numerics.accuracy import AccuracyReading, compare, judge_accuracy, tf32_override
 from verify.checks.numerics.xla import check_xla
 from verify.model.check import Check, Context, Outcome, Status, on_device
@@ -70,8 +71,8 @@ class CompiledRun:
 
 
 def check_compile(context: Context) -> Outcome:
-    """Compile a small training step with inductor, and on a GPU a custom kernel with Triton; or a
-    function with XLA, which TensorFlow and JAX have.
+    """Compile a small training step with inductor, and on a GPU a custom kernel with Triton and, at
+    level full, FlexAttention; or a function with XLA, which TensorFlow and JAX have.
     """
     if context.framework != "pytorch":
         return check_xla(context)
@@ -82,7 +83,12 @@ def check_compile(context: Context) -> Outcome:
         return Outcome(Status.SKIP, said.format(torch.__version__), "an older torch")
     folder = scratch()
     try:
-        return on_each(context, lambda _, place: why_not(place, folder) or _compile(place, folder))
+        return on_each(
+            context,
+            lambda context, place: (
+                why_not(place, folder) or _compile(place, folder, flex=context.level == "full")
+            ),
+        )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -108,7 +114,7 @@ def why_not(place: Place, folder: str) -> Optional[Outcome]:
     return None
 
 
-def _compile(place: Place, folder: str) -> Outcome:
+def _compile(place: Place, folder: str, *, flex: bool) -> Outcome:
     """Compile with every file in the folder: a home may be read-only or have older kernels."""
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TMPDIR"):
         os.environ[name] = folder
@@ -118,6 +124,8 @@ def _compile(place: Place, folder: str) -> Outcome:
         found = [_attempt("inductor", place, _inductor)]
         if found[0] and place.is_gpu:
             found.append(_attempt("Triton", place, lambda place: _triton(place, folder)))
+        if found[0] and flex and place.has("bf16") and _has_flex_attention():
+            found.append(_attempt("FlexAttention", place, _flex))
     if found[0] is None:
         import torch
 
@@ -252,6 +260,47 @@ def _triton(place: Place, folder: str) -> CompiledRun:
         _read("product of tiles", product, square.double() @ square.double(), place),
     )
     return CompiledRun("Triton", readings)
+
+
+def _has_flex_attention() -> bool:
+    """It came with torch 2.5."""
+    import torch
+
+    name = "torch.nn.attention.flex_attention"
+    return hasattr(torch.nn, "attention") and importlib.util.find_spec(name) is not None
+
+
+def _flex(place: Place) -> CompiledRun:
+    """Causal attention by a function of the score, with its gradients, against the formula."""
+    import torch
+    from torch.nn.attention import flex_attention as module
+
+    shape, host = (1, 2, 256, 64), place.backend.place("cpu")
+    drawn = place.backend.draw(5, *[shape] * 4)
+    given = [host.get(host.put(numbers, "bf16")) for numbers in drawn]
+    *inputs, back = (place.put(numbers, "bf16") for numbers in given)
+    inputs = [numbers.detach().requires_grad_() for numbers in inputs]
+    compiled = torch.compile(module.flex_attention, fullgraph=True)
+    result = compiled(*inputs, score_mod=_causal)
+    found = (result, *torch.autograd.grad(result, inputs, back))
+    mine = AccuracyReading(
+        "causal", "bf16", shape[2], gpu=_gpu(place), slack=attention.SLACK, peak=attention.PEAK
+    )
+    return CompiledRun(
+        "FlexAttention",
+        tuple(
+            attention.read(mine, part, place.get(got), true)
+            for part, got, true in zip(
+                attention.PARTS, found, attention.formula(place.backend, given, causal=True)
+            )
+        ),
+    )
+
+
+def _causal(score: Any, _batch: Any, _head: Any, query: Any, key: Any) -> Any:
+    import torch
+
+    return torch.where(query >= key, score, -float("inf"))
 
 
 def _floats(numbers: Any, place: Place) -> Any:

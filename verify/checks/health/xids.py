@@ -30,7 +30,8 @@ RETURNS, RETURNS_S = 3, 30 * 86400.0  # the same fault, each time repaired, with
 BOOT_S = 10.0  # machine checks that the kernel logs so early are from before the start
 _HOST, _ELSEWHERE = "the host", "elsewhere"
 # What the driver says of a GPU that it cannot take into use: then NVML does not list the GPU.
-_UNUSABLE = ("off the bus", "RmInitAdapter failed", "probe failed", "reset required")
+_NAMELESS = ("GPU lost", "reset required")  # the driver does not say which GPU
+_UNUSABLE = ("off the bus", "RmInitAdapter failed", "probe failed", *_NAMELESS)
 _SM = re.compile(r"\(?GPC (?P<gpc>[0-9]{1,3}), TPC (?P<tpc>[0-9]{1,3})")
 _PID = re.compile(r"\bpid='?(?P<pid>[0-9]{1,10})")
 
@@ -90,10 +91,16 @@ class Scene:
             return event.since_start_s is not None and event.since_start_s < BOOT_S
         if event.name == "RmInitAdapter failed" and event.place in self.gpus:
             return self.works(event)  # NVML lists only GPUs that the driver has started since
-        if event.name == "reset required" and self.gpus:
-            asked = [gpu.recovery and recovery_due(gpu) is None for gpu in self.gpus.values()]
-            return all(asked) or repairs.after(event)
+        if event.name in _NAMELESS:
+            return self.calm or repairs.after(event)
         return repairs.after(event) and self.works(event)
+
+    @property
+    def calm(self) -> bool:
+        """Whether NVML lists every GPU of the driver, and knows that nothing is due on any."""
+        ours = {place for place, card in self.bus.items() if card.driver == DRIVER}
+        asked = [gpu.recovery is None or recovery_due(gpu) for gpu in self.gpus.values()]
+        return self.whole and ours <= self.gpus.keys() and not any(asked)
 
     def works(self, event: Event) -> bool:
         """Whether NVML lists the event's GPU, and asks for no recovery. If NVML lists none at all,

@@ -36,6 +36,7 @@ OFF_BUS += "fallen off the bus and is not responding to commands."
 NOT_STARTED = "NVRM: GPU 0000:{}:00.0: RmInitAdapter failed! (0x26:0x56:1)"
 UVM = "NVRM: nvGpuOpsReportFatalError: uvm encountered global fatal error 0x60, requiring os "
 UVM += "reboot to recover."
+LOST = "NVRM: GPU0 nvCheckOkFailedNoLog: Check failed: GPU lost from the bus [NV_ERR_GPU_IS_LOST]"
 RESET_DUE = "NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required "
 RESET_DUE += "[NV_ERR_RESET_REQUIRED] (0x00000062) returned from status @ kernel_channel.c:2827"
 FATAL = "pcieport 0000:64:01.1: AER: Uncorrected (Fatal) error received: {}"
@@ -468,6 +469,16 @@ def test_a_row_that_waits_for_remapping_is_reported() -> None:
     assert outcome.status is Status.PASS
     assert "Xid 119, repaired" in outcome.message
     assert "asks for: Drain and Reset; when what runs on the GPU has ended" in outcome.message
+
+
+def test_a_lost_gpu_that_the_driver_does_not_name() -> None:
+    card = PciGpu("0000:b3:00.0", driver="nvidia")
+    outcome = judge(LOST, bus=(*BUS, card))
+    assert outcome.status is Status.FAIL
+    assert "the host, 10 min ago: GPU lost | " in words(outcome)
+    assert judge(LOST, bus=(*BUS, replace(card, driver=None))).status is Status.PASS
+    assert judge(LOST, bus=(*BUS, replace(card, closed=True))).status is Status.PASS
+    assert judge(LOST, LOADED, bus=(*BUS, card)).status is Status.PASS
 
 
 @pytest.mark.parametrize("recovery", [None, "reset the GPU"])

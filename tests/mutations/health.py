@@ -101,6 +101,16 @@ def logged(*texts: str) -> Callable[[], None]:
     return seed
 
 
+def both(*seeds: Callable[[], None]) -> Callable[[], None]:
+    """Several faults."""
+
+    def seed() -> None:
+        for one in seeds:
+            one()
+
+    return seed
+
+
 def busy() -> None:
     """A process holds a GPU that takes one at a time."""
     from verify.device.telemetry import GpuProcess
@@ -179,6 +189,11 @@ ROWS = {
                 "the driver cools it at work",
                 broken(throttle_reasons=("sw_thermal_slowdown",), utilization_percent=97),
                 "too hot",
+            ),
+            (
+                "the power brake is on at rest",
+                broken(throttle_reasons=("gpu_idle", "hw_power_brake_slowdown")),
+                "power supply",
             ),
             (
                 "the power brake is on",
@@ -267,8 +282,19 @@ ROWS = {
             ),
             (
                 "a GPU does not start",
-                logged("NVRM: GPU 0000:65:00.0: RmInitAdapter failed! (0x26:0x56:1482)"),
+                logged("NVRM: GPU 0000:b3:00.0: RmInitAdapter failed! (0x26:0x56:1482)"),
                 "could not start the GPU",
+            ),
+            ("a GPU left the bus", logged(XID.replace("65", "b3") + "79, pid=1"), "0000:b3:00"),
+            (
+                "a reset is due, and no Xid says so",
+                both(broken(recovery=None), logged("NVRM: x [NV_ERR_RESET_REQUIRED] (0x00000062)")),
+                "reset required",
+            ),
+            (
+                "unified memory failed",
+                logged("NVRM: x: uvm encountered global fatal error 0x60, requiring os reboot"),
+                "unified memory failed",
             ),
             (
                 "a fatal PCIe error",

@@ -106,8 +106,10 @@ def check_burn(context: Context) -> Outcome:
 
 
 def _card(place: Any, free: State) -> RatedCard:
+    """With NVML's number, if that is known: `grown` and the other checks of health use it."""
     state = place.state_in(free.gpus) if place.is_gpu else None
-    return RatedCard(place.index, place.card, state, busy=watch.busy(state))
+    number = place.index if state is None else state.index
+    return RatedCard(number, place.card, state, busy=watch.busy(state))
 
 
 def _dtype(place: Any) -> str:
@@ -311,12 +313,12 @@ def _of_one(one: Burn, found: Sequence[Burn]) -> List[Finding]:
     state = watch.merged(one.states)
     if state is None:
         return findings
-    mine = replace(state, index=index)
-    findings += clock_findings(mine, [State(gpus=(mine,))])
-    if is_stuck(mine) and not one.card.busy:
+    findings += clock_findings(state, [State(gpus=(state,))])
+    if is_stuck(state) and not one.card.busy:
         said = "SM clock {} of {} MHz under load"
-        said = said.format(mine.clock_sm_mhz, mine.clock_sm_max_mhz)
-        findings.append(Finding(index, said, *why_low(mine)[:2]))
+        said = said.format(state.clock_sm_mhz, state.clock_sm_max_mhz)
+        cause, fix, whose = why_low(state)
+        findings.append(Finding(index, said, cause, fix, whose or UNKNOWN))
     return findings
 
 

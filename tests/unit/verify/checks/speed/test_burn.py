@@ -109,8 +109,10 @@ def test_what_does_not_hold_is_named(found: list[Burn], words: str) -> None:
     ("all of them: the image may be at fault", [one(0, wrong=1), one(1, wrong=1)], UNKNOWN),
     ("one of two fails", [one(0), one(1, error="RuntimeError: no")], NODE),
     ("all fail", [one(0, error="RuntimeError: no"), one(1, error="RuntimeError: no")], UNKNOWN),
+    ("a clock that may be locked",
+     [one(0, state={"throttle_reasons": (), "clock_sm_mhz": 345})], UNKNOWN),
     ("all hang", [one(0, ended=False), one(1, ended=False)], UNKNOWN),
-)
+)  # fmt: skip
 def test_what_is_at_fault(found: list[Burn], at_fault: str) -> None:
     assert judge(*found).at_fault == at_fault
 

@@ -16,6 +16,7 @@ from tests.mutations.patching import backend, raising, replace
 
 SHORT_S = 5.0  # for a process that hangs: it gets no further however long one waits
 SLOWER = 1e5
+LARGE = 1 << 18  # numbers of float32 in the largest message
 
 # Sound worlds
 
@@ -55,6 +56,18 @@ def two_slow_gpus() -> None:
     cards = [GpuState(i, pcie_generation_max=1, pcie_width=1, pcie_width_max=1) for i in (0, 1)]
     pair = Pair(0, 1, "PHB", "ok", "ok")
     put(state, "read", lambda *_: State(gpus=tuple(cards), pairs=(pair,), found=True))
+
+
+def one_mebibyte() -> None:
+    """The largest message of the level full."""
+    from verify.checks.collectives import operations
+
+    operations.LARGEST.update(gloo=1 << 20, nccl=1 << 20)
+
+
+def one_mebibyte_on_gpus() -> None:
+    two_gpus()
+    one_mebibyte()
 
 
 # Faults of both
@@ -163,6 +176,15 @@ def instead(name: str, work: Callable[..., Any]) -> Callable[[], None]:
     return seed
 
 
+def add_one(x: Any) -> Any:
+    """In one place of the largest message alone."""
+    import tensorflow as tf
+
+    if x.shape[0] != LARGE:
+        return x
+    return x + tf.cast(tf.equal(tf.range(LARGE), 200_000), x.dtype)
+
+
 def lose_the_broadcast() -> None:
     """The second device keeps what it had."""
     from verify.checks.collectives.tensorflow import _Collectives
@@ -221,6 +243,16 @@ def _operations(*faults: Tuple[str, Callable[[], None], str]) -> Tuple[Row, ...]
     )
 
 
+def _of_the_largest(seed: Callable[[], None]) -> Tuple[Row, ...]:
+    check, fault = "collectives.operations", "one number of the largest sum is wrong"
+    word = "has other numbers, 1 of 262144 wrong, first number 200000 of a message of 1 MiB"
+    there = "{}, with GPUs".format(fault)
+    return (
+        *rows(check, (fault, seed, word), sound=one_mebibyte, level="full"),
+        *rows(check, (there, seed, "NCCL_P2P_DISABLE"), sound=one_mebibyte_on_gpus, level="full"),
+    )
+
+
 ROWS: Dict[str, Tuple[Row, ...]] = {
     "jax": (
         *_operations(
@@ -255,6 +287,7 @@ ROWS: Dict[str, Tuple[Row, ...]] = {
             ("the process is killed", replace_in_lax("psum", die), "at all-reduce of float32"),
             ("an operation hangs", hang_in(replace_in_lax("psum", hang)), "hang"),
         ),
+        *_of_the_largest(change("psum", lambda x: x.at[200_000].add(1) if x.size == LARGE else x)),
         *_bandwidth(replace_in_lax("all_gather", die)),
     ),
     "tensorflow": (
@@ -279,6 +312,7 @@ ROWS: Dict[str, Tuple[Row, ...]] = {
             ("the process is killed", instead("all_reduce", die), "at all-reduce of float32"),
             ("an operation hangs", hang_in(instead("all_reduce", hang)), "hang"),
         ),
+        *_of_the_largest(in_replicas("all_reduce", add_one)),
         *_bandwidth(instead("all_gather", die)),
     ),
 }

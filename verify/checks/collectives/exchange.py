@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Tuple
 
-from verify.checks.collectives import bandwidth, ranks, room
+from verify.checks.collectives import bandwidth, messages, operations, ranks, room
 from verify.checks.collectives.messages import (
     COPIED,
     REDUCING,
@@ -38,12 +38,14 @@ LARGEST = {
     "cpu": bandwidth.LARGEST["gloo"],
 }
 FEW, MANY = 4, 32  # calls that are timed as one; many if a few take too little time
+LEAST, MOST = 1 << 20, 1 << 31  # bytes, as each size is compiled; numbers, for indices of 32 bits
 SHORT_S = 0.02  # twenty times what it takes to start a program
 # Messages of XLA and TensorFlow if they lack an operation or a dtype
 _OTHERS = r"|UNIMPLEMENTED|not in list of allowed values|No OpKernel"
 LACKS = re.compile(UNSUPPORTED.pattern + _OTHERS)
 
 Part = Callable[[int], Any]  # the input of the device or block with this number
+Join = Callable[[List[Any]], Any]  # a framework's arrays, one after the other
 Run = Callable[[int], object]  # makes this many calls in one program and waits for them
 Timer = Callable[[str, int], Tuple[int, Run]]  # (operation, bytes) to (counted bytes, run)
 
@@ -58,22 +60,37 @@ class Collectives(Protocol):
     def __call__(self, name: str, dtype: str, given: List[Any]) -> List[Any]:
         """Each device's output, from each device's input, as NumPy arrays."""
 
+    def free_bytes(self) -> Optional[int]:
+        """What a device has free; None if the framework does not say it."""
 
-def given(name: str, part: Part, i: int, n: int) -> Any:
+    def wrong(self, name: str, dtype: str, elements: int) -> List[Tuple[int, int]]:
+        """How many numbers each device got wrong, and the first of them: parts of so many numbers
+        are made and compared on the devices.
+        """
+
+
+def given(name: str, part: Part, i: Any, n: int, join: Optional[Join] = None) -> Any:
     """The input of device i of n; one block per device for operations that scatter."""
     scatters = name in ("reduce-scatter", "all-to-all")
-    return _joined(part, [[i * n + to] for to in range(n)] if scatters else [[i]])
+    return _joined(part, [[i * n + to] for to in range(n)] if scatters else [[i]], join)
 
 
-def known(name: str, part: Part, i: int, n: int) -> Any:
+def known(name: str, part: Part, i: Any, n: int, join: Optional[Join] = None) -> Any:
     """The expected output of device i of n."""
-    return _joined(part, sources(name, i, n))
+    return _joined(part, sources(name, i, n), join)
 
 
-def _joined(part: Part, blocks: Sequence[Sequence[int]]) -> Any:
+def _joined(part: Part, blocks: Sequence[Sequence[int]], join: Optional[Join]) -> Any:
     import numpy as np
 
-    return np.concatenate([sum(map(part, numbers)) for numbers in blocks])
+    return (join or np.concatenate)([sum(map(part, numbers)) for numbers in blocks])
+
+
+def parts(name: str, places: Any, n: int, turn: int = 0) -> Part:
+    """The numbers at these places, in a framework's array: three times a place might overflow."""
+    modulus = numbers_below(n) if name in REDUCING else COPIED
+    within = places % modulus
+    return lambda number: numbers(within, number, turn, modulus)
 
 
 def check_operations(
@@ -85,8 +102,14 @@ def check_operations(
         return broken or _one_gpu()
     sizes = ELEMENTS["nccl" if team.kind == "cuda" else "gloo"]
     elements = sizes[context.level]
-    world = ranks.run_together(team, lambda rank: _all(rank, start(), elements), LIMIT_S[team.kind])
-    return judge_operations(world)
+    largest = operations.LARGEST["nccl" if team.kind == "cuda" else "gloo"]
+    full = context.level == "full"
+    wanted = [size for size in room.sizes(largest) if size >= LEAST] if full else []
+
+    def work(rank: Rank) -> List[List[Dict[str, Any]]]:
+        return _all(rank, start(), elements, wanted)
+
+    return judge_operations(ranks.run_together(team, work, LIMIT_S[team.kind]))
 
 
 def _alone(team: Team) -> bool:
@@ -97,14 +120,45 @@ def _one_gpu() -> Outcome:
     return Outcome(Status.SKIP, ONE_GPU, measured={"ranks": 1})
 
 
-def _all(rank: Rank, exchange: Collectives, elements: int) -> List[List[Dict[str, Any]]]:
+def _all(
+    rank: Rank, exchange: Collectives, elements: int, wanted: Sequence[int]
+) -> List[List[Dict[str, Any]]]:
     """Each device's rows, one per operation of the framework and dtype."""
     tried = [
         _try(rank, exchange, name, dtype, elements)
         for name in exchange.operations
         for dtype in DTYPES
     ]
-    return [[row[i] for row in tried] for i in range(rank.team.size)]
+    large = [
+        _sized(rank, exchange, rows[0], wanted)
+        for rows in tried
+        if wanted and rows[0]["dtype"] in operations.LARGE_DTYPES and "unsupported" not in rows[0]
+    ]
+    return [[row[i] for row in [*tried, *large]] for i in range(rank.team.size)]
+
+
+def _sized(
+    rank: Rank, exchange: Collectives, like: Dict[str, Any], wanted: Sequence[int]
+) -> List[Dict[str, Any]]:
+    """Each device's row for messages of these sizes, as far as there is memory and time."""
+    name, dtype = like["operation"], like["dtype"]
+    width = operations.LARGE_DTYPES[dtype]
+
+    def enough(size: int, left_s: float, needed_s: float) -> bool:
+        free = exchange.free_bytes()
+        most = room.ALWAYS if free is None else MOST * width
+        if size > most:
+            return False
+        return room.fits(size, operations.COPIES, free, left_s=left_s, needed_s=needed_s)
+
+    def once(size: int) -> List[Dict[str, Any]]:
+        rank.at("{} of {}, {}".format(name, dtype, operations.in_words(size)))
+        count = messages.elements(name, size // width, rank.team.size)
+        row = {**like, "kind": OTHER, "total": size // width, "bytes": size}
+        found = exchange.wrong(name, dtype, count)
+        return [{**row, "wrong": wrong, "place": place} for wrong, place in found]
+
+    return room.at_sizes(wanted, enough, once)
 
 
 def _try(
@@ -126,11 +180,10 @@ def _rounds(
     size: int, exchange: Collectives, name: str, dtype: str, elements: int
 ) -> List[Dict[str, Any]]:
     """Repeat the operation with other numbers."""
-    modulus = numbers_below(size) if name in REDUCING else COPIED
     rows: List[Dict[str, Any]] = [{"total": 0} for _ in range(size)]
     before: List[Any] = [None] * size
     for turn in range(ROUNDS):
-        part = _part(elements, turn, modulus)
+        part = _part(name, elements, turn, size)
         got = exchange(name, dtype, [given(name, part, i, size) for i in range(size)])
         for i in range(size):
             right = known(name, part, i, size)
@@ -140,11 +193,10 @@ def _rounds(
     return rows
 
 
-def _part(elements: int, turn: int, modulus: int) -> Part:
+def _part(name: str, elements: int, turn: int, n: int) -> Part:
     import numpy as np
 
-    places = np.arange(elements)
-    return lambda number: numbers(places, number, turn, modulus)
+    return parts(name, np.arange(elements), n, turn)
 
 
 def _row(got: Any, right: Any, before: Any, total: int) -> Dict[str, Any]:

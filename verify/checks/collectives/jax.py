@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from verify.backends.jax import all_devices, cut_the_cpu
 from verify.checks.collectives import exchange
@@ -59,6 +59,33 @@ class _Collectives:
             self._made[name] = jax.pmap(work, axis_name="i", devices=self._devices)
         spread = jnp.asarray(np.stack(given)).astype(dtype)
         return list(np.asarray(self._made[name](spread)).astype(np.float64))
+
+    def free_bytes(self) -> Optional[int]:
+        """The least of all devices, by JAX's allocator."""
+        stats = [device.memory_stats() or {} for device in self._devices]
+        if not all("bytes_limit" in one for one in stats):
+            return None
+        return min(int(one["bytes_limit"] - one["bytes_in_use"]) for one in stats)
+
+    def wrong(self, name: str, dtype: str, elements: int) -> List[Tuple[int, int]]:
+        """In one program."""
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+
+        count = len(self._devices)
+
+        def work(_: Any) -> Any:
+            part = exchange.parts(name, jnp.arange(elements), count)
+            i = jax.lax.axis_index("i")
+            x = exchange.given(name, part, i, count, jnp.concatenate).astype(dtype)
+            right = exchange.known(name, part, i, count, jnp.concatenate).astype(dtype)
+            at = self._works[name](x) != right
+            return jnp.sum(at, dtype="uint32"), jnp.argmax(at)
+
+        program = jax.pmap(work, axis_name="i", devices=self._devices)
+        sums, places = (np.asarray(found) for found in program(jnp.zeros(count)))
+        return [(int(wrong), int(place)) for wrong, place in zip(sums, places)]
 
 
 def _timer(devices: List[Any]) -> exchange.Timer:

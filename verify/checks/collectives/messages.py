@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, Tuple
 from verify.checks.collectives.ranks import Rank
 
 REDUCING = ("all-reduce", "reduce-scatter")
+BLOCKED = ("all-gather", "reduce-scatter", "all-to-all")  # with a part for each rank
 COPIED = 127  # numbers that are only moved: up to this all are exact in bfloat16
 POISON = -1  # in every buffer before its first round; no answer is negative
 PIECE = 1 << 24  # numbers that are computed and compared at once
@@ -29,6 +30,11 @@ def numbers_below(size: int) -> int:
 def numbers(places: Any, number: int, turn: int, modulus: int) -> Any:
     """A part's values from position, part number and round; `places` is a torch or NumPy array."""
     return (places * 3 + number * 5 + turn) % modulus + 1
+
+
+def elements(name: str, count: int, ranks: int) -> int:
+    """The numbers of a part, if a rank gives or receives so many in all."""
+    return max(1, count // (ranks if name in BLOCKED else 1))
 
 
 def sources(name: str, i: int, n: int) -> List[List[int]]:

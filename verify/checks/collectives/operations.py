@@ -23,8 +23,7 @@ ELEMENTS = {  # of a rank's part
     "gloo": {"quick": 1 << 8, "standard": 1 << 14, "full": 1 << 17},
 }
 LARGEST = {"nccl": 1 << 33, "gloo": 1 << 24}  # bytes of a message, at the level full
-LARGE_DTYPES = ("float32", "bfloat16")  # at every size
-LARGE_S = 8.0  # for the largest sizes of an operation and dtype
+LARGE_DTYPES = {"float32": 4, "bfloat16": 2}  # at every size; bytes of a number
 COPIES = 4  # of a message in memory: given, received, and what torch makes of lists
 ROUNDS = 2
 # Up to this, and for bfloat16 up to 2**8, every integer and all partial sums are exact.
@@ -103,18 +102,10 @@ def _rounds(rank: Rank, name: str, dtype: str, elements: int) -> Dict[str, Any]:
 
 
 def _sized(rank: Rank, name: str, dtype: str, wanted: Sequence[int]) -> Dict[str, Any]:
-    """One call for each size in bytes that there is room for; the first wrong one is reported."""
-    end, last_s, total, largest = time.monotonic() + LARGE_S, 0.0, 0, 0
-    first: Dict[str, Any] = {}
-    for size in wanted:
-        began = time.monotonic()
-        needed_s = last_s * room.STEP
-        if not room.has(rank, size=size, copies=COPIES, left_s=end - began, needed_s=needed_s):
-            break
-        row = _once(rank, name, dtype, size)  # also after a wrong one: other ranks may go on
-        first = first or (row if row["wrong"] else {})
-        total, largest, last_s = total + row["total"], size, time.monotonic() - began
-    return first or {"wrong": 0, "total": total, "bytes": largest}
+    def enough(size: int, left_s: float, needed_s: float) -> bool:
+        return room.has(rank, size=size, copies=COPIES, left_s=left_s, needed_s=needed_s)
+
+    return room.at_sizes(wanted, enough, lambda size: [_once(rank, name, dtype, size)])[0]
 
 
 def _once(rank: Rank, name: str, dtype: str, size: int) -> Dict[str, Any]:
@@ -122,10 +113,7 @@ def _once(rank: Rank, name: str, dtype: str, size: int) -> Dict[str, Any]:
     import torch
 
     device, kind, count = rank.place.device, getattr(torch, dtype), rank.team.size
-    blocks = messages.sources(name, rank.index, count)
-    scatters = name in ("reduce-scatter", "all-to-all")
-    each = torch.zeros(1, dtype=kind).element_size() * (count if scatters else len(blocks))
-    elements = max(1, size // each)
+    elements = messages.elements(name, size // LARGE_DTYPES[dtype], count)
     piece = messages.piece(rank, name, dtype, 0)
     rank.at("{} of {}, {}".format(name, dtype, in_words(size)))
 
@@ -134,7 +122,7 @@ def _once(rank: Rank, name: str, dtype: str, size: int) -> Dict[str, Any]:
 
     got = messages.OPERATIONS[name](rank, messages.part(piece, elements), into)
     row = {"wrong": 0, "total": got.numel(), "bytes": size}
-    for block, numbers in enumerate(blocks):
+    for block, numbers in enumerate(messages.sources(name, rank.index, count)):
         for start, end in messages.spans(elements):
             right = sum(piece(number, start, end) for number in numbers)
             here = got[block * elements + start : block * elements + end]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Sequence, Tuple
+from typing import Any, Callable, Iterator, List, Sequence, Tuple
 
 from verify.backends.tensorflow import all_devices, cut_the_cpu
 from verify.checks.collectives import exchange
@@ -43,11 +43,39 @@ class _Collectives:
         import numpy as np
         import tensorflow as tf
 
-        if name == "broadcast":
-            got = self._broadcast(tf.cast(given[-1], dtype))
-        else:
-            got = self._run(name, dtype, given)
+        got = self._got(name, dtype, given)
         return [tf.cast(one, tf.float64).numpy().astype(np.float64) for one in got]
+
+    def free_bytes(self) -> None:
+        """TensorFlow does not say it."""
+
+    def wrong(self, name: str, dtype: str, elements: int) -> List[Tuple[int, int]]:
+        """Each device makes its own input and expected output."""
+        import tensorflow as tf
+
+        devices = self._strategy.extended.worker_devices
+
+        def made(of: Callable[..., Any], i: int) -> Any:
+            part = exchange.parts(name, tf.range(elements), len(devices))
+            return tf.cast(of(name, part, i, len(devices), lambda all_: tf.concat(all_, 0)), dtype)
+
+        def on_each(of: Callable[..., Any]) -> Iterator[Any]:
+            for i, device in enumerate(devices):
+                with tf.device(device):
+                    yield made(of, i)
+
+        got = self._got(name, dtype, list(on_each(exchange.given)))
+        at = [here != right for here, right in zip(got, on_each(exchange.known))]
+        return [
+            (int(tf.math.count_nonzero(one)), int(tf.argmax(tf.cast(one, tf.int32)))) for one in at
+        ]
+
+    def _got(self, name: str, dtype: str, given: List[Any]) -> Any:
+        import tensorflow as tf
+
+        if name == "broadcast":
+            return self._broadcast(tf.cast(given[-1], dtype))
+        return self._run(name, dtype, given)
 
     def _run(self, name: str, dtype: str, given: List[Any]) -> Any:
         import tensorflow as tf

@@ -127,6 +127,24 @@ class _Rank(Rank):
         return _Place(self.free)
 
 
+def _rows(size: int, wrong_at: tuple[int, ...]) -> list[dict[str, Any]]:
+    return [{"bytes": size, "wrong": int(size in wrong_at)}, {"bytes": size, "wrong": 0}]
+
+
+@cases(
+    "most wrong_at sizes",
+    ("all are right", 64, (), [64, 64]),
+    ("there is no room for the last", 16, (), [16, 16]),
+    ("the first is always tried", 1, (), [4, 4]),
+    ("the first wrong one stays", 64, (16, 64), [16, 64]),
+)
+def test_sizes_go_as_far_as_there_is_room(
+    most: int, wrong_at: tuple[int, ...], sizes: list[int]
+) -> None:
+    rows = room.at_sizes([4, 16, 64], lambda size, *_: size <= most, lambda s: _rows(s, wrong_at))
+    assert [row["bytes"] for row in rows] == sizes
+
+
 @cases(
     "size free left_s outcome",
     ("a message that is always sent", room.ALWAYS, 0, -1.0, True),

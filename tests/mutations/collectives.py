@@ -15,6 +15,10 @@ NCCL_WARNING = (
     "node1:85:92 [0] misc/shmutils.cc:87 NCCL WARN Error: failed to extend /dev/shm/nccl-Xy3 to "
     "33030532 bytes, error: No space left on device (28)\n"
 )
+NVLS_WARNING = (
+    "node1:85:92 [0] transport/nvls.cc:254 NCCL WARN Cuda failure 401 'the operation cannot be "
+    "performed in the present state'\n"
+)
 SHORT_S = 5.0  # for ranks that hang: they get no further however long one waits
 _added_s: List[float] = []  # by `slow_down`, for a clock of its own
 
@@ -267,6 +271,12 @@ def run_out_of_shared_memory() -> None:
     wrap("all_reduce", make)
 
 
+def fail_in_nvls(*_: Any, **__: Any) -> None:
+    """NCCL writes its warning into its log, and the call fails."""
+    Path(os.environ["NCCL_DEBUG_FILE"]).write_text(NVLS_WARNING, encoding="utf-8")
+    raise RuntimeError("NCCL error: unhandled cuda error (run with NCCL_DEBUG=INFO for details)")
+
+
 def slow_down() -> None:
     """Each call takes what 100 KB/s would."""
 
@@ -299,6 +309,8 @@ ROWS = {
             ("one element of the sum is wrong", add_one_too_many, "NCCL_P2P_DISABLE"),
             ("a rank is killed", kill_the_second, "rank 1 of 2 killed by SIGKILL"),
             ("a rank hangs", hang_the_second, "s, at all-reduce"),
+            ("NVLink SHARP does not start", lambda: wrap("all_reduce", lambda _: fail_in_nvls),
+             "NCCL_NVLS_ENABLE=0"),
             ("shared memory is too small for NCCL", run_out_of_shared_memory, "--shm-size 1g"),
             sound=two_gpus_by_gloo,
         ),

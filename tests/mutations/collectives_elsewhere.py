@@ -10,6 +10,7 @@ import time
 from typing import Any, Callable, Dict, List, Tuple
 
 from tests.mutations import Row, rows
+from tests.mutations.collectives import fail_in_nvls
 from tests.mutations.jax_ import fail_to_map, replace_in_lax
 from tests.mutations.loading import put
 from tests.mutations.patching import backend, raising, replace
@@ -284,6 +285,11 @@ ROWS: Dict[str, Tuple[Row, ...]] = {
                 "has no all-reduce",
             ),
             ("devices do not reach each other", fail_to_map, "/dev/shm"),
+            (
+                "NVLink SHARP does not start",
+                replace_in_lax("psum", fail_in_nvls),
+                "NCCL_NVLS_ENABLE=0",
+            ),
             ("the process is killed", replace_in_lax("psum", die), "at all-reduce of float32"),
             ("an operation hangs", hang_in(replace_in_lax("psum", hang)), "hang"),
         ),
@@ -308,6 +314,11 @@ ROWS: Dict[str, Tuple[Row, ...]] = {
                 "there is no all-reduce",
                 instead("all_reduce", raising(NO_REDUCE)(None)),
                 "has no all-reduce",
+            ),
+            (
+                "NVLink SHARP does not start",
+                instead("all_reduce", fail_in_nvls),
+                "NCCL_NVLS_ENABLE=0",
             ),
             ("the process is killed", instead("all_reduce", die), "at all-reduce of float32"),
             ("an operation hangs", hang_in(instead("all_reduce", hang)), "hang"),

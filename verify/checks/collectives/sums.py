@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Sequence
+from typing import Any, Dict, Sequence
 
 from verify.backends.sight import judge_absent, look
 from verify.checks.collectives import operations, ranks
@@ -11,23 +11,22 @@ from verify.model.check import Check, Context, Outcome, Status
 from verify.running.children import Child, Ending
 
 LIMIT_S = {"gloo": 60.0, "nccl": 120.0}
-_ELEMENTS = {"quick": 1 << 10, "standard": 1 << 20, "full": 1 << 26}
+_ELEMENTS = 1 << 20  # other sizes: collectives.operations
 
 
-def check_gloo(context: Context) -> Outcome:
+def check_gloo(_: Context) -> Outcome:
     """Run two processes on the CPU: this tests torch.distributed, the loopback and the store."""
-    elements = _ELEMENTS["standard" if context.level == "full" else context.level]
-    return _check(Team("gloo", 2), elements)
+    return _check(Team("gloo", 2))
 
 
 def check_nccl(context: Context) -> Outcome:
     """Run a process per GPU. This process forks them, so it must not start CUDA itself."""
     looked = Child(lambda: _look(context)).wait(LIMIT_S["nccl"])
     if not looked.returned:
-        return judge_ranks([looked], "nccl", _ELEMENTS[context.level])
+        return judge_ranks([looked], "nccl")
     if looked.value["absent"]:
         return Outcome.from_dict(looked.value["absent"])
-    return _check(Team("nccl", looked.value["usable"]), _ELEMENTS[context.level])
+    return _check(Team("nccl", looked.value["usable"]))
 
 
 def _look(context: Context) -> Dict[str, Any]:
@@ -36,35 +35,29 @@ def _look(context: Context) -> Dict[str, Any]:
     return {"usable": sight.usable, "absent": absent and absent.as_dict()}
 
 
-def _check(team: Team, elements: int) -> Outcome:
-    world = ranks.run(team, _all_reduce(elements), LIMIT_S[team.backend])
-    return judge_ranks(world.endings, team.backend, elements, world.traces)
+def _check(team: Team) -> Outcome:
+    world = ranks.run(team, _all_reduce, LIMIT_S[team.backend])
+    return judge_ranks(world.endings, team.backend, world.traces)
 
 
-def _all_reduce(elements: int) -> Callable[[Rank], object]:
+def _all_reduce(rank: Rank) -> Dict[str, Any]:
     """Each rank contributes rank + 1; each must get world * (world + 1) / 2 everywhere."""
+    import torch
+    import torch.distributed as dist
 
-    def work(rank: Rank) -> Dict[str, Any]:
-        import torch
-        import torch.distributed as dist
-
-        size = rank.team.size
-        numbers = torch.full((elements,), float(rank.index + 1), device=rank.place.device)
-        rank.at("all-reduce")
-        dist.all_reduce(numbers)
-        wrong = int((numbers != size * (size + 1) / 2).sum().item())
-        return {"wrong": wrong, "device": rank.place.kind}
-
-    return work
+    size = rank.team.size
+    numbers = torch.full((_ELEMENTS,), float(rank.index + 1), device=rank.place.device)
+    rank.at("all-reduce")
+    dist.all_reduce(numbers)
+    wrong = int((numbers != size * (size + 1) / 2).sum().item())
+    return {"wrong": wrong, "device": rank.place.kind}
 
 
-def judge_ranks(
-    endings: Sequence[Ending], backend: str, elements: int, traces: Sequence[Trace] = ()
-) -> Outcome:
+def judge_ranks(endings: Sequence[Ending], backend: str, traces: Sequence[Trace] = ()) -> Outcome:
     """Whether every rank returned the known sum."""
     world = World(Team(backend, len(endings)), tuple(endings), tuple(traces))
     size = len(endings)
-    measured = {"backend": backend, "ranks": size, "bytes": elements * 4, "seconds": world.seconds}
+    measured = {"backend": backend, "ranks": size, "bytes": _ELEMENTS * 4, "seconds": world.seconds}
     expected = {"sum": size * (size + 1) // 2, "wrong": 0}
     if endings and world.lost:
         return ranks.judge_lost(world, backend, measured, expected)

@@ -832,7 +832,7 @@ NCCL_LOG = "h:1:9 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev
     ],
 )  # fmt: skip
 def test_ranks(endings: list[Ending], backend: str, status: Status, word: str) -> None:
-    holds(judge_ranks(endings, backend, 1024), status, word)
+    holds(judge_ranks(endings, backend), status, word)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from verify.checks.collectives.ranks import ONE_GPU, P2P_FIX, Rank, Team, World
 from verify.checks.health.links import Link, generation, slowest_link
 from verify.checks.health.nvlinks import error_findings
 from verify.checks.health.pcie import width_fault
+from verify.checks.speed import watch
 from verify.device.telemetry import State
 from verify.model.check import NODE, Context, Outcome, Status
 from verify.model.measures import LOWER, Metric, Plot, Table, median, of_samples, pack
@@ -50,7 +51,7 @@ def check_bandwidth(context: Context) -> Outcome:
 
 def watched(context: Context, team: Team, work: Callable[[], World]) -> Outcome:
     """Judge what `work` measures, with the links' error counters before and after it."""
-    before = context.machine.state() if team.backend == "nccl" else State()
+    before = watch.before(context.machine) if team.backend == "nccl" else State()
     world = work()
     seen = context.machine.state() if team.backend == "nccl" else State()
     return judge_bandwidth(world, seen, dict(os.environ), before)
@@ -192,6 +193,10 @@ def judge_bandwidth(
             message = "{}: {:.3g} GB/s, where {} {:.3g}".format(
                 name, best[name], floor.words, floor.of_gbs
             )
+            user = watch.in_use(before) if before else None
+            if user:
+                message, cause = "in use ({}): {}".format(user, message), "others use the GPUs, too"
+                return Outcome(Status.SKIP, message, cause, watch.END_USERS, measured, expected)
             cause, fix = blame(seen, ways, environ, link)
             return Outcome(Status.FAIL, message, cause, fix, measured, expected)
     worn = [f for gpu in seen.gpus for f in error_findings(gpu, before or seen)]

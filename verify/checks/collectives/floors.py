@@ -38,9 +38,9 @@ def floor(
     seen: State, link: Optional[Link], operation: str, size: int, *, by_class: bool = True
 ) -> Optional[Floor]:
     """The floor for a message of `size` bytes over this link; None if nothing is known of it, as in
-    MIG mode. `by_class`: the published figures hold, since they were measured in this way.
+    MIG mode, or of encrypted memory. `by_class`: the published figures were measured in this way.
     """
-    if link is None or size < LARGE:
+    if link is None or size < LARGE or seen.confidential:
         return None
     row = _row(seen, size) if by_class and link.nvlink and operation == "all-reduce" else None
     shares = [Floor(link.gbs * link.share, link.gbs, link.words + " can do")] if link.share else []

@@ -20,6 +20,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from verify.checks.health.condition import is_laptop
 from verify.checks.speed.slowness import is_stuck, lowered, why_low, why_slow
+from verify.checks.speed.watch import END_USERS
 from verify.device.telemetry import GpuState
 from verify.model.check import NODE, ON_CPU, Outcome, Status, gpus
 from verify.model.expectations import ExpectedGpu, Spec
@@ -126,9 +127,8 @@ def judge_rates(
         return Outcome(Status.PASS, "; ".join(told), measured=measured, expected=expected)
     card = by_index[slow[0].gpu]  # others use it too: there is no verdict on it
     message = "GPU {} is in use ({}): {}".format(card.index, card.busy, "; ".join(told))
-    fix = "end what runs on the GPU (nvidia-smi lists it), and run again"
     cause = "other processes use part of it"
-    return Outcome(Status.SKIP, message, cause, fix, measured, expected)
+    return Outcome(Status.SKIP, message, cause, END_USERS, measured, expected)
 
 
 def _judged(rate: MeasuredRate) -> bool:

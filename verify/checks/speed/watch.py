@@ -21,6 +21,7 @@ QUEUED_S = 0.05  # of work between two looks at the clock
 SETTLE_S = 1.5  # what NVML averages a load over, and some
 IDLE = "gpu_idle"
 BUSY_PERCENT = 10  # a card at rest says 0 to a few percent, with a desktop on it too
+END_USERS = "end what runs on the GPU (nvidia-smi lists it), and run again"
 
 T = TypeVar("T")
 

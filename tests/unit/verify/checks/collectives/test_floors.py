@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from tests.kit.cases import cases
 from verify.checks.collectives import bandwidth, floors, room
 from verify.checks.collectives.ranks import Rank, Team, Trace, World
 from verify.checks.health.links import slowest_link
-from verify.device.telemetry import GpuState, NvLink, Pair, State
+from verify.device.telemetry import GpuProcess, GpuState, NvLink, Pair, State
 from verify.model.check import Status
 from verify.running.children import Ending
 
@@ -76,12 +77,23 @@ def reached(
     ("two GPUs of a tray", 1, 8 * GIB, board("NVIDIA GB200", "10.0", 2), PASS, "not judged"),
     ("over the host", 14.5, 128 * MIB, RTX_4090, PASS, "through the host"),
     ("MIG", 1, 8 * GIB, board("NVIDIA H100 80GB HBM3", "9.0", mig=True), PASS, "1 GB/s, 8 GPUs"),
+    ("encrypted memory", 1, 8 * GIB, replace(H100, confidential=True), PASS, "not judged"),
     ("unknown links", 1, 8 * GIB, State(), PASS, "1 GB/s, 8 GPUs"),
 )  # fmt: skip
 def test_bandwidth_by_class(gbs: float, size: int, seen: State, status: Status, word: str) -> None:
     outcome = bandwidth.judge_bandwidth(reached(gbs, size, len(seen.gpus) or 8), seen, {})
     assert outcome.status is status, outcome.message
     assert word in outcome.message
+
+
+def test_slow_links_that_others_use_give_no_verdict() -> None:
+    user = replace(H100.gpus[3], processes=(GpuProcess(4711),), utilization_percent=90)
+    before = replace(H100, gpus=(*H100.gpus[:3], user, *H100.gpus[4:]))
+    slow = bandwidth.judge_bandwidth(reached(100, 8 * GIB, 8), H100, {}, before)
+    assert slow.status is Status.SKIP
+    assert slow.message.startswith("in use (GPU 3: process 4711")
+    assert "nvidia-smi" in str(slow.fix)
+    assert bandwidth.judge_bandwidth(reached(480, 8 * GIB, 8), H100, {}, before).status is PASS
 
 
 @cases(

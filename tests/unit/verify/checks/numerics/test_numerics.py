@@ -38,6 +38,7 @@ from verify.checks.numerics.accuracy import (
 from verify.checks.numerics.attention import ForcedBackend, judge_attention
 from verify.checks.numerics.compiled import CALLS, CompiledRun, judge_compiled
 from verify.checks.numerics.convolution import sums_of
+from verify.checks.numerics.graphs import judge_graphs
 from verify.checks.numerics.precision import Results
 from verify.checks.numerics.repeats import Repeat, ResumedRun, judge_checkpoint, judge_repeats
 from verify.model.check import Outcome, Status
@@ -397,6 +398,21 @@ def test_attention(
     outcome = judge_attention(readings, forced, asked=("flash", "efficient", "math"))
     holds(outcome, status, word)
     sound(outcome)
+
+
+@cases(
+    "error raised status word",
+    ("replays that are right", 1e-7, None, PASS, "replays of CUDA graphs"),
+    ("replays of old numbers", 1.0, None, FAIL, "when it is replayed"),
+    ("a graph that cannot be captured", 0.0, "RuntimeError: stream is capturing", FAIL,
+     "choose another build"),
+    ("an error with a known cause", 0.0, "RuntimeError: no kernel image is available", FAIL,
+     "other GPU architectures"),
+)  # fmt: skip
+def test_graphs(error: float, raised: str | None, status: Status, word: str) -> None:
+    outcome = judge_graphs([reading("fp32", error, gpu=0, raised=raised)])
+    holds(outcome, status, word)
+    assert outcome.at_fault is None
 
 
 def compiled(error: float = 1e-7, raised: str | None = None, **more: object) -> CompiledRun:

@@ -135,7 +135,7 @@ _WORKS: Dict[str, Tuple[Callable[[Backend], Sequence[Any]], Work, float]] = {
 CHECKS = (
     Check(
         "numerics.libraries",
-        "FFT, linear systems and sparse products are correct",
+        "FFT, solvers and sparse products are correct",
         check_libraries,
         "standard",
         120,

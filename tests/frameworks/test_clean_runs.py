@@ -60,7 +60,7 @@ def test_what_can_compute_on_a_cpu_does(ran: Ran) -> None:
     passed = {check["id"] for check in report["checks"] if check["status"] == "pass"}
     families = ("numerics.", "training.", "speed.gemm")
     computing = {c.id for c in _standard(framework) if c.id.startswith(families)}
-    assert computing <= passed
+    assert computing - {"numerics.graphs"} <= passed  # CUDA's graphs are of a GPU
 
 
 def test_no_gpu_check_is_proven_by_a_cpu(ran: Ran) -> None:

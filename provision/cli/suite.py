@@ -133,6 +133,12 @@ def read_seconds(text: str) -> float:
     return float(text)
 
 
+def burn_option(to: argparse._ActionsContainer) -> None:
+    """--burn, read by `read_minutes`."""
+    what = "load all GPUs together for so long (0.1 or more; at level full: 1)"
+    option(to, "--burn", "MINUTES", what, runs=True)
+
+
 def read_minutes(text: str | None) -> float | None:
     """The value of --burn. BadInputError: it is no number, or out of the suite's range."""
     if text is None:

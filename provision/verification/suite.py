@@ -33,6 +33,7 @@ from provision.verification.scope import SuiteScope
 _EXPECT_PATH = "/run/gpu-provision/expect.json"
 _ENDED = {"pass": "passed", "fail": "failed", "error": "in error", "skip": "not run"}
 _VERDICTS = {0: "fit", 1: "unfit", 7: "no-verdict"}  # the suite's exit codes
+BURN = "health.burn"  # the check that --burn asks for
 VERDICTS = tuple(_VERDICTS.values())
 _SHM_BYTES = 1 << 30
 _STACK_BYTES = 64 << 20
@@ -93,7 +94,7 @@ class SuiteRequest:
 
     def words(self) -> list[str]:
         """The suite's options that name checks; `burn_min` asks for its own at every level."""
-        burn = () if self.burn_min is None else ("health.burn",)
+        burn = () if self.burn_min is None else (BURN,)
         only = (*self.only, *burn) if self.only else ()
         named = (("--require", (*self.require, *burn)), ("--only", only))
         return [word for option, names in named if names for word in (option, ",".join(names))]

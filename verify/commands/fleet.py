@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(list(argv))
     files = {name: getattr(options, name) for name in FORMATS if getattr(options, name)}
     check_targets(files)
-    fleet = read(options.list, options.level)._replace(name=options.image)
+    fleet = read(options.list, options.level, options.require)._replace(name=options.image)
     if options.across:
         fleet = fleet._replace(together=across.read(options.across))
     written = [_write(name, path, fleet) for name, path in files.items()]
@@ -54,7 +54,7 @@ def _write(name: str, path: str, fleet: FleetResult) -> str:
     return ""
 
 
-def read(path: str, level: str) -> FleetResult:
+def read(path: str, level: str, require: Optional[str] = None) -> FleetResult:
     """The fleet that a list describes, one report in memory at a time."""
     reader, lists = Reader(), cli.all_checks()
     for row in _rows(path):
@@ -62,7 +62,7 @@ def read(path: str, level: str) -> FleetResult:
         if failure is not None:
             reader.missing(name, Missing(*(failure[key] for key in Missing._fields)))
         else:
-            _judge(reader, name, row, level, lists)
+            _judge(reader, name, row, level, require, lists)
     return reader.finish()
 
 
@@ -121,11 +121,12 @@ def _judge(
     name: str,
     row: Mapping[str, Any],
     level: str,
+    require: Optional[str],
     lists: Mapping[str, Sequence[Check]],
 ) -> None:
     try:
         report = shape.read(row["report"])
-        asked = JudgeRequest(level, expect=_expect(row["expect"]))
+        asked = JudgeRequest(level, require=require, expect=_expect(row["expect"]))
         verdict, why, faults = recompute(report, lists, asked)
     except UsageError as error:
         said = str(error).replace("{}: ".format(row["report"]), "")
@@ -179,6 +180,7 @@ def _parser() -> Parser:
     add = parser.add_argument
     add("list", metavar="LIST", help="a line of JSON for each node")
     add("--level", choices=LEVELS, required=True, help="the requested level")
+    add("--require", metavar="NAMES", help="fail where these checks were skipped")
     add("--image", metavar="NAME", help="the image, by the name under which the nodes have it")
     add("--across", metavar="FILE", help="what the nodes did together, as JSON")
     add("--junit", metavar="FILE", help="write JUnit XML, for CI")

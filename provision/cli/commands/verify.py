@@ -13,6 +13,7 @@ from provision.cli.option import given_options, option
 from provision.cli.paths import absolute_file, existing_file, record_home
 from provision.cli.settings import image_argument, read_image, read_places
 from provision.cli.suite import (
+    burn_option,
     key_option,
     read_asked,
     read_key_files,
@@ -53,13 +54,7 @@ def _run_options(group: argparse._ArgumentGroup) -> None:
         choices=tuple(TITLES),
     )
     option(group, "--only", "NAMES", "run only these checks", runs=True)
-    option(
-        group,
-        "--burn",
-        "MINUTES",
-        "load all GPUs together for so long (0.1 or more; at level full: 1)",
-        runs=True,
-    )
+    burn_option(group)
     timeout_option(group, "time limit of the run, to which --burn is added")
 
 

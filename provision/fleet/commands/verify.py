@@ -16,7 +16,13 @@ from provision.cli.settings import (
     read_places,
     read_whole,
 )
-from provision.cli.suite import level_option, read_seconds, timeout_option
+from provision.cli.suite import (
+    burn_option,
+    level_option,
+    read_minutes,
+    read_seconds,
+    timeout_option,
+)
 from provision.errors import BadInputError, Exit
 from provision.fleet.commands.across import across_options, check_across, run_across, worse
 from provision.fleet.commands.across_text import describe_across
@@ -62,7 +68,8 @@ def options(verb: argparse.ArgumentParser) -> None:
     )
     option(verb, "--output", "DIR", "directory for the reports (NODE.json)", required=True)
     level_option(verb)
-    timeout_option(verb, "time limit of the suite on each node")
+    burn_option(verb)
+    timeout_option(verb, "time limit of the suite on each node, to which --burn is added")
     verb.add_argument(
         "--again", action="store_true", help="test nodes that already have a report, too"
     )
@@ -103,6 +110,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     check_drain(args)
     check_across(args)
     level, timeout_s = args.level or "standard", read_seconds(args.timeout)
+    burn_min = read_minutes(args.burn)
     image = read_image(args.image)
     at_once = read_whole("--at-once", args.at_once, MOST_AT_ONCE)
     order = read_order(
@@ -113,10 +121,11 @@ def run(args: argparse.Namespace, console: Console) -> int:
         way=args.way,
         provision=args.provision,
         inside=args.on.partition(":")[0] == "kubernetes",
+        burn_min=burn_min,
     )
-    wait_s = job_wait_s(args.on, timeout_s)
-    job = SlurmJob(wait_s=wait_s, run_s=timeout_s + MARGIN_S, whole=True)
-    limits = NodeLimits(at_once, timeout_s + 2 * MARGIN_S + wait_s)
+    wait_s = job_wait_s(args.on, order.whole_s)
+    job = SlurmJob(wait_s=wait_s, run_s=order.whole_s + MARGIN_S, whole=True)
+    limits = NodeLimits(at_once, order.whole_s + 2 * MARGIN_S + wait_s)
 
     def tell(report: NodeReport) -> None:
         console.say(report_line(report))

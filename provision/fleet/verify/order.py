@@ -26,6 +26,7 @@ _OF_SIF = ("provision", "apptainer")
 class FleetOrder:
     """The suite of one image at one level. `image` is its name on the nodes, `image_id` the digest
     of its configuration, or of the file of a squashfs; `digest` that of its manifest, or the same.
+    `timeout_s` is without the `burn_min` minutes for which all GPUs of a node are loaded.
     """
 
     image: str
@@ -37,14 +38,21 @@ class FleetOrder:
     ways: tuple[str, ...] = WAYS
     provision: str | None = None
     digest: str | None = None
+    burn_min: float | None = None
+
+    @property
+    def whole_s(self) -> float:
+        """Seconds that the suite may take on a node."""
+        return self.timeout_s + 60 * (self.burn_min or 0.0)
 
     def work(self) -> ImageWork:
         """What a node is asked for."""
-        words = ("--json", "--level", self.level)
+        burn = () if self.burn_min is None else ("--burn", f"{self.burn_min:g}")
+        words = ("--json", "--level", self.level, *burn)
         return ImageWork(
             image=self.image,
             command=suite_command(*words, "--expect", "-"),
-            timeout_s=self.timeout_s,
+            timeout_s=self.whole_s,
             ways=self.ways,
             provision=self.provision,
             verify=(*words, "--timeout", f"{self.timeout_s:.0f}"),
@@ -63,6 +71,7 @@ def read_order(
     way: str | None,
     provision: str | None,
     inside: bool = False,
+    burn_min: float | None = None,
 ) -> FleetOrder:
     """The order for an image that is read here. `inside`: the nodes run it themselves, as
     Kubernetes does. BadInputError: the nodes cannot have it, or the way is none.
@@ -119,6 +128,7 @@ def read_order(
         ways=chosen,
         provision=provision,
         digest=subject.digest,
+        burn_min=burn_min,
     )
 
 

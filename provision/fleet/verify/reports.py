@@ -23,7 +23,7 @@ from provision.fleet.on_node.image import expected_gpus
 from provision.fleet.verify.order import FleetOrder
 from provision.model.facts import read_host_file
 from provision.model.plan import HostFacts
-from provision.verification.suite import VERDICTS, report_bytes
+from provision.verification.suite import BURN, VERDICTS, report_bytes
 
 HOSTS = "hosts"
 _NOT_KEPT = (BadInputError, DiskFullError)
@@ -82,14 +82,16 @@ def verify_nodes(
 
 
 def has_report(path: Path, order: FleetOrder) -> bool:
-    """Whether it is an earlier report of this image and level."""
+    """Whether it is an earlier report of this image and level, and of as many minutes of load."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             return False
         report = json.loads(path.read_bytes())
         same = report["level"] == order.level and report["environment"]["image"] == order.image_id
+        loaded = [row["measured"].get("minutes") for row in report["checks"] if row["id"] == BURN]
+        same = same and order.burn_min in (None, *loaded)
         return same and report["verdict"] in VERDICTS and isinstance(report["checks"], list)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
 
 

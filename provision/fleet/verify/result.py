@@ -12,7 +12,7 @@ from provision.errors import Exit
 from provision.fleet.verify.order import FleetOrder
 from provision.fleet.verify.reports import UNSAVED_FIX, NodeReport, list_rows
 from provision.verification.report_files import ReportNotWrittenError
-from provision.verification.suite import run_here
+from provision.verification.suite import BURN, run_here
 
 FORMATS = ("junit", "html", "prometheus")
 _CODES = (0, 1, 5, 7)
@@ -40,6 +40,7 @@ def judge_fleet(
             (made / "across").write_text(json.dumps(across), encoding="utf-8")
             words += ["--across", str(made / "across")]
         command = ["fleet", str(path), "--level", order.level, f"--image={order.image}"]
+        command += [] if order.burn_min is None else ["--require", BURN]
         done = run_here([*command, *words], timeout_s=_JUDGE_S)
     if done.code not in _CODES:
         raise ReportNotWrittenError(

@@ -55,6 +55,16 @@ def twins(rows: Rows, *speeds: float) -> None:
         rows.add(f"n{number}", report(gemm=speed))
 
 
+def test_a_required_check_is_in_each_report(rows: Rows, capsys: pytest.CaptureFixture[str]) -> None:
+    loaded = report()
+    row = {**loaded["checks"][0], "id": "health.burn"}
+    rows.add("n1", {**loaded, "checks": [*loaded["checks"], row]})
+    rows.add("n2", report())
+    _, found = rows.run(capsys, "--require", "health.burn")
+    codes = {node["name"]: (node["standing"], node["code"]) for node in found["nodes"]}
+    assert codes == {"n1": ("fit", None), "n2": ("not-tested", "bad-report")}
+
+
 def test_the_worst_comes_first(rows: Rows, capsys: pytest.CaptureFixture[str]) -> None:
     twins(rows, 600, 601, 599, 400)
     rows.add("n4", report("unfit"))

@@ -31,7 +31,7 @@ from provision.fleet.verify.drain import (
     unchanged,
 )
 from provision.fleet.verify.order import FleetOrder, name_on_nodes, read_order
-from provision.fleet.verify.reports import NodeReport, verify_nodes
+from provision.fleet.verify.reports import NodeReport, has_report, verify_nodes
 from provision.fleet.verify.result import judge_fleet
 from provision.lock.labels import labels_for
 from provision.lock.lockfile import Lock
@@ -154,6 +154,7 @@ def test_a_way_that_is_none_is_refused(words: list[str]) -> None:
     ("a limit for nothing", ["--drain-at-most", "3"]),
     ("a level that is none", ["--level", "x"]),
     ("no time", ["--timeout", "0"]),
+    ("no minutes", ["--burn", "0"]),
     ("not a number", ["--at-once", "x"]),
     ("a file that cannot be written", ["--html", "/nowhere/x.html"]),
     ("pods do not meet", ["--on", "kubernetes", "--across"]),
@@ -245,6 +246,39 @@ def test_a_report_is_kept_until_it_is_asked_for_again(tmp_path: Path) -> None:
     nodes.says("n1", "it broke")
     nodes.run("n1", again=True)
     assert nodes.files() == [], "an old report says nothing about today"
+
+
+def test_a_node_is_loaded_for_minutes_beyond_its_time_limit() -> None:
+    work = order(burn_min=30.0, provision="p").work()
+    assert work.timeout_s == 60 + 30 * 60
+    assert work.verify is not None
+    for words in (work.command, work.verify):
+        assert words[words.index("--burn") + 1] == "30"
+    assert work.verify[-2:] == ("--timeout", "60"), "there --burn is added to it"
+    assert "--burn" not in order().work().command
+
+
+def burned(minutes: float | None) -> dict[str, Any]:
+    """A report with a row of health.burn, unless there was none."""
+    found = report()
+    row = {**found["checks"][0], "id": "health.burn", "measured": {"minutes": minutes}}
+    return {**found, "checks": [*found["checks"], *([] if minutes is None else [row])]}
+
+
+@cases(
+    "burn_min minutes expected",
+    ("no load is asked for", None, None, "kept"),
+    ("no load is asked for, and there was one", None, 1.0, "kept"),
+    ("as long as asked for", 30.0, 30.0, "kept"),
+    ("a minute, as at full", 30.0, 1.0, "tested again"),
+    ("without a load", 30.0, None, "tested again"),
+)
+def test_an_earlier_report_counts_for_its_minutes_of_load(
+    tmp_path: Path, burn_min: float | None, minutes: float | None, expected: str
+) -> None:
+    path = tmp_path / "n1.json"
+    path.write_text(json.dumps(burned(minutes)))
+    assert has_report(path, order(burn_min=burn_min)) == (expected == "kept")
 
 
 @cases(

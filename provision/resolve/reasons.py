@@ -120,8 +120,9 @@ def of_all(best: Candidate, request: Request, examiner: Examiner) -> str:
     works = f" and works with {request.led_by}" if request.led_by else ""
     chosen = version(best.build.version)
     builds = builds_of(request.framework, best.build.arch, examiner.catalog)
-    newer_builds = [build for build in builds if version(build.version) > chosen]
-    for one in examiner.fitting(newer_builds, request, is_asked_for):
+    for one in examiner.fitting(builds, request, is_asked_for):
+        if version(one.build.version) <= chosen:
+            continue
         if not examiner.examine(one.build, request, whole=True).fits:
             continue
         newer = one.build.version

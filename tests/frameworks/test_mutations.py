@@ -62,8 +62,9 @@ def test_the_fault_is_caught(
     seeded = result["seeded"]
     words = " | ".join(filter(None, (seeded["message"], seeded["cause"], seeded["fix"])))
     assert (seeded["status"], row.word in words) == (row.status, True), seeded
-    assert seeded["cause"]
-    assert seeded["fix"]
+    if row.status != "pass":  # a fault that leaves the machine fit is only reported
+        assert seeded["cause"]
+        assert seeded["fix"]
 
 
 @pytest.mark.parametrize(

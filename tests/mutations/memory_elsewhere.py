@@ -122,7 +122,7 @@ def _multiplies(framework: str) -> Tuple[Any, str]:
         return importlib.import_module("tensorflow").linalg, "matmul"
     if framework == "pytorch":
         return importlib.import_module("torch").Tensor, "__matmul__"
-    return importlib.import_module("jax.numpy"), "matmul"
+    return importlib.import_module("verify.backends.jax_numbers"), "compiled_product"
 
 
 def refuse_without_a_word(framework: str) -> Callable[[], None]:
@@ -133,12 +133,15 @@ def refuse_without_a_word(framework: str) -> Callable[[], None]:
 def _after_the_refusal(framework: str, make: Callable[[Any], Any]) -> Callable[[], None]:
     """Products go on by what `make` gives, once memory was asked for."""
 
+    def of_a_dtype(real: Any) -> Any:  # JAX's is compiled once for each dtype
+        return lambda dtype: make(real(dtype))
+
     def seed() -> None:
         owner, name = _asks(framework)
         real = getattr(owner, name)
 
         def ask(*words: Any, **more: Any) -> Any:
-            replace(*_multiplies(framework), make)
+            replace(*_multiplies(framework), of_a_dtype if framework == "jax" else make)
             return real(*words, **more)
 
         setattr(owner, name, ask)

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING
 
 from images.assembly.build import Built, Recipe, build
 from images.assembly.opening import open_image
@@ -63,6 +62,9 @@ from provision.resolve.packages import asked_for
 from provision.verification.subject import prepared, runner_here, sandbox_here
 from provision.verification.suite import suite_directory
 from provision.version import VERSION
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _BASE_FACTS = "base-facts"
 

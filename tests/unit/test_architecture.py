@@ -302,6 +302,24 @@ def test_outside_packages_stay_behind_their_seam(package: str) -> None:
     assert all(user in allowed or user.split("/")[0] in allowed for user in users)
 
 
+def test_what_is_imported_at_start_is_declared() -> None:
+    """A package that only another one brings is absent where that one does without it."""
+    text = (ROOT / "pyproject.toml").read_text()
+    declared = text.partition("\ndependencies = [\n")[2].partition("\n]\n")[0]
+    names = {
+        name.replace("-", "_").lower()
+        for name in re.findall(r'^ +"([\w.-]+)', declared, re.MULTILINE)
+    }
+    ours = {"provision", "images", "verify", "tools", *sys.stdlib_module_names}
+    outside = {
+        (str(path.relative_to(ROOT)), name.split(".")[0])
+        for path in python_files()
+        for name in source(path).imports_at_top
+        if name.split(".")[0] not in ours
+    }
+    assert {one for one in outside if one[1] not in names} == set()
+
+
 def test_verify_needs_nothing_at_import_but_the_standard_library() -> None:
     outside = {
         name.split(".")[0]

@@ -317,7 +317,7 @@ ROWS = {
         *rows(
             "collectives.operations",
             ("one element of the sum is wrong", add_one_too_many, "all-reduce of float32"),
-            ("what is gathered stands in another order", swap_what_was_gathered,
+            ("gathered values are in another order", swap_what_was_gathered,
              "the right numbers in wrong places"),
             ("a receive buffer keeps what came before", keep_the_old_buffer,
              "the result of the previous call"),
@@ -331,7 +331,7 @@ ROWS = {
         ),
         *rows(
             "collectives.operations",
-            ("what is gathered stands in another order, with GPUs", swap_what_was_gathered,
+            ("gathered values are in another order, with GPUs", swap_what_was_gathered,
              "NCCL_P2P_DISABLE"),
             sound=two_gpus_by_gloo,
         ),

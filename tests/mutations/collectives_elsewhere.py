@@ -263,7 +263,7 @@ ROWS: Dict[str, Tuple[Row, ...]] = {
                 "all-reduce of float32",
             ),
             (
-                "what is gathered stands in another order",
+                "gathered values are in another order",
                 change("all_gather", lambda x: x[::-1]),
                 "the right numbers in wrong places",
             ),
@@ -304,7 +304,7 @@ ROWS: Dict[str, Tuple[Row, ...]] = {
                 "all-reduce of float32",
             ),
             (
-                "what is gathered stands in another order",
+                "gathered values are in another order",
                 in_replicas("all_gather", lambda x: x[::-1]),
                 "the right numbers in wrong places",
             ),

@@ -100,7 +100,7 @@ def test_what_follows_a_segment_in_its_last_page_is_mapped() -> None:
 @cases(
     "made told",
     ("another machine of ours", elf(machine=AARCH64), ("aarch64", "library")),
-    ("a machine that is none of ours", elf(machine=21), (None, "other")),
+    ("a machine that is not supported", elf(machine=21), (None, "other")),
     ("an object file", elf(kind=1), ("x86_64", "other")),
     ("a program at a fixed place", elf(kind=2), ("x86_64", "program")),
 )

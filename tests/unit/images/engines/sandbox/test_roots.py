@@ -90,7 +90,7 @@ def test_what_another_process_uses_stays_until_it_dies(tmp_path: Path) -> None:
 @cases(
     "damage",
     ("what it is cannot be read", "about.json"),
-    ("the machine was started anew since", "boot"),
+    ("the machine was restarted since", "boot"),
 )
 def test_what_may_not_be_whole_is_made_anew(
     tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch

@@ -248,7 +248,7 @@ OTHER = {
     ("the command fails here without a word", {}, Exit.DONE, "Mended."),
     ("the command fails here and says what the text says",
      {"confirm": "{confirm} || {{ echo cannot read it; exit 1; }}"}, Exit.DONE, "Mended."),
-    ("the command fails here and says what nobody knows",
+    ("the command fails here with an unknown error",
      {"confirm": "{confirm} || {{ echo something new; exit 1; }}"}, Exit.DONE, "Mended."),
     ("the command fails here and shows another cause",
      {"confirm": "{confirm} || {{ echo no such host; exit 1; }}"}, Exit.NO_VERDICT,

@@ -325,7 +325,7 @@ def test_the_exit_code_is_the_verdicts(
 @cases(
     "words",
     ("a GPU that nobody knows", ["x.whl", "--gpu", "no such card"]),
-    ("a machine that is none of ours", ["x.whl", "--arch", "mips"]),
+    ("a machine that is not supported", ["x.whl", "--arch", "mips"]),
     ("a file without a name", ["x.whl", "--html", ""]),
     ("an address, and no network", ["https://example.org/x.whl", "--offline"]),
 )

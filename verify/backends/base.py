@@ -158,7 +158,7 @@ class Place:
         """Give cached memory back to the driver, where the framework can."""
 
     def cap(self, share: float) -> None:
-        """Take no more than a share of the memory that is free, where a framework can be told."""
+        """Take no more than a share of the memory that is free, if the framework has a limit."""
 
     def count_up(self, count: int) -> int:
         """0 + 1 + ... + (count - 1), added up on the device."""

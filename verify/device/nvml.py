@@ -39,7 +39,7 @@ class Nvml:
     gpus: Tuple[NvmlGpu, ...] = ()
     error: Optional[str] = None
     closed: int = 0  # GPUs of the machine that this process may not open
-    excluded: Tuple[str, ...] = ()  # bus ids of GPUs that the driver was told not to use
+    excluded: Tuple[str, ...] = ()  # bus ids of GPUs that the driver is configured to ignore
 
 
 def read(load: Callable[[str], Any] = ctypes.CDLL) -> Nvml:

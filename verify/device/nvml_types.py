@@ -124,7 +124,7 @@ class Pci(ctypes.Structure):
 
 
 class Excluded(ctypes.Structure):
-    """nvmlExcludedDeviceInfo_t: a GPU that the driver was told not to use."""
+    """nvmlExcludedDeviceInfo_t: a GPU that the driver was configured to ignore."""
 
     _fields_ = [("pci", Pci), ("uuid", ctypes.c_char * 80)]
 

@@ -294,7 +294,7 @@ def _as_shared(one: Trouble, shared: Dict[CheckFault, int]) -> Trouble:
 
 
 def _on_pci(report: Report) -> Optional[Tuple[BoardKey, int]]:
-    """The model of machine, and how many GPUs its PCI bus has, whoever may use them."""
+    """The model of machine, and how many GPUs its PCI bus has, usable here or not."""
     environment = report["environment"]
     product = environment.get("machine", {}).get("product")
     rows = [check for check in report["checks"] if check["id"] == _INVENTORY]

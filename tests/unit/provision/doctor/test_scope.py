@@ -125,7 +125,7 @@ def test_a_pipe_is_read_again() -> None:
     "numbers together",
     ("one line", (1, 1), True),
     ("one paragraph", (1, 1 + PARAGRAPH), True),
-    ("further, and one part stands in any log", (1, 2 + PARAGRAPH), False),
+    ("further, and one part is in any log", (1, 2 + PARAGRAPH), False),
 )
 def test_a_word_of_every_log_must_be_of_the_same_paragraph(
     numbers: tuple[int, int], *, together: bool
@@ -392,7 +392,7 @@ def test_whatever_the_kernel_kills_for_memory_is_known(name: str) -> None:
     "text done last",
     ("done", "Successfully built 1a2b\n", True, None),
     ("broken", "Successfully built 1a2b\nE: it broke\n", False, "E: it broke"),
-    ("mended", "E: it broke\nagain\nSuccessfully built 1a2b", True, "E: it broke"),
+    ("repaired", "E: it broke\nagain\nSuccessfully built 1a2b", True, "E: it broke"),
     ("a traceback's last line",
      'Traceback (most recent call last):\n  File "x"\nmy.OwnError: no such thing', False,
      "my.OwnError: no such thing"),

@@ -60,7 +60,7 @@ def jax(version: str | None = None, cuda: str | None = None) -> Request:
      "direct", "0.12.0.1", "12.8"),
     ("no toolkit that it can stand beside is native to driver 535", jax(),
      host("535.104.05", "8.6"), "minor-version", "0.12.0.1", "12.6"),
-    ("an older JAX stands beside an older toolkit", jax("0.4.30"), host("535.104.05", "8.6"),
+    ("an older JAX with an older toolkit", jax("0.4.30"), host("535.104.05", "8.6"),
      "direct", "0.4.30", "12.2"),
     ("one that is not beside the newest of its major", jax("0.6.1"), host("580.95.05", "8.6"),
      "direct", "0.6.1", "12.8"),

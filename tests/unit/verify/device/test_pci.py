@@ -95,13 +95,14 @@ def test_whether_this_process_was_given_a_card(
     gpu = tmp_path / "proc/driver/nvidia/gpus/0000:17:00.0"
     gpu.mkdir(parents=True)
     (tmp_path / "dev").mkdir()
-    (tmp_path / "dev/nvidia3").touch()
+    node = tmp_path / "dev/nvidia3"
+    node.touch()
     if facts:
         (gpu / "information").write_text(f"Model: \t H100\n{facts}\nGPU Excluded:\t No\n")
     real = os.open
 
-    def refuse(path: str, *flags: Any, **more: Any) -> int:
-        if error and path.endswith("/dev/nvidia3"):
+    def refuse(path: str | Path, *flags: Any, **more: Any) -> int:
+        if error and path == str(node):
             raise OSError(error, os.strerror(error))
         return real(path, *flags, **more)
 

@@ -20,8 +20,9 @@ from verify.fleet import across, junit, page, prometheus
 from verify.fleet.nodes import FleetResult, Missing, Reader
 from verify.fleet.summary import exit_code, to_json
 from verify.model import expectations
-from verify.model.check import EXIT_CODES, LEVELS, Check, UsageError
+from verify.model.check import LEVELS, Check, UsageError
 from verify.reports import shape
+from verify.reports.report import exit_code as code_of
 
 _LONGEST_LINE = 1 << 20  # a node of 16 GPUs with their specifications has ten kilobytes
 _LONGEST_REASON = 1000
@@ -146,7 +147,7 @@ def _judge(
     if claimed != verdict:
         said = "it says {}, but its checks add up to {} ({})".format(claimed, verdict, why)
         reader.missing(name, _refused("report-contradiction", name, said))
-    elif row["code"] is not None and row["code"] != EXIT_CODES[verdict]:
+    elif row["code"] is not None and row["code"] != code_of(report):
         said = "it says {}, but the suite ended with exit code {}".format(claimed, row["code"])
         reader.missing(name, _refused("report-contradiction", name, said))
     else:

@@ -30,7 +30,8 @@ from verify.model.check import (
 from verify.model.expectations import Expectations
 from verify.model.report import CheckRow, Environment, Report
 from verify.reports import shape
-from verify.reports.report import document
+from verify.reports.formatting import interruption
+from verify.reports.report import document, exit_code
 from verify.running.faults import CheckFault, decisive, faults
 
 _MOST_NAMED = 5
@@ -69,6 +70,7 @@ def main(argv: Sequence[str]) -> int:
             "verdict": found,
             "claimed": claimed,
             "why": why,
+            "exit_code": exit_code({**report, "verdict": found}),
             "at_fault": fault.at_fault if fault else None,
             "faults": {one.check: one.at_fault for one in failed},
         }
@@ -96,7 +98,10 @@ def recompute(
         lists[name], asked.level, asked.only, asked.require, expect.packages
     )
     results = [
-        demand(_on_the_gpus_given(result, environment, expect), required)
+        demand(
+            _on_the_gpus_given(result, environment, expect),
+            () if "interrupted" in environment else required,
+        )
         for result in _results(report, checks)
     ]
     seen: Environment = {**environment}
@@ -104,7 +109,8 @@ def recompute(
         seen["emulator"] = expect.emulator
     shown = document(asked.level, seen, results)
     verdict = shown["verdict"]
-    return JudgedReport(verdict, _why(verdict, results), faults(shown["checks"]))
+    why = (verdict == "no-verdict" and interruption(report)) or _why(verdict, results)
+    return JudgedReport(verdict, why, faults(shown["checks"]))
 
 
 def _same(what: str, said: object, asked: object) -> None:

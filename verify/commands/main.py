@@ -1,4 +1,5 @@
-"""The command line: `python -m verify`. Exit codes: 0 fit, 1 unfit, 2 wrong usage, 7 no verdict.
+"""The command line: `python -m verify`. Exit codes: 0 fit, 1 unfit, 2 wrong usage, 7 no verdict,
+128 and a signal's number if that ended the run before a check failed.
 
 Without a command it runs the suite. With a baseline the exit code is 1 if anything got worse, even
 if the verdict is fit: a machine may still be fit, but slower than before.
@@ -7,6 +8,8 @@ if the verdict is fit: a machine may still be fit, but slower than before.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import importlib
 import os
 import sys
@@ -35,7 +38,7 @@ from verify.model.check import (
 from verify.model.report import Report
 from verify.reports import report
 from verify.running import environment, runner
-from verify.running.children import Child, scratch
+from verify.running.children import Child, interrupted, interruptible, scratch
 
 INTERRUPTED, USAGE, OUR_BUG = 130, 2, 70
 PROGRESS = "GPU_PROVISION_PROGRESS"
@@ -68,15 +71,18 @@ def main(
         if words and words[0] in COMMANDS:
             command = importlib.import_module("verify.commands." + words[0])
             return int(command.main(words[1:]))
-        return _main(_parser().parse_args(words), checks or all_checks())
+        options = _parser().parse_args(words)
+        with interruptible():
+            return _main(options, checks or all_checks())
     except UsageError as error:
         return _say(str(error), USAGE)
-    except KeyboardInterrupt:
-        return _say("interrupted", INTERRUPTED)
-    except BrokenPipeError:  # the reader of our output is gone, so the rest is not needed
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return INTERRUPTED
+    except KeyboardInterrupt as error:
+        return _say("interrupted", next(iter(error.args), INTERRUPTED))
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.EPIPE, errno.EIO):
+            # the reader of our output is gone, or its terminal, so the rest is not needed
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            return INTERRUPTED
         return _say("a bug in the suite: {}: {}".format(type(error).__name__, error), OUR_BUG)
 
 
@@ -112,15 +118,17 @@ def _main(options: argparse.Namespace, lists: Mapping[str, Sequence[Check]]) -> 
         _record(options.record_device, machine)
     os.rmdir(scratch())  # where it cannot be made, no check can run
     results = _run(chosen, context, required)
+    if name := interrupted():
+        facts["interrupted"] = name
     document = render.with_comparison(
         report.document(options.level, facts, results, only), baseline, options.tolerance
     )
-    problems = _write(options.report, document)
+    # before anything is printed: after SIGHUP there is no terminal
+    problems = _write(options.report, document) + render.write_all(files, document)
     if options.json:
         show(report.dump(document))
     else:
         show(report.table(document, columns()), colour=True)
-    problems += render.write_all(files, document)
     if problems:  # printed last: the results matter more than files that could not be written
         raise UsageError("; ".join(problems))
     return report.exit_code(document)
@@ -257,17 +265,20 @@ def _run(checks: Sequence[Check], context: Context, required: Sequence[str]) -> 
     results = [Result(check, skipped, 0.0) for check in outside]
     each, told = _tells_each_check(), time.monotonic()
     for found in runner.run([check for check in checks if check not in outside], context):
-        result = demand(found, required)
+        result = found if interrupted() else demand(found, required)
         results.append(result)
         status, now = result.outcome.status, time.monotonic()
         if not (each or status in (Status.FAIL, Status.ERROR) or now - told >= _SILENCE_S):
             continue
         told = now
         line = "{:>2}/{}  {:<5}  {:<22} {:5.1f} s\n"
-        sys.stderr.write(
-            line.format(len(results), len(checks), status.value, result.check.id, result.seconds)
-        )
-        sys.stderr.flush()
+        with contextlib.suppress(OSError):  # a terminal that is gone must not cost the report
+            sys.stderr.write(
+                line.format(
+                    len(results), len(checks), status.value, result.check.id, result.seconds
+                )
+            )
+            sys.stderr.flush()
     return runner.in_order(results, checks)
 
 

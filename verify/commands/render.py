@@ -71,8 +71,10 @@ def baseline(options: argparse.Namespace) -> Optional[Report]:
 
 
 def with_comparison(report: Report, earlier: Optional[Report], tolerance: float) -> Report:
-    """The report, with a comparison to the earlier one."""
-    if earlier is None:
+    """The report, with a comparison to the earlier one. A run that was interrupted is not worse for
+    what it did not run.
+    """
+    if earlier is None or "interrupted" in report["environment"]:
         return report
     return {**report, "comparison": compare.compare(earlier, report, tolerance)}
 

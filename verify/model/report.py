@@ -52,11 +52,12 @@ class _Environment(TypedDict):
 
 
 class Environment(_Environment, total=False):
-    """Where the suite ran."""
+    """Where the suite ran, and the signal that ended it, if one did."""
 
     emulator: str
     machine: MachineRow
     replayed: str
+    interrupted: str
 
 
 class MetricRow(TypedDict):

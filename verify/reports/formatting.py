@@ -145,6 +145,12 @@ def state(check: CheckRow) -> str:
     return "pass-on-cpu" if status == "pass" and not proven(check) else status
 
 
+def interruption(report: Report) -> str:
+    """That a signal ended the run, in words; "" if none did."""
+    name = report["environment"].get("interrupted")
+    return "the run was interrupted ({})".format(name) if name else ""
+
+
 def why(check: CheckRow) -> str:
     """What the check says: a line each for its message, cause, fix and what is at fault."""
     rows = (

@@ -52,7 +52,12 @@ def render(report: Report) -> str:
 def verdict_words(report: Report) -> Tuple[str, str]:
     """The verdict and its meaning, for a run on a machine or for an image that was only read."""
     only_read = all(str(check["id"]).startswith("inspect.") for check in report["checks"])
-    return (READ if only_read else VERDICTS)[report["verdict"]]
+    word, said = (READ if only_read else VERDICTS)[report["verdict"]]
+    cut = formatting.interruption(report)
+    if cut:
+        known = "No check had failed" if report["verdict"] == "no-verdict" else said.rstrip(".")
+        said = "{}, and {}.".format(known, cut)
+    return word, said
 
 
 Section = Tuple[str, str, Markup]

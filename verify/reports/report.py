@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import textwrap
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -26,15 +27,15 @@ def document(
     only: Optional[str] = None,
 ) -> Report:
     """The report as `report.schema.json` describes it. A run under an emulator proves nothing about
-    a real processor.
+    a real processor, and one that was interrupted has not run all checks.
     """
     found = verdict(results)
-    emulated = environment.get("emulator") is not None
+    part = environment.get("emulator") is not None or "interrupted" in environment
     rows = [result.as_dict() for result in results]
     fault = decisive(faults(rows))
     shown: Report = {
         "schema": 1,
-        "verdict": "no-verdict" if found == "fit" and emulated else found,
+        "verdict": "no-verdict" if found == "fit" and part else found,
         "level": level,
         **({"only": only} if only else {}),  # type: ignore[typeddict-item,unused-ignore]
         "environment": environment,
@@ -79,8 +80,13 @@ def table(report: Report, width: int = WIDTH) -> str:
 
 
 def exit_code(report: Report) -> int:
-    """The exit code of the run: the verdict's, or a failure's if a baseline was better."""
+    """The exit code of the run: the verdict's, or a failure's if a baseline was better; a signal's
+    if that ended the run before anything failed.
+    """
     worse = report.get("comparison", {}).get("worse", False)
+    name = report["environment"].get("interrupted")
+    if name and report["verdict"] != "unfit":
+        return 128 + signal.Signals[name]
     return EXIT_CODES["unfit" if worse else report["verdict"]]
 
 
@@ -182,7 +188,7 @@ def _answer(report: Report, width: int) -> List[str]:
     what = formatting.framework_title(report["environment"])
     if found == "unfit":
         head, text = "No", "{} failed {} of {} checks on this machine".format(what, failed, ran)
-    elif code != EXIT_CODES[found]:
+    elif code == EXIT_CODES["unfit"]:
         head, text = "No", "{} passed {} checks, worse than the baseline".format(what, ran)
     elif found == "fit":
         head, text = "Yes", "{} works on this machine: {} checks passed".format(what, ran)
@@ -192,6 +198,7 @@ def _answer(report: Report, width: int) -> List[str]:
         text += ", {} of them on the CPU".format(on_cpu) if on_cpu else ""
     more = "; {} did not run".format(left_out) if left_out else ""
     more += ", only those of --only {}".format(report["only"]) if "only" in report else ""
+    more += "; " + formatting.interruption(report) if formatting.interruption(report) else ""
     tail = " ({}, exit code {})".format(found, code)
     return _wrap("", "{}: {}{}{}".format(head, text, more, tail), width, " " * 5)
 

@@ -3,6 +3,9 @@
 It forks and does not spawn, so that a process that has imported torch once (2.5 s) can start a
 child for each check in no time. This is safe as long as a process that forks later does not touch
 CUDA, since a CUDA context does not survive a fork.
+
+A signal that ends the run goes from each process to its children: what computes dies of it, and who
+waits for that has some seconds to report it.
 """
 
 from __future__ import annotations
@@ -18,12 +21,15 @@ import tempfile
 import time
 import traceback
 from dataclasses import dataclass
-from typing import IO, Any, Callable, List, NoReturn, Optional, Sequence
+from typing import IO, Any, Callable, Iterator, List, NoReturn, Optional, Sequence, Set, Tuple
 
 from verify.model.check import UsageError
 
 TAIL_BYTES = 4096
 EMULATION_FACTOR = 10.0  # importing torch takes 15 to 25 times as long under qemu-user
+SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+ENDING_S = 4.0  # Docker kills 10 s after its signal, GitHub's runner sends the next after 7.5 s
+_SAME_S = 1.0  # timeout(1) sends its signal twice, and srun passes on what Slurm sends, too
 _PR_SET_PDEATHSIG = 1
 _BROKEN = 70  # the child could not even report what went wrong
 
@@ -40,6 +46,49 @@ def be_patient(factor: float) -> None:
 def patient(limit_s: float) -> float:
     """A limit, scaled for this machine."""
     return limit_s * _patience
+
+
+_came: List[Tuple[int, float]] = []  # the signal that ends the run, and when it came
+_alive: Set[int] = set()  # this process's children
+
+
+@contextlib.contextmanager
+def interruptible(*, again: bool = True) -> Iterator[None]:
+    """Pass the first signal on to the children, instead of dying of it; then `interrupted` names
+    it, and waits end early. With `again` a second one raises KeyboardInterrupt, with the exit code.
+    """
+
+    def note(number: int, _: object) -> None:
+        now = time.monotonic()
+        if not _came:
+            _came.append((number, now))
+            for pid in _alive:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, number)
+        elif again and now - _came[0][1] > _SAME_S:
+            raise KeyboardInterrupt(128 + number)
+
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        for number, handler in before.items():
+            if handler != signal.SIG_IGN:  # as nohup starts a program
+                signal.signal(number, note)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        _came.clear()
+
+
+def interrupted() -> Optional[str]:
+    """The name of the signal that ends the run, if one came."""
+    return signal.Signals(_came[0][0]).name if _came else None
+
+
+def in_time(deadline: float, grace_s: float = ENDING_S) -> float:
+    """The seconds that are left until a moment, fewer once the run was interrupted."""
+    end = min(deadline, _came[0][1] + grace_s) if _came else deadline
+    return end - time.monotonic()
 
 
 @dataclass(frozen=True)
@@ -76,6 +125,7 @@ class Child:
         self.pid = os.fork()
         if self.pid == 0:
             _live(work, self._output, self._result)
+        _alive.add(self.pid)
         self._ending: Optional[Ending] = None
 
     def poll(self) -> Optional[Ending]:
@@ -98,19 +148,20 @@ class Child:
         """Wait for the ending; kill it after the limit."""
         deadline = time.monotonic() + patient(limit_s)
         ending = self.poll()  # it may have ended long ago, whatever time is left
-        while ending is None and time.monotonic() < deadline:
+        while ending is None and in_time(deadline) > 0:
             time.sleep(0.01)
             ending = self.poll()
         return ending or self.kill()
 
     def _kill_group(self) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError):  # it may not have its own group yet
-            os.kill(self.pid, signal.SIGKILL)
+        for pid in _all_below(self.pid):  # each child of a child has a group, too
+            for end in (os.killpg, os.kill):  # it may not have its own group yet
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    end(pid, signal.SIGKILL)
 
     def _end(self, status: int, *, timed_out: bool) -> Ending:
         seconds = time.monotonic() - self._started
+        _alive.discard(self.pid)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)  # whatever it left running
         said = _read_result(self._result)
@@ -171,6 +222,7 @@ def _live(work: Callable[[], object], output: IO[bytes], result: IO[bytes]) -> N
     try:
         os.setpgid(0, 0)
         _die_with_parent()
+        _die_of_signals()
         _redirect(output)
         faulthandler.enable()
         result.write(json.dumps(_attempt(work), allow_nan=False).encode())
@@ -207,6 +259,14 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def _die_of_signals() -> None:
+    _came.clear()
+    _alive.clear()
+    for number in SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+
+
 def _read_result(result: IO[bytes]) -> Any:
     result.seek(0)
     try:
@@ -220,6 +280,16 @@ def _tail(output: IO[bytes]) -> str:
     size = output.seek(0, os.SEEK_END)
     output.seek(max(0, size - TAIL_BYTES))
     return output.read().decode("utf-8", "replace").strip()
+
+
+def _all_below(pid: int) -> List[int]:
+    """A process and all that it has started, as far as /proc lists them."""
+    try:
+        with open("/proc/{0}/task/{0}/children".format(pid), encoding="ascii") as file:
+            found = file.read().split()
+    except OSError:
+        found = []
+    return [pid, *(one for child in found for one in _all_below(int(child)))]
 
 
 def _signal_name(number: int) -> str:

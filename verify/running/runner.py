@@ -24,7 +24,18 @@ from verify.device import nvml
 from verify.device.machine import Machine
 from verify.model.check import IMAGE, Check, Context, Outcome, Result, Status
 from verify.model.frameworks import FRAMEWORKS
-from verify.running.children import EMULATION_FACTOR, Child, Ending, be_patient, patient, scratch
+from verify.running.children import (
+    EMULATION_FACTOR,
+    ENDING_S,
+    Child,
+    Ending,
+    be_patient,
+    in_time,
+    interrupted,
+    interruptible,
+    patient,
+    scratch,
+)
 from verify.running.faults import of_text, with_fault
 from verify.running.symptoms import explain, kind, last_words
 
@@ -33,6 +44,7 @@ MORE_FOR_A_GPU = 0.1  # of the limit, for each GPU after the first: checks use o
 GPU_START_S = 3.0  # per GPU without persistence mode: 1 to 3 s, by NVIDIA's forum
 _KEEP_S = 86400.0
 GRACE_S = 15.0  # on top of a check's own limit, which the stage keeps
+_LOOK_S = 0.1
 _SIGNAL_CAUSES = {
     "SIGKILL": "the kernel's out-of-memory killer or the container's memory limit, most likely",
     "SIGILL": "this CPU lacks an instruction that the framework was compiled for",
@@ -94,7 +106,9 @@ def _staged(
     import_limit_s: float,
 ) -> Iterator[Result]:
     staged = [check for check in checks if check.framework]
-    if staged:
+    if interrupted():
+        yield from run_each(staged, context)
+    elif staged:
         prepare = prepare or FRAMEWORKS[context.framework].load
         for result in _run_staged(staged, context, prepare, import_limit_s):
             yield _judged(result, context)
@@ -102,7 +116,19 @@ def _staged(
 
 def _judged(result: Result, context: Context) -> Result:
     """A result as it counts on this machine, with what is at fault."""
+    name = interrupted()
+    if name and result.lost:
+        return replace(result, outcome=cut_short(name, result.seconds))
     return with_fault(as_shared(_as_emulated(result, context), context))
+
+
+def cut_short(name: str, seconds: float = 0.0) -> Outcome:
+    """The outcome of a check that had not ended when a signal came; without seconds it had not
+    begun.
+    """
+    said = "the run was interrupted ({})".format(name)
+    how = "it did not end: {} after {:.0f} s" if seconds else "not run: {}"
+    return Outcome(Status.SKIP, how.format(said, seconds))
 
 
 def as_shared(result: Result, context: Context) -> Result:
@@ -137,7 +163,10 @@ def run_each(checks: Sequence[Check], context: Context) -> Iterator[Result]:
     """Run each check in its own child, but consecutive checks that share in one child."""
     left = list(checks)
     while left:
-        if left[0].shares:
+        name = interrupted()
+        if name:
+            yield Result(left.pop(0), cut_short(name), 0.0)
+        elif left[0].shares:
             together = list(itertools.takewhile(lambda check: check.shares, left))
             done = list(_run_together(together, context))
             yield from done
@@ -270,12 +299,13 @@ def _serve(
     keep_byte_code(FRAMEWORKS[context.framework].module, folder)
     problem = _import_problem(prepare, FRAMEWORKS[context.framework].module)
     _send(sink, {"ready": problem is None})
-    results = run_each(checks, context)
-    if problem:
-        results = (Result(check, problem, 0.0) for check in checks)
-    for result in results:
-        row = {"outcome": result.outcome.as_dict(), "seconds": result.seconds, "lost": result.lost}
-        _send(sink, row)
+    with interruptible(again=False):
+        results = run_each(checks, context)
+        if problem:
+            results = (Result(check, problem, 0.0) for check in checks)
+        for result in results:
+            row = {"outcome": result.outcome.as_dict(), "seconds": result.seconds}
+            _send(sink, {**row, "lost": result.lost})
 
 
 def keep_byte_code(module: str, folder: str) -> None:
@@ -346,9 +376,11 @@ class _Lines:
         """The next line, or None if it does not come in time."""
         deadline = time.monotonic() + limit_s
         while b"\n" not in self._buffer:
-            wait_s = deadline - time.monotonic()
-            if wait_s <= 0 or not select.select([self._source], [], [], wait_s)[0]:
+            wait_s = in_time(deadline, ENDING_S + 1)  # the child has children to wait for
+            if wait_s <= 0:
                 return None
+            if not select.select([self._source], [], [], min(wait_s, _LOOK_S))[0]:
+                continue
             data = os.read(self._source, 65536)
             if not data:
                 return None

@@ -9,12 +9,10 @@ reads the GPUs each second, so that a busy framework does not delay it.
 from __future__ import annotations
 
 import contextlib
-import os
-import select
 import threading
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from verify.backends.base import of
 from verify.checks.health.after import grown
@@ -23,26 +21,16 @@ from verify.checks.health.findings import Finding, outcome
 from verify.checks.speed import rates, watch
 from verify.checks.speed.pace import TWIN_FLOOR, RatedCard, are_alike
 from verify.checks.speed.slowness import is_stuck, why_low, why_slow
-from verify.device.machine import Machine
 from verify.device.telemetry import GpuState, State
-from verify.model.check import NODE, ON_CPU, UNKNOWN, Check, Context, Outcome, gpus
+from verify.model.check import NODE, ON_CPU, UNKNOWN, Check, Context, Outcome, Status, gpus
 from verify.model.measures import Table, median, pack
-from verify.running.children import Child
+from verify.running.children import ENDING_S, in_time, interrupted, interruptible
 
 USUAL_MIN, ON_CPU_S = 1.0, 3.0
 LONGEST_S = 0.02  # of one product
 LOOK_S = 0.25  # of work between two looks at the clock
 MOST_QUEUED = 64
-EVERY_S, GRACE_S, READY_S = 1.0, 30.0, 90.0
-_MOVING = (
-    "clock_sm_mhz",
-    "clock_memory_mhz",
-    "power_w",
-    "power_limit_w",
-    "temperature_c",
-    "throttle_reasons",
-    "utilization_percent",
-)
+GRACE_S, READY_S = 30.0, 90.0
 LESS_WORK = 0.95  # of the usual: with less power than others, a GPU that does as much is just good
 _WRONG = "wrong arithmetic: silent data corruption"
 _OUT = "take the GPU out of use and have it replaced; see health.memory and nvidia-smi -q -d ECC"
@@ -84,8 +72,14 @@ def _of(
 
 def check_burn(context: Context) -> Outcome:
     """Load all GPUs, and the CPU for some seconds if nothing hints at a GPU."""
+    with interruptible(again=False):
+        return _check(context)
+
+
+def _check(context: Context) -> Outcome:
     machine, backend = context.machine, of(context)
-    free, sampler = watch.before(machine), _Sampler(machine)
+    sampled_s = 60 * (context.burn_min or USUAL_MIN)
+    free, sampler = watch.before(machine), watch.LoadSampler(machine, sampled_s)
     try:
         broken, places = backend.every(context)
         if broken:
@@ -96,11 +90,16 @@ def check_burn(context: Context) -> Outcome:
         factor = _factor(backend, _size(places[0], dtype))
         usual_s = 60 * USUAL_MIN if places[0].is_gpu else ON_CPU_S
         seconds = usual_s if context.burn_min is None else 60 * context.burn_min
-        _burn(places, found, (factor, dtype), seconds, sampler)
+        loaded_s = _burn(places, found, (factor, dtype), seconds, sampler)
         for one in found:
-            one.states = sampler.of(one.card)
+            one.states = sampler.of(one.card.state)
         after = machine.state() if places[0].is_gpu else free
-        return judge_burn(found, free, after, dtype, seconds / 60)
+        name = interrupted()
+        if not name:
+            return judge_burn(found, free, after, dtype, seconds / 60)
+        begun = [one for one in found if one.rounds or one.error or not one.ended]
+        judged = judge_burn(begun, free, after, dtype, loaded_s / 60)
+        return until(judged, name, loaded_s / 60, seconds / 60)
     finally:
         sampler.kill()
 
@@ -149,9 +148,11 @@ def _burn(
     found: Sequence[Burn],
     given: Tuple[Any, str],
     seconds: float,
-    sampler: _Sampler,
-) -> None:
-    """Every GPU in a thread of its own, so that a slow one holds up no other."""
+    sampler: watch.LoadSampler,
+) -> float:
+    """Every GPU in a thread of its own, so that a slow one holds up no other. Returns how long they
+    were loaded, in seconds.
+    """
     ready = threading.Barrier(len(places) + 1)
     over = threading.Event()
     threads = [
@@ -160,17 +161,23 @@ def _burn(
     ]
     for thread in threads:
         thread.start()
+    began = time.monotonic()
     with contextlib.suppress(threading.BrokenBarrierError):  # one is not ready in time
         ready.wait(READY_S)
         sampler.start()
-        end = time.monotonic() + seconds
-        while time.monotonic() < end and any(thread.is_alive() for thread in threads):
-            over.wait(min(EVERY_S, max(0.0, end - time.monotonic())))
-    sampler.stop()
+        began = time.monotonic()
+        end = began + seconds
+        while in_time(end, 0.0) > 0 and any(thread.is_alive() for thread in threads):
+            over.wait(min(watch.READ_S, max(0.0, end - time.monotonic())))
+    loaded_s = time.monotonic() - began
+    sampler.stop(GRACE_S)
     over.set()
     end = time.monotonic() + GRACE_S
     for thread in threads:
-        thread.join(max(0.0, end - time.monotonic()))
+        thread.join(max(0.0, in_time(end, ENDING_S / 2)))
+    for one in found if interrupted() else ():
+        one.ended = one.ended or loaded_s - one.seconds < GRACE_S  # too soon to call it a hang
+    return loaded_s
 
 
 def _load(
@@ -207,57 +214,6 @@ def _load(
     one.ended = True
 
 
-class _Sampler:
-    """A process that reads the GPUs each second. It is forked before this one uses CUDA, and waits
-    until it is told to start.
-    """
-
-    def __init__(self, machine: Machine) -> None:
-        source, self._sink = os.pipe()
-        self._child = Child(lambda: self._work(source, machine))
-        os.close(source)
-        self._rows: Sequence[Dict[str, Any]] = ()
-
-    def _work(self, source: int, machine: Machine) -> List[Dict[str, Any]]:
-        os.close(self._sink)
-        rows: List[Dict[str, Any]] = []
-        if not os.read(source, 1):
-            return rows
-        live = machine.live()
-        while not select.select([source], [], [], EVERY_S if rows else 0)[0]:
-            for gpu in live.gpus():
-                kept = {name: getattr(gpu, name) for name in _MOVING}
-                rows.append({"index": gpu.index, **kept})
-            if not rows:
-                break
-        return rows
-
-    def start(self) -> None:
-        os.write(self._sink, b"g")
-
-    def stop(self) -> None:
-        os.close(self._sink)
-        self._sink = -1
-        ending = self._child.wait(GRACE_S)
-        self._rows = ending.value if ending.returned else ()
-
-    def of(self, card: RatedCard) -> List[GpuState]:
-        """The readings of one GPU."""
-        state = card.state
-        rows = [row for row in self._rows if state is not None and row["index"] == state.index]
-        return [replace(state, **_restored(row)) for row in rows if state is not None]
-
-    def kill(self) -> None:
-        if self._sink >= 0:
-            os.close(self._sink)
-        self._child.kill()
-
-
-def _restored(row: Dict[str, Any]) -> Dict[str, Any]:
-    reasons = row["throttle_reasons"]
-    return {**row, "throttle_reasons": None if reasons is None else tuple(reasons)}
-
-
 # The judgement
 
 
@@ -277,6 +233,15 @@ def judge_burn(
         **pack(tables=[Table("Under full load", head, rows)]),
     }
     return outcome(findings, _words(found, dtype, minutes, on_cpu=on_cpu), measured, {"wrong": 0})
+
+
+def until(judged: Outcome, name: str, loaded_min: float, minutes: float) -> Outcome:
+    """What was found until a signal came; to find nothing in a part of the time is not a pass."""
+    if judged.status is not Status.PASS:
+        return judged
+    said = "interrupted ({}) after {:.3g} of {:.3g} min, nothing wrong until then: {}"
+    said = said.format(name, loaded_min, minutes, judged.message)
+    return replace(judged, status=Status.SKIP, message=said)
 
 
 def _words(found: Sequence[Burn], dtype: str, minutes: float, *, on_cpu: bool) -> str:

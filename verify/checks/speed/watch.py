@@ -7,21 +7,36 @@ A state read after the work is useless: a card is idle within milliseconds. So a
 from __future__ import annotations
 
 import math
+import os
+import select
+import signal
 import threading
 import time
 from dataclasses import replace
-from typing import Callable, List, Optional, Sequence, TypeVar
+from typing import Any, Callable, Dict, List, Optional, Sequence, TypeVar
 
 from verify.device.machine import Machine
 from verify.device.telemetry import GpuState, State
 from verify.model.measures import median
+from verify.running.children import SIGNALS, Child
 
 LOAD_S, EVERY_S = 1.0, 0.1  # how long a card is watched, and the pause between readings
+READ_S, MOST_READ = 1.0, 1800  # the pause between readings for minutes or hours, and how many
 QUEUED_S = 0.05  # of work between two looks at the clock
 SETTLE_S = 1.5  # what NVML averages a load over, and some
 IDLE = "gpu_idle"
 BUSY_PERCENT = 10  # a card at rest says 0 to a few percent, with a desktop on it too
 END_USERS = "end what runs on the GPU (nvidia-smi lists it), and run again"
+
+_MOVING = (
+    "clock_sm_mhz",
+    "clock_memory_mhz",
+    "power_w",
+    "power_limit_w",
+    "temperature_c",
+    "throttle_reasons",
+    "utilization_percent",
+)
 
 T = TypeVar("T")
 
@@ -54,6 +69,59 @@ def under(
         over.set()
         thread.join()
     return readings
+
+
+class LoadSampler:
+    """A process that reads the GPUs each second, but in hours no more often than their readings can
+    be kept. It is forked before this one uses CUDA, and waits until it is told to start.
+    """
+
+    def __init__(self, machine: Machine, seconds: float) -> None:
+        source, self._sink = os.pipe()
+        self._every_s = max(READ_S, seconds / MOST_READ)
+        self._child = Child(lambda: self._work(source, machine))
+        os.close(source)
+        self._rows: Sequence[Dict[str, Any]] = ()
+
+    def _work(self, source: int, machine: Machine) -> List[Dict[str, Any]]:
+        for number in SIGNALS:  # `stop` ends it, and takes its readings
+            signal.signal(number, signal.SIG_IGN)
+        os.close(self._sink)
+        rows: List[Dict[str, Any]] = []
+        if not os.read(source, 1):
+            return rows
+        live = machine.live()
+        while not select.select([source], [], [], self._every_s if rows else 0)[0]:
+            for gpu in live.gpus():
+                kept = {name: getattr(gpu, name) for name in _MOVING}
+                rows.append({"index": gpu.index, **kept})
+            if not rows:
+                break
+        return rows
+
+    def start(self) -> None:
+        os.write(self._sink, b"g")
+
+    def stop(self, limit_s: float) -> None:
+        os.close(self._sink)
+        self._sink = -1
+        ending = self._child.wait(limit_s)
+        self._rows = ending.value if ending.returned else ()
+
+    def of(self, state: Optional[GpuState]) -> List[GpuState]:
+        """The readings of one GPU."""
+        rows = [row for row in self._rows if state is not None and row["index"] == state.index]
+        return [replace(state, **_restored(row)) for row in rows if state is not None]
+
+    def kill(self) -> None:
+        if self._sink >= 0:
+            os.close(self._sink)
+        self._child.kill()
+
+
+def _restored(row: Dict[str, Any]) -> Dict[str, Any]:
+    reasons = row["throttle_reasons"]
+    return {**row, "throttle_reasons": None if reasons is None else tuple(reasons)}
 
 
 def merged(readings: Sequence[GpuState]) -> Optional[GpuState]:

@@ -404,18 +404,6 @@ def test_a_report_is_written_whole(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["r.json"]  # noqa: PTH208  # nothing partial beside it
 
 
-def test_an_interrupt_is_130(tmp_path: Path) -> None:
-    code = (
-        "import os, signal, sys, time; sys.path.insert(0, sys.argv[1]);"
-        "from verify.commands.main import main; from verify.model.check import Check;"
-        "wait = lambda _: (os.kill(os.getppid(), 2), time.sleep(60));"
-        "sys.exit(main([], {'pytorch': [Check('devices.a', 'A', wait, framework=False)]}))"
-    )
-    done = run_program([sys.executable, "-c", code, str(ROOT)], cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (130, "")
-    assert done.stderr == "verify: interrupted\n"
-
-
 def test_a_bug_of_ours_is_70_and_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list"], {"pytorch": [None]}) == 70  # type: ignore[list-item]
     assert "Traceback" not in capsys.readouterr().err

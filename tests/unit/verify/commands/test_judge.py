@@ -17,7 +17,17 @@ from tests.kit.fake_engine import report, row_of
 from verify.checks import CHECKS
 from verify.commands import main as cli
 from verify.commands.judge import JudgeRequest, recompute
-from verify.model.check import LEVELS, Check, Outcome, Result, Status, UsageError, demand, names
+from verify.model.check import (
+    EXIT_CODES,
+    LEVELS,
+    Check,
+    Outcome,
+    Result,
+    Status,
+    UsageError,
+    demand,
+    names,
+)
 from verify.model.expectations import Expectations, ExpectedGpu
 from verify.reports import shape
 from verify.reports.report import document, dump
@@ -107,6 +117,29 @@ def test_a_driver_that_did_not_answer_twice_takes_no_proof_away() -> None:
     found["environment"].update(gpus=[], driver_error="NVML hang")
     expect = Expectations(gpus=(L4,))
     assert recompute(found, CHECKS, JudgeRequest("standard", expect=expect))[0] == "fit"
+
+
+@cases(
+    "change verdict code",
+    ("all that ran passed", {}, "no-verdict", 143),
+    ("a check that is required did not run", {"status": "skip"}, "no-verdict", 143),
+    ("one had failed", {"status": "fail", "cause": "broken"}, "unfit", 1),
+)
+def test_a_run_that_was_interrupted_is_never_fit(
+    change: Any, verdict: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = edited(verdict=verdict)
+    found["environment"]["interrupted"] = "SIGTERM"
+    found["checks"][-1].update(change)
+    (tmp_path / "r.json").write_text(json.dumps(found))
+    words = ["judge", str(tmp_path / "r.json"), "--json", "--require", found["checks"][-1]["id"]]
+    assert cli.main(words) == EXIT_CODES[verdict]
+    said = json.loads(capsys.readouterr().out)
+    assert (said["verdict"], said["exit_code"]) == (verdict, code)
+    assert said["why"] == (
+        "the run was interrupted (SIGTERM)" if verdict == "no-verdict" else
+        f"{found['checks'][-1]['id']} failed"
+    )  # fmt: skip
 
 
 @cases(

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kit.cases import cases
 from tests.kit.fake_engine import IMAGE, report, row_of
 from verify.commands.main import main
 from verify.fleet.nodes import FleetNode, Trouble, fold_names, with_shared
@@ -113,6 +114,22 @@ def test_the_exit_code_is_that_of_the_worst(
                 found["verdict"] = "no-verdict"
             rows.add(f"n{number}", found)
     assert rows.run(capsys)[0] == code
+
+
+@cases(
+    "found code standing",
+    ("it has no verdict", "fit", 143, "no-verdict"),
+    ("what had failed counts", "unfit", 1, "unfit"),
+    ("as if it had ended", "fit", 7, "not-tested"),
+)
+def test_a_node_that_was_interrupted_is_not_fit(
+    rows: Rows, capsys: pytest.CaptureFixture[str], found: str, code: int, standing: str
+) -> None:
+    said = report(found)
+    said["verdict"] = "no-verdict" if found == "fit" else found
+    said["environment"]["interrupted"] = "SIGTERM"
+    rows.add("n0", said, code=code)
+    assert [node["standing"] for node in rows.run(capsys)[1]["nodes"]] == [standing]
 
 
 def test_a_slow_node_alone_changes_the_exit_code(

@@ -75,9 +75,17 @@ def sources_for_uv(made: Path, view: SourceView | None) -> SourcesForUv | None:
     )
 
 
-@functools.cache
 def _python(place: str) -> Path | None:
     """One for all calls of a process: uv asks a Python that it does not know about itself."""
+    made = _made_python(place)
+    if made is not None and not made.exists():  # what cleans temporary files took it
+        _made_python.cache_clear()
+        made = _made_python(place)
+    return made
+
+
+@functools.cache
+def _made_python(place: str) -> Path | None:
     kept = contextlib.ExitStack()
     atexit.register(kept.close)
     return guarded_python(kept.enter_context(scratch_directory(Path(place))))

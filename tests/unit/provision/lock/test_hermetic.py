@@ -19,7 +19,9 @@ from provision.lock import solve
 from provision.lock.lockfile import parse_lock
 from provision.lock.origins import ForeignIndexError
 from provision.lock.solve import run_uv
+from provision.lock.sources import SourceView
 from provision.lock.uv import WheelTarget
+from provision.lock.uv_answers import sources_for_uv
 from tests import ROOT, need
 from tests.kit.cases import cases
 from tests.kit.local_index import LocalIndex, pure, serving_uv
@@ -97,6 +99,19 @@ def test_files_around_the_temporary_directory_decide_nothing(
     assert 'version = "1"' in locked()
     assert theirs.asked == []
     assert index.asked
+
+
+def test_the_python_that_uv_asks_outlives_a_cleaning_of_temporary_files(
+    shared: Path, tmp_path: Path
+) -> None:
+    for name in ("first", "after"):
+        made = tmp_path / name
+        made.mkdir()
+        given = sources_for_uv(made, SourceView())
+        assert given is not None
+        assert given.python.is_relative_to(shared)
+        assert os.access(given.python, os.X_OK)
+        shutil.rmtree(given.python.parent)
 
 
 def _of_somebody(cache: Path) -> None:

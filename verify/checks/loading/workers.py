@@ -37,7 +37,7 @@ _TELLING = re.compile(
     r"unable to allocate shared memory.{0,60}No space left on device"
     r"|killed by signal: [\w ]+|Unexpected bus error[\w ]*|Too many open files"
 )
-_TROUBLE = (
+TROUBLE = (
     (
         r"[Bb]us error|SIGBUS|shared memory|No space left",
         "{} is full: a worker has no room for its batch".format(SHM),
@@ -299,7 +299,7 @@ def _slow(rates: Mapping[int, float], cpus: int, quota: Optional[float]) -> str:
 
 def explain(one: LoadedSamples) -> Tuple[str, str]:
     """The cause of the trouble, and the fix."""
-    for pattern, cause, fix in _TROUBLE:
+    for pattern, cause, fix in TROUBLE:
         if one.error and re.search(pattern, one.error):
             return cause, fix
     again = "run it again with num_workers=0; build the image again from its lock"

@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import shutil
+import signal
 import tarfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -192,6 +193,15 @@ def remove(container: Container) -> None:
 
     with contextlib.suppress(APIError, RequestException, OSError):
         container.remove(force=True, v=True)
+
+
+def tell(container: Container, number: int) -> None:
+    """Send a signal to its command."""
+    from docker.errors import APIError
+    from requests.exceptions import RequestException
+
+    with contextlib.suppress(APIError, RequestException, OSError):  # it has ended
+        container.kill(signal.Signals(number).name)
 
 
 def stop_overdue(container: Container, overdue: threading.Event) -> None:

@@ -24,6 +24,7 @@ from images.engines.container import (
     settings_of,
     start,
     stop_overdue,
+    tell,
 )
 from images.engines.docker_errors import (
     BRIDGE_IS_BROKEN,
@@ -283,6 +284,8 @@ class Docker:
                 with uninterrupted():
                     started = start(container, job.files, may_lack_limits=bool(ulimits))
                 if started:
+                    if job.signals is not None:
+                        job.signals.to(partial(tell, container))
                     ending = self._await(container, job.timeout_s, on_line)
                     if ending[0] == 0:
                         for path, to in job.outputs.items():

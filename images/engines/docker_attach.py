@@ -16,6 +16,7 @@ import tty
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from images.engines.container import tell
 from images.system.foreground import kept_terminal
 from images.system.interruption import passed_on
 
@@ -61,14 +62,10 @@ class AttachedContainer:
                 return int(self._container.wait(timeout=None)["StatusCode"])
 
     def _send(self, number: int) -> None:
-        from docker.errors import APIError
-        from requests.exceptions import RequestException
-
-        with contextlib.suppress(APIError, RequestException, OSError):  # it has ended
-            if number == signal.SIGWINCH:
-                self._resize()
-            else:
-                self._container.kill(signal.Signals(number).name)
+        if number == signal.SIGWINCH:
+            self._resize()
+        else:
+            tell(self._container, number)
 
     def _resize(self) -> None:
         with contextlib.suppress(OSError):

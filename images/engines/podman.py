@@ -11,6 +11,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from images.engines.archive import (
@@ -252,6 +253,8 @@ class Podman:
                 raise _start_failure(made)
             if job.files:
                 self._ask(["cp", "-", f"{name}:/"], files_archive(job.files))
+            if job.signals is not None:
+                job.signals.to(partial(self._tell, name))
             done = process.run(
                 [self._program, "start", "--attach", name],
                 timeout_s=job.timeout_s,
@@ -272,6 +275,10 @@ class Podman:
             # by the name that we chose: this works even if its creation was interrupted
             self._remove_container(name)
         return done
+
+    def _tell(self, name: str, number: int) -> None:
+        with contextlib.suppress(Failure):
+            self._run(["kill", "--signal", str(number), name])
 
     def _remove_container(self, name: str) -> None:
         with contextlib.suppress(Failure):

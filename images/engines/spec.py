@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from images.oci.sources import LayerSource
+from images.system.interruption import HandedOn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,7 @@ class RunJob:
     into the container before it starts (absolute path -> content), which works with a remote
     engine, too. `outputs` are directories that the command writes (absolute path -> an empty
     directory of this machine, which has their files after an exit code of 0). They are the
-    command's: links in them may lead anywhere.
+    command's: links in them may lead anywhere. `signals` are handed on to the command.
     """
 
     image: str
@@ -64,6 +65,7 @@ class RunJob:
     timeout_s: float = 1800.0
     environment: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[str, Path] = field(default_factory=dict)
+    signals: HandedOn | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -51,6 +51,60 @@ def uninterrupted() -> Iterator[None]:
                 signal.signal(number, handler)
         if came:
             signal.raise_signal(came[0])
+
+
+_USUAL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@final
+class HandedOn:
+    """Hands the first signal that would end this program on to what runs for it, once `to` has said
+    how: that can then say what it has found, and end. The next signal, or `grace_s` later, ends
+    this program as usual.
+    """
+
+    def __init__(self, grace_s: float) -> None:
+        self.came = False
+        self._grace_s = grace_s
+        self._send: Callable[[int], object] | None = None
+        self._before: dict[int, Any] = {}
+        self._timer: threading.Timer | None = None
+
+    def to(self, send: Callable[[int], object]) -> None:
+        """`send` is called in a thread, with SIGTERM or what a user sends: Ctrl-C, a hang-up."""
+        self._send = send
+
+    def __enter__(self) -> HandedOn:
+        if threading.current_thread() is threading.main_thread():
+            for number in ENDING:
+                if callable(handler := signal.getsignal(number)):
+                    self._before[number] = handler
+                    signal.signal(number, self._first)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._restore()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _first(self, number: int, frame: FrameType | None) -> None:
+        self._restore()
+        if self._send is None:
+            self._before[number](number, frame)
+            return
+        self.came = True
+        with contextlib.suppress(KeyboardInterrupt):  # it keeps the number for the exit code
+            self._before[number](number, frame)
+        told = number if number in _USUAL else signal.SIGTERM
+        threading.Thread(target=self._send, args=(told,), daemon=True).start()
+        main = threading.main_thread().ident
+        self._timer = threading.Timer(self._grace_s, signal.pthread_kill, (main, number))
+        self._timer.daemon = True
+        self._timer.start()
 
 
 _PATIENCE = 2

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 
+from images.engines.run_arguments import gpu_words
 from provision.build.destination import Destination
 from provision.build.maker import MadeImage
 from provision.build.pipeline import gigabytes
-from provision.verification.suite import run_command
+from provision.verification.suite import STACK_BYTES
+
+
+def run_command(image: str, *, gpus: str, notes: Sequence[str]) -> str:
+    """The command to type next."""
+    words = ["docker", "run", "--rm", "-it"]
+    words += [*gpu_words("docker", gpus), "--shm-size", "1g"]
+    refused = " ".join(notes)
+    for name, value in (("memlock", -1), ("stack", STACK_BYTES)):
+        if f"ulimit {name}" not in refused:
+            words += ["--ulimit", f"{name}={value}"]
+    return " ".join([*words, image])
 
 
 def made_in_short(made: MadeImage) -> str:

@@ -22,7 +22,7 @@ from provision.output.console import Console
 from provision.resolve.packages import FRAMEWORKS, frameworks_in, seen_by
 from provision.verification.cut import other_gpu
 from provision.verification.scope import SuiteScope, scope_of
-from provision.verification.suite import SuiteRequest, run_suite
+from provision.verification.suite import SuiteRequest, interruption, run_suite
 
 
 def test(
@@ -59,6 +59,8 @@ def test(
                 cut=job.making.cut,
                 scope=scope,
             )
+            if interruption(report):  # by another than this program, which ends without it
+                raise KeyboardInterrupt
             reports.append(report)
     return reports, notes
 

@@ -13,6 +13,7 @@ from typing import Any
 from images.errors import Failure, full_disk
 from images.oci.reference import parse_reference
 from images.registry.target import RegistryTarget
+from images.system.interruption import HandedOn
 from provision.attestation.provenance.attach import attach_signed, registry_manifest
 from provision.attestation.provenance.public import public_name
 from provision.attestation.record.host import RecordedHost
@@ -45,11 +46,14 @@ from provision.verification.subject import ImagePlaces, Subject, find_subject, r
 from provision.verification.suite import (
     SuiteRequest,
     check_names,
+    interruption,
     report_bytes,
     run_suite,
 )
 from provision.verification.tables import compare_tables
 
+ENDING_S = 8.0
+"""How long the suite may take to write its report after a signal: it gives itself 6 seconds."""
 _EXIT = {"fit": Exit.DONE, "unfit": Exit.UNFIT, "no-verdict": Exit.NO_VERDICT}
 
 
@@ -121,6 +125,7 @@ def verify(
         with (
             console.step("verify", f"{order.image}, level {order.suite.level}", named=True),
             ready(subject, places, console) as (runner, handle),
+            HandedOn(ENDING_S) as signals,
         ):
             report, notes = run_suite(
                 runner,
@@ -134,12 +139,15 @@ def verify(
                 console=console,
                 emulator=subject.emulator,
                 cut=cut_of(subject.labels, order.image),
+                signals=signals,
             )
             host = host_now(here, runner.name)
     for note in notes:
         console.note(note)
     trouble = _keep_files(order, report)
-    if signer is not None:
+    if signer is not None and (cut := _part(report)):
+        console.note(f"no record was saved: {cut} interrupted the run")
+    elif signer is not None:
         inputs = _RecordInputs(subject, plan, subject.labels.get(LOCK_SHA256), host)
         trouble = _keep_record(order, report, inputs, signer, places, console) or trouble
     return VerifyResult(report=report, code=_exit_code(report, trouble), trouble=trouble)
@@ -169,7 +177,7 @@ def _plan_for(order: Order, plan: Plan, console: Console) -> Plan:
 def _failure_in_files(order: Order) -> Iterator[None]:
     try:
         yield
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         with suppress(OSError):  # the reason why there is no report is the more useful error
             write_failure(order.files, order.image, error)
         raise
@@ -194,7 +202,7 @@ def _keep_files(order: Order, report: dict[str, Any]) -> Failure | None:
     """Compare and write the files; a failure here does not lose the report."""
     trouble = None
     try:
-        if order.baseline is not None:
+        if order.baseline is not None and not interruption(report):
             report["comparison"] = compared(report, order.baseline)
     except Failure as failure:
         trouble = failure
@@ -300,8 +308,15 @@ def _warn_no_record(error: Failure | OSError, console: Console) -> None:
     )
 
 
+def _part(report: Mapping[str, Any]) -> str | None:
+    """The signal that ended the run, unless a check had failed: that counts as in any run."""
+    return None if report["verdict"] == "unfit" else interruption(report)
+
+
 def _exit_code(report: Mapping[str, Any], trouble: Failure | None) -> Exit:
     """Worse than the baseline is unfit; what could not be kept counts only if all else is well."""
+    if _part(report):
+        return Exit.INTERRUPTED
     code = _EXIT[report["verdict"]]
     if report.get("comparison", {}).get("worse"):
         code = Exit.UNFIT

@@ -24,6 +24,7 @@ from provision.attestation.record.store import GATE_RECORDS, RECORDS, record_pat
 from provision.attestation.record.verdict import Judgement
 from provision.errors import Exit
 from provision.verification.record_check import Checked, RecordCase, check_record
+from provision.verification.suite import interruption
 
 _UNFIT = "record-unfit"
 _AT_FAULT = {
@@ -246,6 +247,11 @@ def answer_of_report(case: RecordCase, report: Mapping[str, Any], rule: GateRule
     )
     if verdict == "fit":
         return found
+    if verdict != "unfit" and (name := interruption(report)):
+        said += f": {name} interrupted the run"
+        fix = f"Test it again: provision gate {case.name}"
+        found = replace(found, opens=None, message=said, code="gate-no-verdict", fix=fix)
+        return replace(found, failed=Exit.INTERRUPTED)
     if verdict != "unfit":
         said += ": no check of a GPU could run"
         fix = "See what the node has: provision detect"

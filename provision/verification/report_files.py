@@ -104,11 +104,12 @@ def write_files(report: Mapping[str, Any], files: Mapping[str, Path]) -> None:
         raise _not_written(done.last_lines(1).removeprefix("verify: "))
 
 
-def write_failure(files: Mapping[str, Path], image: str, error: Exception) -> None:
+def write_failure(files: Mapping[str, Path], image: str, error: BaseException) -> None:
     """What CI shows if there is no report. A failure here hides nothing: the error itself
     follows.
     """
-    code = error.code if isinstance(error, Failure) else "bug"
+    code = "interrupted" if isinstance(error, KeyboardInterrupt) else "bug"
+    code = error.code if isinstance(error, Failure) else code
     said = error.message if isinstance(error, Failure) else type(error).__name__
     lines = [said]
     if isinstance(error, Failure):

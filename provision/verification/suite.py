@@ -16,10 +16,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from images.engines.run_arguments import gpu_words
 from images.engines.spec import RunJob, RunResult
 from images.errors import Failure
 from images.system import process
+from images.system.interruption import HandedOn
 from images.system.scratch import scratch_directory
 from images.text.printable import printable, printable_json
 from provision.catalog.catalog import Catalog
@@ -36,7 +36,7 @@ _VERDICTS = {0: "fit", 1: "unfit", 7: "no-verdict"}  # the suite's exit codes
 BURN = "health.burn"  # the check that --burn asks for
 VERDICTS = tuple(_VERDICTS.values())
 _SHM_BYTES = 1 << 30
-_STACK_BYTES = 64 << 20
+STACK_BYTES = 64 << 20
 
 
 _REPORT_CHARACTERS = 16 << 20  # a report has some hundred thousand
@@ -171,13 +171,14 @@ def run_suite(
     emulator: str = "",
     cut: Collection[ComputeCapability] = (),
     scope: SuiteScope | None = None,
+    signals: HandedOn | None = None,
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Run the suite inside the image, which `runner` knows by this name. Returns its report, and
     what could not be granted. `gpus`: how they are requested (`RunJob.gpus`). `emulator`: what
     emulates the image's processor; such an image gets no GPU, since this machine's driver is not
     for it. `cut`: as for `expectations`. `scope`: what is tested on a machine that is not the
-    image's, whose GPUs then are not the image's either. BrokenReportError: the container ended
-    without a report.
+    image's, whose GPUs then are not the image's either. `signals` are handed on: the report then
+    says so (`interruption`). BrokenReportError: the container ended without a report.
     """
     from images.layers.own import SUITE
 
@@ -206,8 +207,9 @@ def run_suite(
         files={_EXPECT_PATH: json.dumps(expect).encode()},
         environment={"GPU_PROVISION_PROGRESS": "1"},  # a line for each check
         shm_bytes=_SHM_BYTES,
-        stack_bytes=_STACK_BYTES,
+        stack_bytes=STACK_BYTES,
         timeout_s=request.timeout_s + 60 * burn_min,
+        signals=signals,
     )
     by = runner.name  # queried now: an engine that stops later must not cost the report
     lines = _Lines(console)
@@ -218,6 +220,8 @@ def run_suite(
         lines.tell_the_rest()
     report = read_report(result.stdout)
     if report is None:
+        if signals is not None and signals.came:
+            raise KeyboardInterrupt
         raise BrokenReportError(
             f"The suite ended with exit code {result.exit_code} and wrote no report.",
             fix="Its last lines say why. Run it by hand in the image: verify",
@@ -260,7 +264,7 @@ def _refuse_untrue(
         raise ContradictoryReportError(
             claimed, f"its checks add up to {found.verdict}: {found.why}"
         )
-    if _VERDICTS.get(exit_code) != claimed:
+    if exit_code != found.exit_code:
         raise ContradictoryReportError(claimed, f"the suite ended with exit code {exit_code}")
     return found
 
@@ -277,12 +281,13 @@ def _set_at_fault(report: dict[str, Any], found: Recomputed) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recomputed:
-    """The verdict that the checks of a report amount to, and why; what is at fault if one failed,
-    and for each that did.
+    """The verdict that the checks of a report amount to, and why; the suite's exit code for them;
+    what is at fault if one failed, and for each that did.
     """
 
     verdict: str
     why: str
+    exit_code: int
     at_fault: str | None
     faults: Mapping[str, str]
 
@@ -302,8 +307,14 @@ def recompute(
         said = done.last_lines(1).removeprefix("verify: ").removeprefix(f"{path}: ")
         raise BadReportError(said or "the suite of this version cannot read it")
     found = json.loads(done.stdout)
-    names = ("verdict", "why", "at_fault", "faults")
+    names = ("verdict", "why", "exit_code", "at_fault", "faults")
     return Recomputed(**{name: found[name] for name in names})
+
+
+def interruption(report: Mapping[str, Any]) -> str | None:
+    """The signal that ended the run before all checks had run; None: none did."""
+    name: str | None = report["environment"].get("interrupted")
+    return name
 
 
 def in_numbers(report: Mapping[str, Any]) -> str:
@@ -387,14 +398,3 @@ def proven(report: Mapping[str, Any]) -> tuple[list[str], list[str]]:
         elif check["status"] == "pass":
             shown.append(line)
     return shown, missing
-
-
-def run_command(image: str, *, gpus: str, notes: Sequence[str]) -> str:
-    """The command to type next."""
-    words = ["docker", "run", "--rm", "-it"]
-    words += [*gpu_words("docker", gpus), "--shm-size", "1g"]
-    refused = " ".join(notes)
-    for name, value in (("memlock", -1), ("stack", _STACK_BYTES)):
-        if f"ulimit {name}" not in refused:
-            words += ["--ulimit", f"{name}={value}"]
-    return " ".join([*words, image])

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from images.engines.buildkit import ask, find_builder
+from provision.build.next_commands import run_command
 from provision.lock.network import ca_bundle
-from provision.verification.suite import run_command
 from tests import need
 from tests.engines.lab import LIMIT_S, ROOT, Built, World
 from tests.kit.programs import run_program

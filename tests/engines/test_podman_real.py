@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +14,11 @@ import pytest
 from images.engines.docker_errors import EngineError, NoGpuRuntimeError
 from images.engines.podman import Podman
 from images.engines.runner import DockerRunner
+from images.engines.sandbox.run import Sandbox
 from images.engines.spec import RunJob
 from images.oci.sources import Image
 from images.system.errors import NoProgramError
+from images.system.interruption import HandedOn
 from tests import need
 from tests.engines.podman_place import debian_base, podman_storage
 from tests.kit.programs import run_program
@@ -75,6 +78,34 @@ def test_podman_runs_it_and_keeps_no_container(podman: Podman, handle: str, base
     assert result.stderr_tail == "three"
     assert all(note.startswith("ulimit ") for note in result.notes)
     assert containers() == ""
+
+
+HEARS = (
+    "import signal, sys, threading; heard = threading.Event();"
+    "signal.signal(signal.SIGINT, lambda *_: heard.set());"
+    "print('ready', file=sys.stderr, flush=True); heard.wait(60); print(heard.is_set())"
+)
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Sandbox:
+    return Sandbox.connect(tmp_path / "roots")
+
+
+@pytest.mark.parametrize("name", ["podman", "docker", "sandbox"])
+def test_a_signal_is_handed_on_and_what_is_said_then_is_read(
+    request: pytest.FixtureRequest, handle: str, base: Image, name: str
+) -> None:
+    runner = request.getfixturevalue(name)
+    own = handle if name == "podman" else runner.prepare(base, none)
+
+    def at_once(line: str) -> None:
+        assert line == "ready"
+        signal.raise_signal(signal.SIGINT)
+
+    with HandedOn(60) as signals:
+        found = runner.run(job(own, command=("python3", "-c", HEARS), signals=signals), at_once)
+    assert (found.stdout, found.exit_code, signals.came) == ("True\n", 0, True)
 
 
 def test_podman_ends_what_does_not_end(podman: Podman, handle: str) -> None:

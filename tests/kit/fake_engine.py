@@ -120,6 +120,13 @@ def says(found: dict[str, Any]) -> Runner:
     return lambda job: claims(as_asked(found, job))(job)
 
 
+def interrupted(found: dict[str, Any]) -> dict[str, Any]:
+    """What an honest suite says that was ended by SIGTERM."""
+    verdict = "unfit" if found["verdict"] == "unfit" else "no-verdict"
+    environment = {**found["environment"], "interrupted": "SIGTERM"}
+    return {**found, "verdict": verdict, "environment": environment}
+
+
 def claims(found: dict[str, Any], code: int | None = None) -> Runner:
     """A suite that gives this very report, whatever it is asked."""
     ends = CODES.get(str(found.get("verdict")), 0) if code is None else code

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import sys
 import tempfile
@@ -104,6 +106,8 @@ class Sandbox:
             scratch = Path(made)
             argv, notes = self._command(job, root, scratch)
             notes = (*bounds.notes, *notes)
+            if job.signals is not None:
+                job.signals.to(_tell)
             try:
                 done = process.run(
                     [*bounds.words, *argv],
@@ -194,6 +198,13 @@ def image_user(config: Mapping[str, Any]) -> str:
     user = settings.get("User") if isinstance(settings, dict) else None
     name = user.partition(":")[0] if isinstance(user, str) else ""
     return "" if name in {"", "0", "root"} else name
+
+
+def _tell(number: int) -> None:
+    """Send a signal to the first process of the sandbox that this one runs."""
+    with contextlib.suppress(OSError):  # it has ended
+        if (first := first_below(os.getpid())) is not None:
+            os.kill(first, number)
 
 
 def _not_published(port: Port) -> str:

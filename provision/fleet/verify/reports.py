@@ -23,7 +23,7 @@ from provision.fleet.on_node.image import expected_gpus
 from provision.fleet.verify.order import FleetOrder
 from provision.model.facts import read_host_file
 from provision.model.plan import HostFacts
-from provision.verification.suite import BURN, VERDICTS, report_bytes
+from provision.verification.suite import BURN, VERDICTS, interruption, report_bytes
 
 HOSTS = "hosts"
 _NOT_KEPT = (BadInputError, DiskFullError)
@@ -89,7 +89,7 @@ def has_report(path: Path, order: FleetOrder) -> bool:
         report = json.loads(path.read_bytes())
         same = report["level"] == order.level and report["environment"]["image"] == order.image_id
         loaded = [row["measured"].get("minutes") for row in report["checks"] if row["id"] == BURN]
-        same = same and order.burn_min in (None, *loaded)
+        same = same and order.burn_min in (None, *loaded) and not interruption(report)
         return same and report["verdict"] in VERDICTS and isinstance(report["checks"], list)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False

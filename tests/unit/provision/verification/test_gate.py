@@ -33,6 +33,7 @@ from tests.kit.fake_engine import (
     broken,
     claims,
     gpu_check,
+    interrupted,
     report,
     row_of,
     says,
@@ -197,6 +198,16 @@ def test_a_test_decides(here: Place, verdict: str, opens: object, code: str | No
     if verdict == "unfit":
         assert "devices.kernel: of devices.kernel" in found["message"]
         assert found["error"]["fix"] == "run nvidia-smi"
+
+
+def test_a_test_that_was_interrupted_opens_nothing_and_is_made_again(here: Place) -> None:
+    here.engine.suite = lambda job: claims(interrupted(as_asked(report(), job)), 143)(job)
+    said = main("gate", TAG, "--json")
+    found = json.loads(said.out)
+    assert (said.code, found["open"], found["error"]["code"]) == (130, None, "gate-no-verdict")
+    assert "SIGTERM interrupted the run" in found["message"]
+    here.engine.suite = says(report())
+    assert answer()["by"] == "test"
 
 
 def failing(name: str, at_fault: str | None) -> dict[str, Any]:

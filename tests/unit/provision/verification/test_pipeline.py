@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from provision.build.next_commands import run_command
 from provision.host.gpu_request import gpus_to_request
 from provision.model.plan import Engine, Gpu, HostFacts
-from provision.verification.suite import gpu_runtime_warning, proven, run_command
+from provision.verification.suite import gpu_runtime_warning, proven
 from tests.kit.cases import cases
 
 GPU = Gpu(name="NVIDIA GeForce RTX 3090", compute_capability=(8, 6))

@@ -8,9 +8,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -42,6 +44,7 @@ from tests.kit.fake_engine import (
     claims,
     ended,
     gpu_check,
+    interrupted,
     metric,
     report,
     row_of,
@@ -430,6 +433,56 @@ def test_where_there_is_no_report_the_files_say_why(
     assert schemas.problems("verdict", unknown) == []
     assert (unknown["overall_severity"], unknown["source"]["error"]) == ("UNKNOWN", slug)
     assert here.records == []
+
+
+@cases(
+    "found code ends",
+    ("what ran had passed", interrupted(report()), 143, 130),
+    ("a check had failed", interrupted(report("unfit")), 1, 1),
+)
+def test_a_run_that_was_interrupted_is_shown_and_proves_nothing(
+    here: Place, found: dict[str, Any], code: int, ends: int
+) -> None:
+    here.engine.suite = says(report())
+    main("verify", TAG, "--report", "earlier.json", "--no-record")
+    here.engine.suite = claims(found, code)
+    said = main("verify", TAG, "--json", "--baseline", "earlier.json", *all_files())
+    assert (said.code, json.loads(said.out)) == (ends, found)
+    assert all((here / f"out.{name}").exists() for name in ALL)
+    assert len(here.records) == (1 if found["verdict"] == "unfit" else 0)
+    assert ("SIGTERM interrupted the run" in said.err) == (found["verdict"] != "unfit")
+    assert main("verify", TAG, "--check-record").code == (1 if here.records else 7)
+
+
+@cases(
+    "found slug",
+    ("the suite has written its report", interrupted(report()), None),
+    ("it was complete just in time", report(), None),
+    ("it did not get that far", None, "interrupted"),
+)
+def test_the_suite_hears_of_a_signal_and_its_report_is_waited_for(
+    here: Place, found: dict[str, Any] | None, slug: str | None
+) -> None:
+    heard = threading.Event()
+
+    def wait(job: RunJob) -> RunResult:
+        assert job.signals is not None
+        job.signals.to(lambda number: heard.set() if number == signal.SIGINT else None)
+        signal.raise_signal(signal.SIGINT)
+        assert heard.wait(60)
+        if found is None:
+            return ended(130, "", "verify: interrupted")
+        return claims(found, 143 if "interrupted" in found["environment"] else 0)(job)
+
+    here.engine.suite = wait
+    said = main("verify", TAG, *all_files())
+    complete = found is not None and "interrupted" not in found["environment"]
+    assert said.code == (0 if complete else 130)
+    assert len(here.records) == complete
+    if slug is not None:
+        (error,) = ET.parse(here / "out.junit").getroot().iter("error")
+        assert error.attrib["type"] == slug
+        assert "interrupted" in said.err
 
 
 def test_an_image_that_is_not_there_is_in_junit_too(here: Place) -> None:

@@ -38,7 +38,7 @@ from provision.lock.lockfile import Lock
 from provision.verification.subject import Subject
 from tests.kit import schemas
 from tests.kit.cases import cases
-from tests.kit.fake_engine import IMAGE, PLAN, TAG, Engine, report
+from tests.kit.fake_engine import IMAGE, PLAN, TAG, Engine, interrupted, report
 from tests.kit.together import together
 
 LABELS = labels_for(Lock(text="the lock", plan=PLAN, wheels=()), "1")
@@ -279,6 +279,12 @@ def test_an_earlier_report_counts_for_its_minutes_of_load(
     path = tmp_path / "n1.json"
     path.write_text(json.dumps(burned(minutes)))
     assert has_report(path, order(burn_min=burn_min)) == (expected == "kept")
+
+
+def test_a_node_that_was_interrupted_is_tested_again(tmp_path: Path) -> None:
+    path = tmp_path / "n1.json"
+    path.write_text(json.dumps(interrupted(report())))
+    assert not has_report(path, order())
 
 
 @cases(

@@ -212,7 +212,7 @@ def local_io(host: str, log: Path, *, sudo: Sequence[str] = ()) -> StartIO:
             return ""
 
     return StartIO(
-        detach=lambda argv: process.detach(
+        detach=lambda argv: detach(
             argv, log=log, prefix=sudo, missing_fix=f"Install Docker: {DOCS}"
         ),
         is_alive=process.is_alive,
@@ -227,3 +227,21 @@ class EngineSetupError(Failure):
 
     code = "engine-setup-failed"
     exit_code = 5
+
+
+def detach(argv: Sequence[str], *, log: Path, prefix: Sequence[str] = (), missing_fix: str) -> int:
+    """Start a command that outlives us, append its output to `log`, and return its process ID.
+
+    `prefix` is sudo if the command and its log belong to root; it can ask for a password.
+    """
+    # in a shell's background setsid need not fork, so the ID is the command's own
+    script = 'setsid "$@" >>"$0" 2>&1 </dev/null & echo $!'
+    started = process.run(
+        [*prefix, "sh", "-c", script, str(log), *argv],
+        timeout_s=120,
+        apart=True,
+        check=True,
+        missing_fix=missing_fix,
+        terminal=bool(prefix),
+    )
+    return int(started.stdout)

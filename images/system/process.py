@@ -19,6 +19,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 KEEP_BYTES = 64 * 1024
 """How much of the end of a command's output is kept: enough for the lines that explain an error."""
-
 
 GRACE_S = 5.0
 """Seconds between SIGTERM and SIGKILL."""
@@ -141,14 +141,7 @@ def _end(
 def _stop(process: subprocess.Popen[bytes], *, own_group: bool, grace_s: float) -> None:
     """End a command, and with `own_group` everything it started: SIGTERM, then SIGKILL."""
 
-    def send(number: signal.Signals) -> None:
-        # sudo's children belong to root and cannot be signalled; sudo itself passes SIGTERM on
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if own_group:
-                os.killpg(process.pid, number)
-            else:
-                os.kill(process.pid, number)
-
+    send = partial(_send, process, own_group=own_group)
     send(signal.SIGTERM)
     deadline = time.monotonic() + grace_s
     while not _ended(process) and time.monotonic() < deadline:
@@ -156,6 +149,15 @@ def _stop(process: subprocess.Popen[bytes], *, own_group: bool, grace_s: float) 
     send(signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=grace_s + _REAP_S)
+
+
+def _send(process: subprocess.Popen[bytes], number: signal.Signals, *, own_group: bool) -> None:
+    # sudo's children belong to root and cannot be signalled; sudo itself passes SIGTERM on
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if own_group:
+            os.killpg(process.pid, number)
+        else:
+            os.kill(process.pid, number)
 
 
 def which(program: str, path: str | None = None) -> str | None:
@@ -232,11 +234,23 @@ def _follow(
     deadline: float,
     limit_bytes: float,
     stopped: Callable[[], bool],
+    tell: Callable[[], float],
 ) -> _Ending:
-    """Write the command's input and pass its output on, until it ends or reaches a limit."""
+    """Write the command's input and pass its output on, until it ends or reaches a limit, and for
+    as long as `tell` returns, which says to it that its time is over.
+    """
     pending = memoryview(payload)
-    written = 0
+    written, told = 0, False
     linger: float | None = None
+
+    def is_over() -> bool:
+        nonlocal told, deadline
+        late = time.monotonic() >= deadline
+        if told or not (late or stopped()):
+            return told and late
+        told, deadline = True, time.monotonic() + tell()
+        return False
+
     with selectors.DefaultSelector() as selector:
         for number in sinks:
             selector.register(number, selectors.EVENT_READ)
@@ -249,11 +263,11 @@ def _follow(
                 linger = now + _LINGER_S
             if linger is not None and now >= linger:
                 break
-            if now >= deadline or stopped():
+            if is_over():
                 return "time"
             if written > limit_bytes:
                 return "size"
-            for key, _ in selector.select(min(_POLL_S, deadline - now)):
+            for key, _ in selector.select(max(0.0, min(_POLL_S, deadline - now))):
                 if key.fd in sinks:
                     data = os.read(key.fd, 65536)
                     sinks[key.fd].feed(data, final=not data)
@@ -272,10 +286,10 @@ def _follow(
             if number in selector.get_map():
                 sink.feed(b"", final=True)
     while not _ended(process):
-        if time.monotonic() >= deadline or stopped():
+        if is_over():
             return "time"
         time.sleep(0.01)
-    return "ended"
+    return "time" if told else "ended"
 
 
 def run(
@@ -307,8 +321,8 @@ def run(
     more than `limit_bytes` is ended, and `flooded` is set. `redact` lists strings that become "***"
     in all output. `terminal` leaves the command in our session with our standard input, so that
     sudo can ask for a password; Ctrl-C then reaches it directly. A command that is ended has
-    `grace_s` to clean up. When `stopped` becomes true, it is ended as at its time limit: only the
-    main thread gets Ctrl-C.
+    `grace_s` to clean up, and what it says then is read. When `stopped` becomes true, it is ended
+    as at its time limit: only the main thread gets Ctrl-C.
     """
     strike = SecretFilter(redact)
     payload = input.encode() if isinstance(input, str) else input
@@ -343,7 +357,15 @@ def run(
             sinks[process.stdout.fileno()] = capture if apart else lines
         if process.stderr is not None:
             sinks[process.stderr.fileno()] = lines
-        ending = _follow(process, sinks, payload or b"", started + timeout_s, most, stopped)
+        own, allowed_s = process, grace_s
+
+        def end() -> float:
+            nonlocal grace_s
+            _send(own, signal.SIGTERM, own_group=not terminal)
+            grace_s = 0.0  # it has had its time then
+            return allowed_s
+
+        ending = _follow(process, sinks, payload or b"", started + timeout_s, most, stopped, end)
     finally:
         if process is not None:
             _end(process, by_itself=ending == "ended", own_group=not terminal, grace_s=grace_s)
@@ -366,24 +388,6 @@ def run(
             f"`{completed.command}` {describe_exit(completed.code)}.", fix=fix, completed=completed
         )
     return completed
-
-
-def detach(argv: Sequence[str], *, log: Path, prefix: Sequence[str] = (), missing_fix: str) -> int:
-    """Start a command that outlives us, append its output to `log`, and return its process ID.
-
-    `prefix` is sudo if the command and its log belong to root; it can ask for a password.
-    """
-    # in a shell's background setsid need not fork, so the ID is the command's own
-    script = 'setsid "$@" >>"$0" 2>&1 </dev/null & echo $!'
-    started = run(
-        [*prefix, "sh", "-c", script, str(log), *argv],
-        timeout_s=120,
-        apart=True,
-        check=True,
-        missing_fix=missing_fix,
-        terminal=bool(prefix),
-    )
-    return int(started.stdout)
 
 
 def is_alive(pid: int) -> bool:

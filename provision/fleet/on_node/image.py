@@ -17,6 +17,7 @@ import json
 import re
 import secrets
 import shlex
+import signal
 import sys
 import threading
 import time
@@ -44,6 +45,9 @@ _ASK_S = 60.0
 _MOST_OUTPUT = 4 << 20
 _STDERR = 20_000
 _BEAT_S = 2.0
+_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+_ENDING_S = 8.0
+"""How long a command may take to say what it has found: the suite gives itself 6 seconds."""
 _NOT_STARTED = frozenset({125, 126, 127})
 _LIMIT = re.compile("rlimit|ulimit", re.IGNORECASE)
 _NO_IMAGE = re.compile(
@@ -68,6 +72,9 @@ def run_in_image(order: Mapping[str, Any]) -> dict[str, Any]:
     order = {**order, "deadline": time.monotonic() + order["timeout_s"]}
     answer: dict[str, Any] = {"host": host_to_json(facts)}
     caller = Caller()
+    with contextlib.suppress(ValueError):  # in a thread, which gets no signals
+        for number in _SIGNALS:  # as Slurm ends a job, and Kubernetes a pod
+            signal.signal(number, lambda *_: caller.end())
     try:
         answer.update(_run(order, facts, caller))
     except NodeRunError as trouble:
@@ -90,13 +97,18 @@ class Caller:
 
     def __init__(self) -> None:
         self._gone = threading.Event()
+        self.interrupted = False
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
         self._thread.start()
 
     def gone(self) -> bool:
-        """Whether nobody waits for the answer any more."""
-        return self._gone.is_set()
+        """Whether nobody waits for the answer any more, or the node's own time is over."""
+        return self._gone.is_set() or self.interrupted
+
+    def end(self) -> None:
+        """The node's time is over: the answer is what the command says now."""
+        self.interrupted = True
 
     def stop(self) -> None:
         """No more lines: the answer follows."""
@@ -325,10 +337,12 @@ def _process(
             input=data,
             apart=True,
             limit_bytes=_MOST_OUTPUT,
-            grace_s=1.0,
+            grace_s=_ENDING_S,
             stopped=caller.gone,
         )
     except process.CommandTimedOut as error:
+        if caller.interrupted:
+            return error.completed
         last = error.completed.last_lines(1).strip()[:200]
         raise NodeRunError(
             code="node-timeout",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -365,7 +366,7 @@ def test_nothing_is_done_where_only_words_are_wanted(
 def test_a_stubborn_process_is_stopped(tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     script = f"trap '' TERM; echo >{ready}; while :; do sleep 0.05; done"
-    pid = process.detach(["bash", "-c", script], log=tmp_path / "log", missing_fix="-")
+    pid = start.detach(["bash", "-c", script], log=tmp_path / "log", missing_fix="-")
     try:
         while not ready.exists():
             assert process.is_alive(pid)
@@ -374,3 +375,16 @@ def test_a_stubborn_process_is_stopped(tmp_path: Path) -> None:
     finally:
         if process.is_alive(pid):
             os.kill(pid, signal.SIGKILL)
+
+
+def test_a_detached_command_outlives_the_call_and_is_known_by_its_id(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    argv = ["sh", "-c", "echo 'started here'; exec sleep 600"]
+    pid = start.detach(argv, log=log, missing_fix="-")
+    try:
+        while "started here" not in (log.read_text() if log.exists() else ""):
+            assert process.is_alive(pid)
+            time.sleep(0.01)
+        assert os.getsid(pid) == pid
+    finally:
+        os.kill(pid, signal.SIGKILL)

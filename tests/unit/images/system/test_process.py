@@ -242,20 +242,6 @@ def test_a_child_that_holds_the_pipe_does_not_hold_us() -> None:
     os.kill(int(done.output), signal.SIGKILL)
 
 
-def test_a_detached_command_outlives_the_call_and_is_known_by_its_id(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    argv = ["sh", "-c", "echo 'started here'; exec sleep 600"]
-    pid = process.detach(argv, log=log, missing_fix="-")
-    try:
-        while "started here" not in (log.read_text() if log.exists() else ""):
-            assert process.is_alive(pid)
-            time.sleep(0.01)
-        assert os.getsid(pid) == pid
-    finally:
-        os.kill(pid, signal.SIGKILL)
-    assert gone(pid)
-
-
 @pytest.mark.parametrize(
     ("path", "kept"),
     [

@@ -5,13 +5,14 @@ The nodes are processes of this machine; programs on their PATH stand for the en
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from provision.fleet.nodes.in_image import (
     run_of,
     suite_command,
 )
-from provision.fleet.nodes.program import RUN_IN_IMAGE, node_program
+from provision.fleet.nodes.program import RUN_IN_IMAGE, node_program, read_answer
 from provision.fleet.nodes.work import NodeAnswer, NodeLimits
 from provision.fleet.on_node.image import WAYS, NodeRunError, choose_way, expected_gpus
 from provision.model.plan import Gpu
@@ -199,30 +200,54 @@ def test_an_error_of_provision_verify_is_the_nodes(node: Node) -> None:
     assert run.failure.message == "n1: There is no image."
 
 
-def test_what_runs_on_a_node_ends_with_the_connection(node: Node) -> None:
-    """As over ssh: the caller dies, and nobody signals the node's processes."""
-    node.program("docker", "import time; time.sleep(600)")
+@contextlib.contextmanager
+def started(node: Node, entries: int) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """The program of a node, once its engine has noted so much; and its answer's mark."""
     work = ImageWork(image=IMAGE, command=("x",), timeout_s=500)
     program = node_program(RUN_IN_IMAGE, work._asdict())
     process = subprocess.Popen(
         node.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     )
     assert process.stdin is not None
-    assert process.stdout is not None
     process.stdin.write(program.text.encode())
     process.stdin.close()
     deadline = time.monotonic() + 60
     try:
-        while not node.asked.exists() or len(node.commands()) < 2:
+        while not node.asked.exists() or len(node.commands()) < entries:
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        process.stdout.close()
+        yield process, program.mark
         process.wait(timeout=30)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait(timeout=30)
     assert node.commands()[-1][:2] == ["rm", "--force"]
+
+
+def test_what_runs_on_a_node_ends_with_the_connection(node: Node) -> None:
+    """As over ssh: the caller dies, and nobody signals the node's processes."""
+    node.program("docker", "import time; time.sleep(600)")
+    with started(node, 2) as (process, _):
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def test_what_a_signal_ends_on_a_node_says_what_it_has_found(node: Node) -> None:
+    """As Slurm ends a job at its time limit: the node's program gets it, not the container."""
+    node.program(
+        "docker",
+        "import signal, time; end = lambda *_: (print('{\\n\"said\": 1\\n}'), sys.exit(143));"
+        "signal.signal(signal.SIGTERM, end); print(json.dumps(['ready']),"
+        " file=open(os.environ['ASKED'], 'a'), flush=True); time.sleep(600)",
+    )
+    with started(node, 3) as (process, mark):
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout is not None
+        with process.stdout as stream:
+            out = stream.read().decode()
+    run = run_of(NodeAnswer("n1", read_answer("n1", out, mark), None, 1.0))
+    assert (run.json, run.code, run.failure) == ({"said": 1}, 143, None)
 
 
 @cases(

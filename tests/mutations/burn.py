@@ -79,6 +79,7 @@ def reading(**fields: Any) -> Callable[[], None]:
     return seed
 
 
+HEAT = ("sw_thermal_slowdown",)
 BRAKE = ("hw_power_brake_slowdown",)
 _ROWS = (
     *rows(
@@ -88,6 +89,11 @@ _ROWS = (
         ("it is slow", multiplying(late), "GPU 1: behind the equal GPUs"),
         ("it fails under load", multiplying(fail), "an illegal instruction"),
         ("the power supply brakes it", reading(throttle_reasons=BRAKE), "a power brake"),
+        (
+            "it is hot, and its driver reports no load",
+            reading(throttle_reasons=HEAT, clock_sm_mhz=600, utilization_percent=None),
+            "GPU 1: slowed down (sw_thermal_slowdown)",
+        ),
         ("its memory loses data", reading(ecc_uncorrected=3), "3 more uncorrected ECC errors"),
         ("it is lost", reading(failure="GPU is lost"), "GPU 1: it answered before the run"),
         (

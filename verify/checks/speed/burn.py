@@ -31,6 +31,7 @@ LONGEST_S = 0.02  # of one product
 LOOK_S = 0.25  # of work between two looks at the clock
 MOST_QUEUED = 64
 GRACE_S, READY_S = 30.0, 90.0
+SLOWED_SHARE = 0.25  # of the time: in hours of load, heat need not last for half of them
 LESS_WORK = 0.95  # of the usual: with less power than others, a GPU that does as much is just good
 _WRONG = "wrong arithmetic: silent data corruption"
 _OUT = "take the GPU out of use and have it replaced; see health.memory and nvidia-smi -q -d ECC"
@@ -223,7 +224,7 @@ def judge_burn(
     """Whether all GPUs computed the same bits, as fast as equal ones, and lost nothing by it."""
     findings = [finding for one in found for finding in _of_one(one, found)]
     findings += grown(before, after, minutes)
-    on_cpu = not after.gpus or all(one.card.name == "CPU" for one in found)
+    on_cpu = bool(found) and all(one.card.name == "CPU" for one in found)
     rows = tuple(_row(one) for one in found)
     head = ("GPU", "card", "products", "wrong", "MHz, least", "MHz", "C, most", "W")
     measured = {
@@ -275,9 +276,11 @@ def _of_one(one: Burn, found: Sequence[Burn]) -> List[Finding]:
         fix = "run again with nothing else on the machine"
         return [Finding(index, said, "the first product took too long", fix, UNKNOWN)]
     findings = [*_bits(one, found), *_behind(one, found)]
-    state = watch.merged(one.states)
+    state = watch.merged(one.states, SLOWED_SHARE)
     if state is None:
         return findings
+    # the load is ours, whether or not the driver reports it
+    state = replace(state, utilization_percent=100)
     findings += clock_findings(state, [State(gpus=(state,))])
     if is_stuck(state) and not one.card.busy:
         said = "SM clock {} of {} MHz under load"

@@ -124,18 +124,19 @@ def _restored(row: Dict[str, Any]) -> Dict[str, Any]:
     return {**row, "throttle_reasons": None if reasons is None else tuple(reasons)}
 
 
-def merged(readings: Sequence[GpuState]) -> Optional[GpuState]:
+def merged(readings: Sequence[GpuState], share: float = 0.5) -> Optional[GpuState]:
     """One card's state under load, out of several readings.
 
-    Idle readings are left out if there are others. A throttle reason counts if it is in half of
-    them: reasons also appear for a moment when clocks change.
+    Idle readings are left out if there are others. A throttle reason counts if it is in this share
+    of them: reasons also appear for a moment when clocks change.
     """
     if not readings:
         return None
     working = [one for one in readings if IDLE not in (one.throttle_reasons or ())] or readings
     known = [one.throttle_reasons for one in working if one.throttle_reasons is not None]
     names = dict.fromkeys(name for reasons in known for name in reasons)
-    lasting = tuple(n for n in names if 2 * sum(n in reasons for reasons in known) >= len(known))
+    least = share * len(known)
+    lasting = tuple(n for n in names if sum(n in reasons for reasons in known) >= least)
     return replace(
         working[-1],
         throttle_reasons=lasting if known else None,

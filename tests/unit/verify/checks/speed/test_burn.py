@@ -23,6 +23,10 @@ READING = replace(
     healthy_gpu(0), throttle_reasons=("sw_power_cap",), clock_sm_mhz=1700, power_w=690.0,
     temperature_c=71,
 )  # fmt: skip
+HOT = replace(READING, throttle_reasons=("hw_thermal_slowdown",), clock_sm_mhz=990)
+COOLED = replace(
+    READING, throttle_reasons=("sw_thermal_slowdown",), clock_sm_mhz=900, utilization_percent=99
+)
 
 
 def one(index: int, name: str = NAME, busy: str | None = None, **more: Any) -> Burn:
@@ -57,6 +61,15 @@ def judge(*found: Burn, after: State | None = None) -> Outcome:
      [one(0, state={"throttle_reasons": ("sw_thermal_slowdown",), "utilization_percent": 99})]),
     ("a brake for a moment",
      [one(0, states=[READING] * 4 + [replace(READING, throttle_reasons=("hw_slowdown",))])]),
+    ("a driver that does not say what limits clocks",
+     [one(0, state={"throttle_reasons": None, "clock_sm_mhz": 345})]),
+    ("a laptop that is hot",
+     [one(0, "NVIDIA GeForce RTX 4090 Laptop GPU", state={
+         "throttle_reasons": ("hw_thermal_slowdown",), "name": "NVIDIA GeForce RTX 4090 Laptop GPU",
+     })]),
+    ("a power limit that was lowered", [one(0, state={"power_limit_w": 350.0, "power_w": 349.0})]),
+    ("clocks that were locked",
+     [one(0, state={"throttle_reasons": ("applications_clocks_setting",), "clock_sm_mhz": 345})]),
 )  # fmt: skip
 def test_what_holds_passes(found: list[Burn]) -> None:
     outcome = judge(*found)
@@ -83,6 +96,14 @@ def test_what_holds_passes(found: list[Burn]) -> None:
      "GPU 0: slowed down (hw_power_brake_slowdown)"),
     ("heat", [one(0, state={"throttle_reasons": ("hw_thermal_slowdown",)})],
      "GPU 0: slowed down (hw_thermal_slowdown)"),
+    ("heat in a third of a long load",
+     [one(0, states=[READING] * 20 + [HOT] * 10)], "GPU 0: slowed down (hw_thermal_slowdown)"),
+    ("heat where the driver reports no load",
+     [one(0, state={"throttle_reasons": ("sw_thermal_slowdown",), "clock_sm_mhz": 900,
+                    "utilization_percent": None})], "GPU 0: slowed down (sw_thermal_slowdown)"),
+    ("heat, and the last reading is of after the load",
+     [one(0, states=[COOLED] * 9 + [replace(COOLED, utilization_percent=0)])],
+     "GPU 0: slowed down (sw_thermal_slowdown)"),
     ("a clock without reason", [one(0, state={"throttle_reasons": (), "clock_sm_mhz": 345})],
      "GPU 0: SM clock 345 of 1980 MHz under load"),
     ("an error", [one(0), one(1, error="RuntimeError: no", rounds=0)],
@@ -115,6 +136,15 @@ def test_what_does_not_hold_is_named(found: list[Burn], words: str) -> None:
 )  # fmt: skip
 def test_what_is_at_fault(found: list[Burn], at_fault: str) -> None:
     assert judge(*found).at_fault == at_fault
+
+
+def test_a_gpu_that_nvml_does_not_list_is_no_cpu() -> None:
+    """As on Jetson, or where NVML fails before and after."""
+    silent = State()
+    found = [replace(one(0, "Orin", states=[]), card=RatedCard(0, "Orin", None))]
+    outcome = judge_burn(found, silent, silent, "bf16", 1.0)
+    assert (outcome.status, outcome.measured["device"]) == (Status.PASS, "cuda")
+    assert outcome.message.startswith("1 GPU at full load")
 
 
 def test_errors_that_came_with_the_load_are_named() -> None:

@@ -20,7 +20,7 @@ from provision.fleet.nodes.program import NodeProgram, read_answer
 
 _MOST_OUTPUT = 12 << 20  # a report has some hundred kilobytes, a node's program sends 4 MiB of it
 _CLEANUP_S = 10
-_GRACE_S = 1.0
+_GRACE_S = 10.0  # a node gives the suite 8 seconds to say what it has found
 _POLL_S = 0.5
 
 
@@ -52,7 +52,8 @@ def ask_nodes(
     calling thread. `program` makes what a node is sent: nodes may get different arguments.
 
     Ctrl-C, an error in `tell`, and the time limit end the calls that run: with the command of
-    `NodeCall.cleanup`, too. ToolMissing: ssh or srun is not installed.
+    `NodeCall.cleanup`, too. After Ctrl-C `tell` gets the answers of those that heard of it.
+    ToolMissing: ssh or srun is not installed.
     """
     answers: dict[str, NodeAnswer] = {}
 
@@ -73,9 +74,12 @@ def ask_nodes(
                 done, left = wait(left, timeout=_POLL_S, return_when=FIRST_COMPLETED)
                 for one in done:
                     known(one.result())
-        except BaseException:
+        except BaseException as error:
             stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
+            for one in left if isinstance(error, KeyboardInterrupt) else ():
+                if not one.cancelled() and (answer := one.result()).value is not None:
+                    known(answer)  # what it has found until now
             raise
     return tuple(answers[call.name] for call in calls)
 

@@ -233,14 +233,16 @@ def test_what_runs_on_a_node_ends_with_the_connection(node: Node) -> None:
         process.stdout.close()
 
 
+TELLS = (
+    "import signal, time; end = lambda *_: (print('{\\n\"said\": 1\\n}'), sys.exit(143));"
+    "signal.signal(signal.SIGTERM, end); print(json.dumps(['ready']),"
+    " file=open(os.environ['ASKED'], 'a'), flush=True); time.sleep(600)"
+)
+
+
 def test_what_a_signal_ends_on_a_node_says_what_it_has_found(node: Node) -> None:
     """As Slurm ends a job at its time limit: the node's program gets it, not the container."""
-    node.program(
-        "docker",
-        "import signal, time; end = lambda *_: (print('{\\n\"said\": 1\\n}'), sys.exit(143));"
-        "signal.signal(signal.SIGTERM, end); print(json.dumps(['ready']),"
-        " file=open(os.environ['ASKED'], 'a'), flush=True); time.sleep(600)",
-    )
+    node.program("docker", TELLS)
     with started(node, 3) as (process, mark):
         process.send_signal(signal.SIGTERM)
         assert process.stdout is not None
@@ -248,6 +250,16 @@ def test_what_a_signal_ends_on_a_node_says_what_it_has_found(node: Node) -> None
             out = stream.read().decode()
     run = run_of(NodeAnswer("n1", read_answer("n1", out, mark), None, 1.0))
     assert (run.json, run.code, run.failure) == ({"said": 1}, 143, None)
+
+
+def test_ctrl_c_leaves_what_the_nodes_have_found(node: Node) -> None:
+    pressed = f"os.kill({os.getpid()}, signal.SIGINT); time.sleep(600)"
+    node.program("docker", TELLS.replace("time.sleep(600)", pressed))
+    told: list[NodeRun] = []
+    work = ImageWork(image=IMAGE, command=("x",), timeout_s=60)
+    with pytest.raises(KeyboardInterrupt):
+        run_in_image([node.call()], lambda _: work, NodeLimits(1, 90), told.append)
+    assert [(run.json, run.code) for run in told] == [({"said": 1}, 143)]
 
 
 @cases(

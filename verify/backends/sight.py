@@ -27,13 +27,14 @@ START_WITH_GPUS = (
 class Sight:
     """What is known of GPUs without having run a kernel."""
 
-    torch_cuda: Optional[str]  # None: a CPU build
+    torch_cuda: Optional[str]  # None: a CPU build, or one for AMD's GPUs
     usable: int  # GPUs that the started CUDA runtime shows
     error: Optional[str] = None  # why it did not start
     nodes: int = 0
     nvml: int = 0
     expected: Optional[int] = None
     driver: bool = False  # libcuda exists and did not return "no device"
+    rocm: Optional[str] = None  # of a build for AMD's GPUs
 
     def measured(self) -> Dict[str, Any]:
         """For the report."""
@@ -71,6 +72,7 @@ def look(context: Context) -> Sight:
         and torch.version.cuda is not None  # a CPU build does not ask libcuda
         and "no NVIDIA driver" not in error
         and "No CUDA GPUs" not in error,
+        rocm=getattr(torch.version, "hip", None),
     )
 
 
@@ -92,7 +94,11 @@ def judge_absent(sight: Sight) -> Optional[Outcome]:
     measured, expected = sight.measured(), {"gpus": sight.expected}
     if sight.torch_cuda is None:
         cause, fix = explain("Torch not compiled with CUDA enabled")
-        return Outcome(Status.FAIL, "CPU build of torch", cause, fix, measured, expected, IMAGE)
+        message = "CPU build of torch"
+        if sight.rocm:
+            message = "torch for ROCm {}".format(sight.rocm)
+            cause, fix = "this build uses AMD's GPUs only", "install the wheel of the CUDA index"
+        return Outcome(Status.FAIL, message, cause, fix, measured, expected, IMAGE)
     if sight.usable and not sight.error:
         return None
     error = short(sight.error or "CUDA starts, but reports no device")

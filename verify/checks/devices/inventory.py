@@ -279,14 +279,17 @@ def _disagreements(counts: Counts, sight: Sight, framework: str) -> "list[tuple[
         cause = "the container has another number of GPUs than the plan"
         if counts.visible_devices is not None:
             cause = "CUDA_VISIBLE_DEVICES={}".format(counts.visible_devices)
+        elif sight.expected == counts.nvml and any(card.mig for card in counts.cards):
+            return [*found, (message, NO_PARTS, MAKE_PARTS)]
         found.append((message, cause, START_WITH_GPUS + ", or plan again for this machine"))
     return found
 
 
 def _as_expected(counts: Counts, expected: int) -> bool:
-    """Whether the count is the plan's, which counts cards. With MIG, CUDA shows only one slice."""
+    """Whether the count is the plan's, which counts cards; with MIG, CUDA shows one slice."""
     cut = any(card.parts for card in counts.cards)
-    return expected == (counts.nvml if cut else counts.torch)
+    meant = not cut or counts.visible_devices is not None
+    return (cut and expected == counts.nvml) or (meant and expected == counts.torch)
 
 
 def _lost(counts: Counts, picked: Selection) -> "tuple[str, str, str]":

@@ -79,13 +79,15 @@ class GpuCensus:
     def rows(self) -> List[CountRow]:
         """Each source, its number of GPUs, and why that differs from the one before."""
         few = self.pci is not None and self.nodes < self.given
-        listed = ["{}: {}".format(gpu.address, gpu.why) for gpu in self.unlisted()]
+        whys = [listed(self.unlisted())]
         if self.seen.closed:
-            listed.append("{} that this process cannot open".format(self.seen.closed))
+            whys.append("{} that this process cannot open".format(self.seen.closed))
+        if self.seen.gpus and self.pci is not None and not self.pci:
+            whys.append("not on the PCI bus: in WSL2, or in the processor")
         return [
             ("PCI bus", None if self.pci is None else len(self.pci), ""),
             ("device nodes", self.nodes, "this container has some of them" if few else ""),
-            ("NVML", len(self.seen.gpus), self.seen.error or "; ".join(listed)),
+            ("NVML", len(self.seen.gpus), self.seen.error or "; ".join(filter(None, whys))),
         ]
 
 

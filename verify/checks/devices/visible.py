@@ -283,7 +283,7 @@ def _judge_no_cards(settings: VisibleSettings, expected: Optional[int]) -> Outco
     if settings.runtime in NO_GPU:
         told = "NVIDIA_VISIBLE_DEVICES={!r} asks the container runtime for no GPU"
         cause = told.format(settings.runtime)
-        message = "NVML lists no GPU;  " + cause
+        message = "NVML lists no GPU; " + cause
         if expected:
             message = "{} expected, NVML lists none".format(gpus(expected))
             return Outcome(Status.FAIL, message, cause, fix, measured, wanted)

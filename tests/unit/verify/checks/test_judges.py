@@ -358,11 +358,13 @@ def test_one_table_explains_each_difference(more: dict[str, Any], rows: list[lis
         [
             "NVML",
             2,
-            f"0000:03:00.0: not given to this process; 0000:04:00.0: {passed_on}; {closed}",
+            f"0000:03:00.0 (not given to this process); 0000:04:00.0 ({passed_on}); {closed}",
         ],
         *rows,
     ]
     assert number_of_gpus(judge_nvml(census.seen, 2, None, pci=census.pci))[3] == ["plan", None, ""]
+    ((_, _, why), _) = number_of_gpus(judge_nvml(listing(1), 0, None, pci=[]))[2:]
+    assert why == "not on the PCI bus: in WSL2, or in the processor"
 
 
 @pytest.mark.parametrize(
@@ -408,6 +410,8 @@ NO_DRIVER = "RuntimeError: Found no NVIDIA driver on your system. Please check"
                      FAIL, "nvidia-modprobe", id="error 999 names the missing module"),
         pytest.param(sight(0, torch_cuda=None), FAIL, "CPU build",
                      id="a CPU build fails without a GPU too"),
+        pytest.param(sight(0, torch_cuda=None, rocm="6.4.2"), FAIL, "AMD's GPUs",
+                     id="a build for AMD's GPUs is no CPU build"),
         pytest.param(sight(0, nodes=1), FAIL, "no device", id="CUDA starting with no device fails"),
     ],
 )  # fmt: skip
@@ -472,6 +476,16 @@ def counts(have_nvml: int | None, have_driver: int | None, torch: int, **more: A
         pytest.param(counts(2, 1, 1, mig=True, cards=CUT), sight(1, expected=2), PASS,
                      "one MIG device",
                      id="cards cut by MIG are counted as cards, and CUDA shows one slice"),
+        pytest.param(counts(2, 1, 1, mig=True, cards=CUT, visible_devices="GPU-b"),
+                     sight(1, expected=1), PASS, "", id="the card beside one that MIG cuts"),
+        pytest.param(counts(2, 1, 1, mig=True, cards=CUT, visible_devices="MIG-1"),
+                     sight(1, expected=1), PASS, "", id="a slice that was chosen"),
+        pytest.param(counts(2, 1, 1, mig=True, cards=CUT), sight(1, expected=1), FAIL, "1 expected",
+                     id="two cards with MIG on one are more than the plan's"),
+        pytest.param(counts(2, 1, 1, mig=True,
+                            cards=(VisibleCard("GPU-a", mig=True), VisibleCard("GPU-b"))),
+                     sight(1, expected=2), FAIL, "nvidia-smi mig -cgi",
+                     id="a card in MIG mode without slices is missing in the plan"),
         pytest.param(counts(2, 3, 3, mig=True, cards=CUT), sight(3), PASS, "",
                      id="all slices and the rest"),
         pytest.param(counts(2, 4, 4, mig=True, cards=CUT), sight(4), FAIL,

@@ -261,19 +261,30 @@ def read_kmsg(path: str = "/dev/kmsg") -> Iterator[Line]:
                 raise
             if not record:
                 return
-            yield parse_record(record.decode("utf-8", "replace"))
+            line = parse_record(record.decode("utf-8", "replace"))
+            if line is not None:
+                yield line
     finally:
         os.close(device)
 
 
-def parse_record(record: str) -> Line:
-    """A record of /dev/kmsg: "priority,sequence,microseconds,flags;text", and device lines."""
+def parse_record(record: str) -> Optional[Line]:
+    """A record of /dev/kmsg: "priority,sequence,microseconds,flags;text", and device lines. None if
+    a program wrote it: it may quote any line.
+    """
     head, _, text = record.partition(";")
     fields = head.split(",")
+    if _of_a_program(fields[0]):
+        return None
     since = None
     with contextlib.suppress(IndexError, ValueError):
         since = int(fields[2]) / 1e6
     return Line(text.split("\n")[0].replace("\\x0a", " "), since)
+
+
+def _of_a_program(priority: Optional[str]) -> bool:
+    """Whether a log priority has another facility than the kernel's, which is 0."""
+    return priority is not None and priority.isdecimal() and len(priority) < 5 and int(priority) > 7
 
 
 def read_syslog() -> List[Line]:
@@ -299,10 +310,12 @@ def _klogctl(
 
 
 def parse_syslog(text: str) -> List[Line]:
-    """Lines as syslog(2) returns them: "<6>[  12.345678] text"."""
+    """The kernel's lines as syslog(2) returns them: "<6>[  12.345678] text", some with the caller:
+    "<6>[  12.345678][    T1] text".
+    """
     found = []
     for line in text.splitlines():
-        match = re.match(r"(?:<\d+>)?(?:\[ *(\d+\.\d+)\] )?(.*)", line)
-        if match:
-            found.append(Line(match.group(2), float(match.group(1)) if match.group(1) else None))
+        match = re.match(r"(?:<(\d+)>)?(?:\[ *(\d+\.\d+)\](?:\[ *[TC]\d+\])? )?(.*)", line)
+        if match and not _of_a_program(match.group(1)):
+            found.append(Line(match.group(3), float(match.group(2)) if match.group(2) else None))
     return found

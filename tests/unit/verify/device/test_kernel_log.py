@@ -211,18 +211,22 @@ def test_a_long_line_takes_no_time(text: str) -> None:
         pytest.param("6,1,0,c;a; b\n", Line("a; b", 0.0), id="a semicolon"),
         pytest.param("3,1,0,-;a\\x0ab\n", Line("a b", 0.0), id="a message of several lines"),
         pytest.param("odd;text", Line("text"), id="a head that we do not know"),
+        pytest.param("7,1,0,-;a\n", Line("a", 0.0), id="the kernel's least important"),
+        pytest.param("12,1,0,-;monitor: NVRM: Xid\n", None, id="a program quotes the driver"),
     ],
 )
-def test_a_record_of_kmsg(record: str, line: Line) -> None:
+def test_a_record_of_kmsg(record: str, line: Line | None) -> None:
     assert kernel_log.parse_record(record) == line
 
 
 def test_syslogs_text() -> None:
     text = "<6>[   12.500000] NVRM: loading\n<4>no time\n[1.5] bare\n"
+    text += "<6>[   13.500000][  T812] of a task\n<12>[   14.5] of a program\n"
     assert kernel_log.parse_syslog(text) == [
         Line("NVRM: loading", 12.5),
         Line("no time"),
         Line("bare", 1.5),
+        Line("of a task", 13.5),
     ]
 
 

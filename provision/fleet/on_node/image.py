@@ -74,7 +74,7 @@ def run_in_image(order: Mapping[str, Any]) -> dict[str, Any]:
     caller = Caller()
     with contextlib.suppress(ValueError):  # in a thread, which gets no signals
         for number in _SIGNALS:  # as Slurm ends a job, and Kubernetes a pod
-            signal.signal(number, lambda *_: caller.end())
+            signal.signal(number, lambda number, _: caller.end(number))
     try:
         answer.update(_run(order, facts, caller))
     except NodeRunError as trouble:
@@ -87,6 +87,10 @@ def run_in_image(order: Mapping[str, Any]) -> dict[str, Any]:
         }
     finally:
         caller.stop()
+    if caller.ended_by and not str(answer.get("stdout", "")).strip():
+        # No report: what ended us says why better than we can, as Slurm does of a job's limit.
+        signal.signal(caller.ended_by, signal.SIG_DFL)
+        signal.raise_signal(caller.ended_by)
     return answer
 
 
@@ -97,18 +101,18 @@ class Caller:
 
     def __init__(self) -> None:
         self._gone = threading.Event()
-        self.interrupted = False
+        self.ended_by: int | None = None
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
         self._thread.start()
 
     def gone(self) -> bool:
         """Whether nobody waits for the answer any more, or the node's own time is over."""
-        return self._gone.is_set() or self.interrupted
+        return self._gone.is_set() or self.ended_by is not None
 
-    def end(self) -> None:
-        """The node's time is over: the answer is what the command says now."""
-        self.interrupted = True
+    def end(self, number: int) -> None:
+        """A signal ends the node's time: the answer is what the command says now."""
+        self.ended_by = number
 
     def stop(self) -> None:
         """No more lines: the answer follows."""
@@ -341,7 +345,7 @@ def _process(
             stopped=caller.gone,
         )
     except process.CommandTimedOut as error:
-        if caller.interrupted:
+        if caller.ended_by:
             return error.completed
         last = error.completed.last_lines(1).strip()[:200]
         raise NodeRunError(

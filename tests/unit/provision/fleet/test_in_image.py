@@ -252,6 +252,17 @@ def test_what_a_signal_ends_on_a_node_says_what_it_has_found(node: Node) -> None
     assert (run.json, run.code, run.failure) == ({"said": 1}, 143, None)
 
 
+def test_a_signal_before_there_is_a_report_ends_the_nodes_program(node: Node) -> None:
+    """Slurm then says why: a time limit, a canceled job."""
+    node.program("docker", "import time; time.sleep(600)")
+    with started(node, 2) as (process, _):
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout is not None
+        with process.stdout as stream:
+            stream.read()
+    assert process.returncode == -signal.SIGTERM
+
+
 def test_ctrl_c_leaves_what_the_nodes_have_found(node: Node) -> None:
     pressed = f"os.kill({os.getpid()}, signal.SIGINT); time.sleep(600)"
     node.program("docker", TELLS.replace("time.sleep(600)", pressed))

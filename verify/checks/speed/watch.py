@@ -73,7 +73,7 @@ def under(
 
 class LoadSampler:
     """A process that reads the GPUs each second, but in hours no more often than their readings can
-    be kept. It is forked before this one uses CUDA, and waits until it is told to start.
+    be kept. It is forked before this one uses CUDA, and begins with `start`.
     """
 
     def __init__(self, machine: Machine, seconds: float) -> None:

@@ -195,7 +195,7 @@ def remove(container: Container) -> None:
         container.remove(force=True, v=True)
 
 
-def tell(container: Container, number: int) -> None:
+def send_signal(container: Container, number: int) -> None:
     """Send a signal to its command."""
     from docker.errors import APIError
     from requests.exceptions import RequestException

@@ -21,10 +21,10 @@ from images.engines.container import (
     overdue_failure,
     own_user,
     remove,
+    send_signal,
     settings_of,
     start,
     stop_overdue,
-    tell,
 )
 from images.engines.docker_errors import (
     BRIDGE_IS_BROKEN,
@@ -285,7 +285,7 @@ class Docker:
                     started = start(container, job.files, may_lack_limits=bool(ulimits))
                 if started:
                     if job.signals is not None:
-                        job.signals.to(partial(tell, container))
+                        job.signals.to(partial(send_signal, container))
                     ending = self._await(container, job.timeout_s, on_line)
                     if ending[0] == 0:
                         for path, to in job.outputs.items():

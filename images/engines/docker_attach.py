@@ -16,7 +16,7 @@ import tty
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from images.engines.container import tell
+from images.engines.container import send_signal
 from images.system.foreground import kept_terminal
 from images.system.interruption import passed_on
 
@@ -65,7 +65,7 @@ class AttachedContainer:
         if number == signal.SIGWINCH:
             self._resize()
         else:
-            tell(self._container, number)
+            send_signal(self._container, number)
 
     def _resize(self) -> None:
         with contextlib.suppress(OSError):

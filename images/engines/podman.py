@@ -254,7 +254,7 @@ class Podman:
             if job.files:
                 self._ask(["cp", "-", f"{name}:/"], files_archive(job.files))
             if job.signals is not None:
-                job.signals.to(partial(self._tell, name))
+                job.signals.to(partial(self._send_signal, name))
             done = process.run(
                 [self._program, "start", "--attach", name],
                 timeout_s=job.timeout_s,
@@ -276,7 +276,7 @@ class Podman:
             self._remove_container(name)
         return done
 
-    def _tell(self, name: str, number: int) -> None:
+    def _send_signal(self, name: str, number: int) -> None:
         with contextlib.suppress(Failure):
             self._run(["kill", "--signal", str(number), name])
 

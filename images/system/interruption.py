@@ -99,8 +99,8 @@ class HandedOn:
         self.came = True
         with contextlib.suppress(KeyboardInterrupt):  # it keeps the number for the exit code
             self._before[number](number, frame)
-        told = number if number in _USUAL else signal.SIGTERM
-        threading.Thread(target=self._send, args=(told,), daemon=True).start()
+        sent = number if number in _USUAL else signal.SIGTERM
+        threading.Thread(target=self._send, args=(sent,), daemon=True).start()
         main = threading.main_thread().ident
         self._timer = threading.Timer(self._grace_s, signal.pthread_kill, (main, number))
         self._timer.daemon = True

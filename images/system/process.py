@@ -234,21 +234,21 @@ def _follow(
     deadline: float,
     limit_bytes: float,
     stopped: Callable[[], bool],
-    tell: Callable[[], float],
+    ask_to_end: Callable[[], float],
 ) -> _Ending:
-    """Write the command's input and pass its output on, until it ends or reaches a limit, and for
-    as long as `tell` returns, which says to it that its time is over.
+    """Write the command's input and pass its output on, until it ends or reaches a limit.
+    `ask_to_end` then sends it a signal, and returns how many seconds it may still take.
     """
     pending = memoryview(payload)
-    written, told = 0, False
+    written, asked = 0, False
     linger: float | None = None
 
     def is_over() -> bool:
-        nonlocal told, deadline
+        nonlocal asked, deadline
         late = time.monotonic() >= deadline
-        if told or not (late or stopped()):
-            return told and late
-        told, deadline = True, time.monotonic() + tell()
+        if asked or not (late or stopped()):
+            return asked and late
+        asked, deadline = True, time.monotonic() + ask_to_end()
         return False
 
     with selectors.DefaultSelector() as selector:
@@ -289,7 +289,7 @@ def _follow(
         if is_over():
             return "time"
         time.sleep(0.01)
-    return "time" if told else "ended"
+    return "time" if asked else "ended"
 
 
 def run(

@@ -62,7 +62,7 @@ def interruptible(*, again: bool = True) -> Iterator[None]:
         now = time.monotonic()
         if not _came:
             _came.append((number, now))
-            for pid in _alive:
+            for pid in tuple(_alive):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, number)
         elif again and now - _came[0][1] > _SAME_S:

@@ -107,7 +107,7 @@ class Sandbox:
             argv, notes = self._command(job, root, scratch)
             notes = (*bounds.notes, *notes)
             if job.signals is not None:
-                job.signals.to(_tell)
+                job.signals.to(_send_signal)
             try:
                 done = process.run(
                     [*bounds.words, *argv],
@@ -200,7 +200,7 @@ def image_user(config: Mapping[str, Any]) -> str:
     return "" if name in {"", "0", "root"} else name
 
 
-def _tell(number: int) -> None:
+def _send_signal(number: int) -> None:
     """Send a signal to the first process of the sandbox that this one runs."""
     with contextlib.suppress(OSError):  # it has ended
         if (first := first_below(os.getpid())) is not None:
